@@ -23,8 +23,8 @@ from pymc_ep.contracts.cost import Cost, in_words
 from pymc_ep.contracts.form import CompiledForm
 from pymc_ep.contracts.method import Call, Method
 from pymc_ep.contracts.solution import RandomSeed, Solution
-from pymc_ep.engines.base import Report
-from pymc_ep.exceptions import ConvergenceWarning, did_you_mean
+from pymc_ep.engines.base import Report, Status
+from pymc_ep.exceptions import ConvergenceWarning, UnsupportedModelError, did_you_mean
 from pymc_ep.forms import entry_of
 from pymc_ep.graphs.hyperparameters import initial_values
 from pymc_ep.graphs.identity import definitions, hexadecimal, observations
@@ -39,6 +39,7 @@ __all__ = [
     "check_options",
     "check_sample_kwargs",
     "check_seed",
+    "chosen_hyper",
     "cost_of",
     "foresee",
     "hyper_start",
@@ -108,6 +109,21 @@ def check_options(method: Method, hyper: str, options: dict[str, Any], arguments
             f"method={method.name!r} has no option {unknown[0]!r}; its options are {', '.join(method.options)}."
             f"{did_you_mean(unknown[0], (*method.options, *arguments))}"
         )
+
+
+def chosen_hyper(method: Method, form: CompiledForm, options: dict[str, Any], *, chains: bool) -> tuple[str, Status]:
+    """Return the treatment of ``hyper="auto"`` and its reason, see `Method.choose_hyper`; raise if it is not offered.
+
+    A model without hyperparameters has the same fit under every treatment.
+    """
+    hyper, why = method.choose_hyper(form, options, chains=chains)
+    if hyper not in method.hyper and form.form.hyper_names:
+        raise UnsupportedModelError(
+            f"hyper='auto' comes to {hyper!r}, which is not offered by method={method.name!r}; use one of "
+            f"{', '.join(map(repr, method.hyper))}, or another method. Hyperparameters that are fixed "
+            f"({', '.join(form.form.hyper_names)}) have the values of start={{...}}, or the initial ones."
+        )
+    return hyper if hyper in method.hyper else method.hyper[0], why
 
 
 def check_sample_kwargs(hyper: str, sample_kwargs: dict[str, Any] | None) -> None:

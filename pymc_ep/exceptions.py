@@ -14,6 +14,7 @@ __all__ = [
     "at_index",
     "did_you_mean",
     "first_index",
+    "require_instance",
 ]
 
 
@@ -59,6 +60,12 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     by_lower = {other.lower(): other for other in known}
     close = get_close_matches(str(name).lower(), by_lower, n=1)
     return f" Did you mean {by_lower[close[0]]!r}?" if close else ""
+
+
+def require_instance(what: str, value: object, kind: type, cure: str) -> None:
+    """Raise a TypeError unless a value, named in words, is an instance of a class."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{what} is {value!r}, which is no {kind.__name__}; {cure}.")
 
 
 def first_index(wrong: np.ndarray) -> tuple[int, ...]:

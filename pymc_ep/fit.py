@@ -17,6 +17,7 @@ from pymc_ep.calls import (
     check_numbers,
     check_options,
     check_sample_kwargs,
+    chosen_hyper,
     cost_of,
     foresee,
     hyper_start,
@@ -185,7 +186,7 @@ def fit(
     check_options(chosen, hyper, options, inspect.signature(fit).parameters)
     why = None
     if hyper == "auto":
-        hyper, why = chosen.choose_hyper(form, options, chains=draws != 0 and checkpoint is None)
+        hyper, why = chosen_hyper(chosen, form, options, chains=draws != 0 and checkpoint is None)
     check_sample_kwargs(hyper, sample_kwargs)
     if hyper == "sample":
         if draws == 0 or checkpoint is not None:
@@ -264,7 +265,7 @@ def explain(model: pm.Model | None = None, *, latent: Sequence[str] | None = Non
 def _default_cost(method: Method, form: CompiledForm) -> str:
     """Return the cost of a fit without options, or why it would be refused; empty where nothing is known."""
     try:
-        hyper, _ = method.choose_hyper(form, {}, chains=True)
+        hyper, _ = chosen_hyper(method, form, {}, chains=True)
         cost = cost_of(method, Call(form, form.start, hyper), {"chains": _CHAINS} | _FEW_DRAWS)
     except (InvalidDataError, UnsupportedModelError) as error:
         return str(error)

@@ -15,7 +15,10 @@ from pymc_ep.engines.base import Report, Status
 from pymc_ep.engines.checkpoint import Checkpoint
 from pymc_ep.sites.base import Site
 
-__all__ = ["Call", "EvidenceGraph", "Method"]
+__all__ = ["TREATMENTS", "Call", "EvidenceGraph", "Method"]
+
+TREATMENTS = ("optimize", "fixed", "integrate", "sample")
+"""Treatments of hyperparameters that a method may offer; ``hyper="auto"`` chooses one of them."""
 
 _CONVERGED = Status(True, "")
 """Status of a treatment chosen without reservation: its empty sentence adds nothing to the status of the result."""
@@ -89,7 +92,7 @@ class Method:
     options : dict
         Options beyond those of `pymc_ep.fit`, with their defaults.
     hyper : tuple of str
-        Supported treatments of hyperparameters; ``"sample"`` needs `evidence_op` and `condition`.
+        Supported treatments of hyperparameters, of `TREATMENTS`; ``"sample"`` needs `evidence_op` and `condition`.
     evidence_op : callable, optional
         ``evidence_op(compiled form, options) -> EvidenceGraph``.
     condition : callable, optional
@@ -102,7 +105,8 @@ class Method:
         Whether the method supports a form, apart from its sites. By default all are supported.
     choose_hyper : callable
         ``choose_hyper(compiled form, options, chains=) -> (str, Status)``: the treatment for ``hyper="auto"``, and a
-        status with the reason where a better treatment was passed over. It may be ``"sample"`` only if `chains` is
+        status with the reason where a better treatment was passed over. `pymc_ep.fit` refuses one that is not in
+        `hyper`, unless the model has no hyperparameters. It may be ``"sample"`` only if `chains` is
         true.
     cost : callable, optional
         ``cost(call) -> Cost``, from sizes alone: it is called before `solve`, which a lack of memory forestalls. With

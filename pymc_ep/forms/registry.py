@@ -13,12 +13,12 @@ from pymc import Model
 
 from pymc_ep.compat import Container
 from pymc_ep.contracts.form import CompiledForm, Form
-from pymc_ep.contracts.method import Method
+from pymc_ep.contracts.method import TREATMENTS, Method
 from pymc_ep.contracts.posterior import Posterior
 from pymc_ep.contracts.rows import RowPredictions
 from pymc_ep.contracts.sequences import SequencePredictions
 from pymc_ep.contracts.utilities import UtilityPredictions
-from pymc_ep.exceptions import UnsupportedModelError, did_you_mean
+from pymc_ep.exceptions import UnsupportedModelError, did_you_mean, require_instance
 
 __all__ = [
     "FormEntry",
@@ -155,9 +155,13 @@ def register_form(entry: FormEntry) -> FormEntry:
 
     Raises
     ------
+    TypeError
+        For anything but an entry, and for a form that is no class.
     ValueError
         Where the form is registered already.
     """
+    require_instance("The argument of register_form", entry, FormEntry, "give pymc_ep.forms.FormEntry(form, ...)")
+    require_instance("The form of the entry", entry.form, type, "give the class of the forms, not one of them")
     _import_built_in()
     if entry.form in _FORMS:
         raise ValueError(f"A form {entry.form.__name__} is registered already.")
@@ -174,9 +178,20 @@ def register_method(method: Method) -> Method:
 
     Raises
     ------
+    TypeError
+        For anything but a method, and for fields of other types.
     ValueError
-        Where the form has a method of that name already.
+        Where the form has a method of that name already, or a treatment of hyperparameters is unknown or lacks its
+        functions.
     """
+    require_instance("The argument of register_method", method, Method, "give pymc_ep.contracts.Method(name, ...)")
+    require_instance("The name of the method", method.name, str, "it is the value of method= in fit()")
+    require_instance(f"The form of {method.name!r}", method.form, type, "give the class of the forms, not one of them")
+    require_instance(f"The hyper of {method.name!r}", method.hyper, tuple, f"give some of {TREATMENTS}")
+    if not method.hyper or not set(method.hyper).issubset(TREATMENTS):
+        raise ValueError(f"The hyper of {method.name!r} is {method.hyper}; give some of {TREATMENTS}.")
+    if "sample" in method.hyper and (method.evidence_op is None or method.condition is None):
+        raise ValueError(f"The hyper of {method.name!r} has 'sample', which needs evidence_op= and condition=.")
     _import_built_in()
     key = (method.name, method.form)
     if key in _METHODS:

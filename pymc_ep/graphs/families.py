@@ -13,6 +13,7 @@ import numpy as np
 import pytensor.tensor as pt
 import scipy.special
 from pymc.distributions.continuous import AsymmetricLaplace
+from pymc.distributions.distribution import SymbolicRandomVariable
 from pytensor.tensor.random.basic import (
     BernoulliRV,
     BetaRV,
@@ -25,10 +26,12 @@ from pytensor.tensor.random.basic import (
     PoissonRV,
     StudentTRV,
 )
+from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.distributions.rectified_poisson import RectifiedPoisson
 from pymc_ep.distributions.softplus_poisson import SoftplusPoisson
+from pymc_ep.exceptions import require_instance
 
 __all__ = ["LINKS", "Family", "Link", "family_of", "register_family", "site_names"]
 
@@ -121,7 +124,8 @@ def register_family(
     Parameters
     ----------
     op_type : type
-        Type of the distribution's random variable Op, ``Distribution.rv_type`` or ``type(Distribution.rv_op)``.
+        Type of the distribution's random variable Op, such as ``pm.Gumbel.rv_type``. It is None where a distribution is
+        made of others: ``type(pm.ChiSquared.dist(3).owner.op)``, the type of a gamma's Op, is then the one.
     predictor : int
         Position, among the distribution's parameters, of the one that carries eta.
     links : dict of str to str
@@ -136,7 +140,22 @@ def register_family(
     carriers : tuple of int, optional
         Positions of all parameters that depend on the predictor, where there are several. A function in `parameters`
         must then express the constraint between them; its value is checked to be constant in eta.
+
+    Raises
+    ------
+    TypeError
+        Where `op_type` is no such type, or `predictor` no position.
+    ValueError
+        Where a link is unknown.
     """
+    if not (isinstance(op_type, type) and issubclass(op_type, RandomVariable | SymbolicRandomVariable)):
+        raise TypeError(
+            f"op_type={op_type!r} is no type of a random variable's Op; give the attribute rv_type of the "
+            f"distribution, as in pm.Weibull.rv_type. Where that is None, as of pm.ChiSquared, it is made of others, "
+            f"and type(pm.ChiSquared.dist(3).owner.op) is the type."
+        )
+    require_instance("The predictor in register_family", predictor, int, "give the position of a parameter of the Op")
+    require_instance("The links in register_family", links, dict, "give names of sites by names of links")
     own = own_links or {}
     unknown = sorted(set(links) - set(LINKS) - set(own))
     if unknown:

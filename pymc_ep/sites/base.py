@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pymc_ep.exceptions import InvalidDataError, at_index, first_index
+from pymc_ep.exceptions import InvalidDataError, at_index, did_you_mean, first_index, require_instance
 
 __all__ = [
     "Relation",
@@ -306,9 +306,19 @@ def register_site(site: Site) -> Site:
 
     Raises
     ------
+    TypeError
+        For anything but a site, and parameters that are no tuple.
     ValueError
-        When another site has that name.
+        When another site has that name, or a domain is unknown.
     """
+    require_instance("The argument of register_site", site, Site, "give pymc_ep.sites.Site(name=..., logp=...)")
+    require_instance(f"The parameters of {site.name!r}", site.parameters, tuple, "give a tuple of names, as ('nu',)")
+    for domain in (site.domain, *site.parameter_domains):
+        if domain not in _DOMAINS:
+            raise ValueError(
+                f"The site {site.name!r} has the domain {domain!r}; there are {', '.join(_DOMAINS)}."
+                f"{did_you_mean(domain, _DOMAINS)}"
+            )
     if site.name in _REGISTRY:
         raise ValueError(f"A site named {site.name!r} is registered already; choose another name.")
     _REGISTRY[site.name] = site

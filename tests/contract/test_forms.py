@@ -12,8 +12,11 @@ import scipy.stats
 
 import pymc_ep as pmep
 from pymc_ep.compat import group
+from pymc_ep.contracts.method import TREATMENTS
 from pymc_ep.diagnostics import diagnose
 from pymc_ep.forms import FormEntry, forms, methods, registry
+from pymc_ep.sites import cells, get_site
+from pymc_ep.sites.cells.likelihoods import BernoulliCells
 
 PAGES = Path(__file__).parents[2] / "docs"
 COUNTS = np.array([4, 0, 7])
@@ -88,6 +91,98 @@ def test_what_was_never_registered_is_refused(monkeypatch):
         pmep.fit(model=counts())
     with pytest.raises(ValueError, match="A form int is registered already"):
         pmep.register_form(entry)
+
+
+@pytest.mark.parametrize(
+    ("register", "argument", "message"),
+    [
+        (pmep.register_form, lambda: GammaPoissonLike, "argument of register_form is <class .* no FormEntry; give"),
+        (pmep.register_form, lambda: FormEntry("counts", dict), "form of the entry is 'counts', which is no type"),
+        (pmep.register_method, lambda: "ep", "argument of register_method is 'ep', which is no Method; give"),
+        (pmep.register_method, lambda: bilinear("vg", name=vars), "name of the method is .* which is no str"),
+        (
+            pmep.register_method,
+            lambda: bilinear("vg", hyper="fixed"),
+            "hyper of 'another' is 'fixed', which is no tuple",
+        ),
+        (
+            pmep.register_method,
+            lambda: bilinear("vg", hyper=("fix",)),
+            r"hyper of 'another' is \('fix',\); give some of",
+        ),
+        (pmep.register_method, lambda: bilinear("vg", hyper=("sample",)), "has 'sample', which needs evidence_op= and"),
+        (pmep.register_site, lambda: "poisson", "argument of register_site is 'poisson', which is no Site; give"),
+        (pmep.register_site, lambda: poisson(parameters="nu"), "parameters of 'another' is 'nu', which is no tuple"),
+        (pmep.register_site, lambda: poisson(domain="counts"), "domain 'counts'; there are .* Did you mean 'count'"),
+        (cells.register_cell_site, lambda: (get_site("cloglog"), 1), "in register_cell_site is Site.* which is no str"),
+        (
+            cells.register_cell_site,
+            lambda: ("cloglog", get_site("cloglog")),
+            "of 'cloglog' .* no CellSite without 'spr",
+        ),
+        (cells.register_cell_site, lambda: ("cloglog", BernoulliCells), "but a class; give an instance of it"),
+        (cells.register_cell_site, lambda: ("cloglog", BernoulliCells(), "yes"), "is 'yes', no CellSite without"),
+    ],
+)
+def test_what_is_nothing_to_register_is_refused(register, argument, message):
+    given = argument()
+    with pytest.raises((TypeError, ValueError), match=message):
+        register(*given) if isinstance(given, tuple) else register(given)
+
+
+class GammaPoissonLike:
+    """A form where its entry is wanted."""
+
+
+def bilinear(method, **fields):
+    own = next(one for one in methods() if one.name == method)
+    return replace(own, **{"name": "another"} | fields)
+
+
+def poisson(**fields):
+    return replace(get_site("poisson"), **{"name": "another"} | fields)
+
+
+@pytest.mark.parametrize("hyper", ["auto", *TREATMENTS])
+@pytest.mark.parametrize("offered", [("fixed",), ("optimize",), ("fixed", "integrate")])
+def test_a_treatment_that_a_method_does_not_offer_is_refused(offered, hyper, monkeypatch, factorised):
+    """Whoever asks for it: the user, or the method's own choice for "auto", which here is to optimise."""
+
+    def solve(call):
+        raise NotImplementedError(call.hyper)
+
+    monkeypatch.setattr(registry, "_METHODS", {(m.name, m.form): m for m in methods()})
+    pmep.register_method(bilinear("vg", hyper=offered, solve=solve))
+    chosen = "optimize" if hyper == "auto" else hyper
+    learned, fixed = factorised
+    expected = (NotImplementedError, chosen) if chosen in offered else (ValueError, refusal(hyper, offered))
+    with pytest.raises(expected[0], match=expected[1]):
+        pmep.fit("another", model=learned, hyper=hyper)
+    if hyper == "auto":
+        # Without hyperparameters, a fit is the same under every treatment.
+        with pytest.raises(NotImplementedError, match=chosen if chosen in offered else offered[0]):
+            pmep.fit("another", model=fixed)
+
+
+def refusal(hyper, offered):
+    what = "hyper='auto' comes to 'optimize', which" if hyper == "auto" else f"hyper='{hyper}'"
+    return rf"{what} is not offered by method='another'; use one of ('auto', )?{', '.join(map(repr, offered))}"
+
+
+@pytest.fixture(scope="module")
+def factorised():
+    """Models of cells with a hyperparameter and without."""
+
+    def build(learned):
+        with pm.Model() as model:
+            V, U = (
+                pm.Normal("V", 0, pm.HalfNormal("s", 1) if learned else 1, shape=(3, 1)),
+                pm.Normal("U", shape=(2, 1)),
+            )
+            pmep.BilinearPoisson("y", V, U, [0, 1, 2], [0, 1, 0], observed=[0, 2, 1])
+        return model
+
+    return build(True), build(False)
 
 
 def test_every_form_has_a_method_and_rows():

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from pymc_ep.exceptions import require_instance
 from pymc_ep.sites.base import require_domain
 
 __all__ = [
@@ -114,9 +115,18 @@ def register_cell_site(name: str, plain: Any, truncated: Any = None) -> None:
 
     Raises
     ------
+    TypeError
+        For a name that is no string, and a likelihood that lacks a part of `CellSite`, as its class does.
     ValueError
         If the site has a likelihood of cells already.
     """
+    require_instance("The name in register_cell_site", name, str, "give that of a site with the same likelihood")
+    for own in (plain,) if truncated is None else (plain, truncated):
+        parts = [part for part in (*CellSite.__annotations__, *vars(CellSite)) if part[0] != "_"]
+        missing = [part for part in parts if not hasattr(own, part)]
+        if missing or isinstance(own, type):
+            what = f"without {missing[0]!r}" if missing else "but a class; give an instance of it"
+            raise TypeError(f"The likelihood of cells of {name!r} is {own!r}, no CellSite {what}.")
     if name in _SITES:
         raise ValueError(f"The site {name!r} has a likelihood of cells already.")
     _SITES[name] = _Registered(plain, truncated)
