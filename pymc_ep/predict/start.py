@@ -3,6 +3,7 @@
 import numpy as np
 
 from pymc_ep.compat import Container
+from pymc_ep.exceptions import InvalidDataError, at_index, first_index
 from pymc_ep.results import hyper_modes, posterior_moments, settings
 
 __all__ = ["start_point"]
@@ -23,7 +24,20 @@ def start_point(idata: Container) -> dict[str, np.ndarray]:
     -------
     dict
         Values by name.
+
+    Raises
+    ------
+    InvalidDataError
+        Where a value is not finite, or an array of the result is missing.
     """
     means = posterior_moments(idata, "mean")
     latent = {name: means[name] for name in settings(idata)["latent"] if name in means}
-    return {name: np.asarray(value) for name, value in (hyper_modes(idata) | latent).items()}
+    found = {name: np.asarray(value) for name, value in (hyper_modes(idata) | latent).items()}
+    for name, value in found.items():
+        if not (finite := np.isfinite(value)).all():
+            index = first_index(~finite)
+            raise InvalidDataError(
+                f"The result has the value {value[index]}{at_index(index)} of {name!r}, where no chain can start; pass "
+                f"what pymc_ep.fit returned, or give that variable an initial value of its own."
+            )
+    return found

@@ -15,6 +15,7 @@ from pytensor.graph.basic import Constant, Variable
 
 from pymc_ep.compat import Container, dim_names, make_container, to_dataset
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
+from pymc_ep.results.seal import sealed
 
 __all__ = ["build_container", "check_dims", "labelled", "model_dims"]
 
@@ -83,18 +84,17 @@ def build_container(
         groups["posterior"] = labelled(posterior, sample_dims=_SAMPLE_DIMS)
     if log_likelihood is not None:
         groups["log_likelihood"] = labelled(log_likelihood, sample_dims=_SAMPLE_DIMS, skip_event_dims=True)
-    groups |= {name: labelled(values) for name, values in moments.items() if values}
+    groups |= {name: sealed(name, labelled(values), free=True) for name, values in moments.items() if values}
     groups["observed_data"] = labelled(find_observations(model))
     if constants := find_constants(model):
         groups["constant_data"] = labelled(constants)
-    groups["fit"] = labelled(
+    of_fit = labelled(
         {name: np.asarray(values) for name, (_, values) in fit.items()},
         dims={name: list(own) for name, (own, _) in fit.items()},
-    ).assign_attrs(_netcdf_attrs(fit_attrs))
-    groups["fit_state"] = xr.Dataset(
-        {name: ([f"{name}_dim_{i}" for i in range(np.ndim(field))], field) for name, field in fit_state.items()},
-        attrs=shared,
     )
+    groups["fit"] = sealed("fit", of_fit, _netcdf_attrs(fit_attrs))
+    state = {name: ([f"{name}_dim_{i}" for i in range(np.ndim(field))], field) for name, field in fit_state.items()}
+    groups["fit_state"] = sealed("fit_state", xr.Dataset(state, attrs=shared))
     return make_container(groups | {name: own for name, own in (others or {}).items() if name not in groups})
 
 

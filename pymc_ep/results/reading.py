@@ -7,7 +7,8 @@ import numpy as np
 import xarray as xr
 
 from pymc_ep.compat import Container, group, group_names, has_group
-from pymc_ep.exceptions import at_index, first_index
+from pymc_ep.exceptions import InvalidDataError, at_index, first_index
+from pymc_ep.results.seal import altered, name_of, written
 
 __all__ = ["fit_group", "fit_method", "fit_state", "hyper_modes", "posterior_moments", "settings"]
 
@@ -24,9 +25,13 @@ def fit_group(container: Container) -> xr.Dataset:
     Raises
     ------
     ValueError
-        When the container has no such group.
+        When the container has no such group, or this lacks an attribute; later, where an array is asked for that is
+        missing or not what the fit wrote.
     """
-    return _own_group(container, "fit")
+    fit = _own_group(container, "fit")
+    for name in written(fit, "attribute"):
+        _require(name in fit.attrs, "fit", "attribute", name)
+    return _Group(fit.data_vars, fit.coords, fit.attrs)
 
 
 def fit_method(container: Container) -> str:
@@ -35,11 +40,11 @@ def fit_method(container: Container) -> str:
     Raises
     ------
     ValueError
-        When the container has no group ``fit``, or that names no method.
+        When the container has no group ``fit``, or that names no method, or another one than that of the fit.
     """
     fit = fit_group(container)
-    if "method" not in fit.attrs:
-        raise ValueError(f"The group 'fit' of the result has no attribute 'method'{_ALTERED}")
+    _require("method" in fit.attrs, "fit", "attribute", "method")
+    _require_unaltered(fit, "fit", "attribute", "method")
     return fit.attrs["method"]
 
 
@@ -49,20 +54,23 @@ def fit_state(container: Container) -> dict[str, np.ndarray]:
     Raises
     ------
     ValueError
-        When the container has no such group, a number in it is not finite or too large for any fit, or, later, where an
-        array is asked for that is not in it.
+        When the container has no such group, a number in it is not finite or too large for any fit, an array is
+        missing or not what the fit wrote, or, later, where an array is asked for that is not in it.
     TypeError
         For an object that is not a container.
     """
-    fields = _own_group(container, "fit_state").data_vars.items()
-    state = _Held("array", "fit_state", {str(name): field.to_numpy() for name, field in fields})
+    group = _own_group(container, "fit_state")
+    state = _Held("array", "fit_state", {str(name): field.to_numpy() for name, field in group.data_vars.items()})
     for name, values in state.items():
         if values.dtype.kind == "f" and not (inside := np.abs(values.astype(np.float64, copy=False)) < _LARGEST).all():
             index = first_index(~inside)
-            raise ValueError(
+            raise InvalidDataError(
                 f"The array {name!r} in the group 'fit_state' of the result has the value "
                 f"{values[index]}{at_index(index)}{_ALTERED}"
             )
+    for name in written(group, "array"):
+        _require(name in state, "fit_state", "array", name)
+        _require_unaltered(group, "fit_state", "array", name)
     return state
 
 
@@ -75,7 +83,8 @@ def hyper_modes(container: Container) -> dict[str, xr.DataArray]:
         When the container is no result of a fit.
     """
     fit = fit_group(container)
-    return {name.removeprefix(_MODE_PREFIX): fit[name] for name in map(str, fit) if name.startswith(_MODE_PREFIX)}
+    names = dict.fromkeys([*written(fit, "array"), *map(str, fit)])
+    return {name.removeprefix(_MODE_PREFIX): fit[name] for name in names if name.startswith(_MODE_PREFIX)}
 
 
 def posterior_moments(container: Container, what: str) -> xr.Dataset:
@@ -88,7 +97,10 @@ def posterior_moments(container: Container, what: str) -> xr.Dataset:
     """
     fit_group(container)
     name = f"posterior_{what}"
-    return group(container, name) if has_group(container, name) else xr.Dataset()
+    if not has_group(container, name):
+        return xr.Dataset()
+    found = group(container, name)
+    return _Group(found.data_vars, found.coords, found.attrs)
 
 
 def settings(container: Container) -> dict[str, Any]:
@@ -106,7 +118,7 @@ def settings(container: Container) -> dict[str, Any]:
     except (TypeError, ValueError):
         found = None
     if not isinstance(found, dict):
-        raise ValueError(f"The attribute 'settings' of the result's group 'fit' is no JSON object{_ALTERED}")
+        raise InvalidDataError(f"The attribute 'settings' of the result's group 'fit' is no JSON object{_ALTERED}")
     return _Held("setting", "fit", found)
 
 
@@ -118,7 +130,36 @@ class _Held(dict[str, Any]):
         self._kind, self._group = kind, group
 
     def __missing__(self, name: str) -> NoReturn:
-        raise ValueError(f"The group {self._group!r} of the result has no {self._kind} {name!r}{_ALTERED}")
+        raise InvalidDataError(_absent(self._group, self._kind, name))
+
+
+class _Group(xr.Dataset):
+    """Group of a result: the arrays that the fit wrote are in it, and one that has gone or changed raises when read."""
+
+    __slots__ = ()
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or name in written(self, "array")
+
+    def __getitem__(self, name: Any) -> Any:
+        if isinstance(name, str) and (own := name_of(self)):
+            _require(name in self.variables or name in self.dims, own, "array", name)
+            _require_unaltered(self, own, "array", name)
+        return super().__getitem__(name)
+
+
+def _require(there: bool, group: str, kind: str, name: str) -> None:
+    if not there:
+        raise InvalidDataError(_absent(group, kind, name))
+
+
+def _absent(group: str, kind: str, name: str) -> str:
+    return f"The group {group!r} of the result has no {kind} {name!r}{_ALTERED}"
+
+
+def _require_unaltered(part: xr.Dataset, group: str, kind: str, name: str) -> None:
+    if altered(part, kind, name):
+        raise InvalidDataError(f"The {kind} {name!r} in the group {group!r} of the result has changed{_ALTERED}")
 
 
 def _own_group(container: Container, name: str) -> xr.Dataset:
@@ -129,7 +170,7 @@ def _own_group(container: Container, name: str) -> xr.Dataset:
         )
     if not has_group(container, name):
         found = ", ".join(group_names(container)) or "none"
-        raise ValueError(
+        raise InvalidDataError(
             f"The container has no group {name!r} (its groups: {found}), so pymc_ep did not make it; "
             f"pass what pymc_ep.fit returned, or a file that was saved from it."
         )

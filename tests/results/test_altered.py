@@ -1,10 +1,13 @@
 """Results that are not as a fit returned them are refused in a sentence that names the part."""
 
 import re
+from itertools import cycle
 
+import arviz as az
 import numpy as np
 import pymc as pm
 import pytest
+import xarray as xr
 
 import pymc_ep as pmep
 from pymc_ep.compat import group, group_names, make_container
@@ -119,3 +122,110 @@ def test_a_result_without_a_method(use, fits):
 
     with pytest.raises(ValueError, match="'fit' of the result has no attribute 'method'"):
         uses("ep", model, altered(idata, change))[use]()
+
+
+CHANGES = {
+    "scaled": lambda x: 3 * x + 1,
+    "shorter": lambda x: x.ravel()[1:],
+    "longer": lambda x: np.append(x, x),
+    "flat": lambda x: x.ravel()[None],
+    "other type": lambda x: x.astype(np.float32 if x.dtype == np.float64 else np.float64),
+    "words": lambda x: x.astype(str),
+    "permuted": lambda x: np.roll(x.ravel(), 1).reshape(x.shape),
+    "missing": None,
+}
+
+
+def replaced(idata, where, name, change):
+    def alter(groups):
+        values = groups[where][name].to_numpy()
+        groups[where] = groups[where].drop_vars(name)
+        if change is not None:
+            groups[where][name] = [f"{name}_altered_{k}" for k in range(change(values).ndim)], change(values)
+
+    return altered(idata, alter)
+
+
+@pytest.mark.parametrize("method", CASES)
+def test_no_array_of_the_state_is_read_unless_it_is_as_the_fit_wrote_it(method, fits):
+    """Every array, and in turn every change that changes it."""
+    model, idata = fits[method]
+    kinds = cycle(CHANGES.values())
+    for name, array in group(idata, "fit_state").data_vars.items():
+        values = array.to_numpy()
+        change = next(kinds)
+        while change is not None and np.array_equal(change(values), values) and change(values).dtype == values.dtype:
+            change = next(kinds)
+        spoilt = replaced(idata, "fit_state", name, change)
+        for use in uses(method, model, spoilt).values():
+            with pytest.raises(pmep.InvalidDataError, match=f"'{name}' in the group 'fit_state'|no array '{name}'"):
+                use()
+
+
+READERS = {
+    "loo": lambda idata, model: pmep.loo(idata),
+    "start_point": lambda idata, model: pmep.start_point(idata),
+    "convergence": lambda idata, model: pmep.plots.plot_convergence(idata),
+    "diagnose": lambda idata, model: pmep.diagnose(idata, model),
+    "forest": lambda idata, model: pmep.plots.plot_forest(idata, var_names=["f"]),
+}
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "change", "reader"),
+    [
+        ("fit", "y_loo", "scaled", "loo"),
+        ("fit", "hyper_mode_s", "missing", "start_point"),
+        ("fit", "objective", "shorter", "convergence"),
+        ("fit", "converged", "longer", "convergence"),
+        ("fit", "converged", "missing", "diagnose"),
+        ("fit", "log_evidence", "missing", "diagnose"),
+        ("fit", "log_evidence", "scaled", "diagnose"),
+        ("posterior_mean", "f", "missing", "start_point"),
+        ("posterior_mean", "f", "words", "start_point"),
+        ("posterior_sd", "f", "words", "forest"),
+    ],
+)
+def test_what_readers_take_from_other_groups_is_named_too(where, name, change, reader, fits):
+    model, idata = fits["ep"]
+    with pytest.raises(pmep.InvalidDataError, match=f"'{name}' in the group '{where}'|'{where}' .*no array '{name}'"):
+        READERS[reader](replaced(idata, where, name, CHANGES[change]), model)
+
+
+def test_a_mean_where_no_chain_can_start(fits):
+    spoilt = replaced(fits["ep"][1], "posterior_mean", "f", lambda x: np.where(np.arange(3) == 1, np.nan, x))
+    with pytest.raises(pmep.InvalidDataError, match="value nan at index 1 of 'f', where no chain can start"):
+        pmep.start_point(spoilt)
+
+
+@pytest.mark.parametrize(("name", "reader"), [("status", "diagnose"), ("objective_is", "convergence")])
+def test_an_attribute_that_is_missing(name, reader, fits):
+    model, idata = fits["ep"]
+    with pytest.raises(pmep.InvalidDataError, match=f"'fit' of the result has no attribute '{name}'"):
+        READERS[reader](altered(idata, lambda groups: groups["fit"].attrs.pop(name)), model)
+
+
+def test_the_method_of_another_fit(fits):
+    model, idata = fits["ep"]
+    spoilt = altered(idata, lambda groups: groups["fit"].attrs.update(method="dsb"))
+    with pytest.raises(pmep.InvalidDataError, match="attribute 'method' in the group 'fit' of the result has changed"):
+        predict(spoilt, model)
+
+
+def test_fewer_draws_selected_rows_and_files_are_still_read(fits, tmp_path):
+    model, _ = fits["ep"]
+    idata = pmep.fit("ep", model=model, hyper="optimize", log_likelihood=True, **OPTIONS)
+
+    def select(groups):
+        for name in ("posterior", "fit"):
+            groups[name] = groups[name].isel(draw=slice(None, None, 2))
+        for name in ("posterior_mean", "posterior_sd"):
+            groups[name] = groups[name].isel(f_dim_0=[2, 0])
+
+    selected = altered(idata, select)
+    selected.to_netcdf(tmp_path / "selected.nc")
+    for one in (selected, az.from_netcdf(tmp_path / "selected.nc")):
+        assert pmep.diagnose(one, model)["converged"]
+        xr.testing.assert_equal(predict(one, model), predict(idata, model))
+        np.testing.assert_array_equal(pmep.start_point(one)["f"], pmep.start_point(idata)["f"][[2, 0]])
+        assert pmep.plots.plot_forest(one, var_names=["f"]) is not None

@@ -1,0 +1,60 @@
+"""Digests by which what a fit wrote into a group of its result is known again."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from pymc_ep.engines.checkpoint import digest
+
+__all__ = ["altered", "name_of", "sealed", "written"]
+
+_SEAL = "written"
+"""Attribute of a group: names of what the fit wrote into it, with digests, as JSON."""
+_NUMBERS = "biuf"
+"""Kinds of data types of numbers and flags."""
+_OWN_CHECK = "settings"
+"""Attribute without a digest: its reader names what is wrong in it."""
+
+
+def sealed(name: str, group: xr.Dataset, words: Mapping[str, Any] | None = None, *, free: bool = False) -> xr.Dataset:
+    """Return a group with its own attributes, `words`, and the names and digests of these and of its arrays.
+
+    Arrays of draws have no digest, as they may be thinned; where the group is `free` none has, so that rows may be
+    selected.
+    """
+    arrays = {
+        str(one): "" if free or "draw" in array.dims else _of(array.to_numpy())
+        for one, array in group.data_vars.items()
+    }
+    own = {one: _of(value) for one, value in (words or {}).items() if isinstance(value, str) and one != _OWN_CHECK}
+    seal = json.dumps({"group": name, "array": arrays, "attribute": own})
+    return group.assign_attrs({**(words or {}), _SEAL: seal})
+
+
+def name_of(group: xr.Dataset) -> str:
+    """Return the name of a group that a fit wrote; empty for a group without a seal."""
+    return json.loads(group.attrs.get(_SEAL, "{}")).get("group", "")
+
+
+def written(group: xr.Dataset, kind: str) -> dict[str, str]:
+    """Return the digests of the arrays or attributes that a fit wrote, by name; none for a group without a seal."""
+    return json.loads(group.attrs.get(_SEAL, "{}")).get(kind, {})
+
+
+def altered(group: xr.Dataset, kind: str, name: str) -> bool:
+    """Whether an array or attribute is another than the fit wrote, or where that has no digest is no numbers."""
+    if (known := written(group, kind).get(name)) is None:
+        return False
+    now = group.variables[name].to_numpy() if kind == "array" else group.attrs[name]
+    return known != _of(now) if known else now.dtype.kind not in _NUMBERS
+
+
+def _of(values: np.ndarray | str) -> str:
+    """Return the digest of words, or of an array; words of an array as such, which files hold in several types."""
+    if isinstance(values, np.ndarray) and values.dtype.kind not in _NUMBERS:
+        values = json.dumps(values.tolist(), default=str)
+    part = values if isinstance(values, str) else values.astype(values.dtype.newbyteorder("<"), copy=False)
+    return digest(part).tobytes().hex()
