@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import pytensor.tensor as pt
@@ -11,9 +11,24 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.concurrency import CompiledFunction, compiled_function
 from pymc_ep.graphs.jacobian_products import batch
-from pymc_ep.numerics.interpolation.partial_correlations import PartialCorrelations
 
-__all__ = ["DrawFunctions", "HyperFunctions", "Hyperparameters", "LatentForm", "row_variables"]
+__all__ = ["Coordinates", "DrawFunctions", "HyperFunctions", "Hyperparameters", "LatentForm", "row_variables"]
+
+
+class Coordinates(Protocol):
+    """Coordinates of a hyperparameter beside PyMC's unconstrained values; both are rows, (m, size)."""
+
+    def to_values(self, own: np.ndarray) -> np.ndarray:
+        """Return PyMC's values for rows of these coordinates."""
+
+    def from_values(self, values: np.ndarray) -> np.ndarray:
+        """Return these coordinates for rows of PyMC's values."""
+
+    def pull(self, own: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+        """Return gradients in these coordinates from those in PyMC's values."""
+
+    def log_det(self, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return log |d values / d coordinates|, (m,), and its gradient, (m, size)."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +51,7 @@ class Hyperparameters:
         Log density of the hyperparameters, without Jacobian terms, and of potentials in them.
     log_prior_unconstrained : TensorVariable, ()
         Log density of `hyper_values`: `log_prior` with Jacobian terms.
-    hyper_coordinates : tuple of (PartialCorrelations or None)
+    hyper_coordinates : tuple of (Coordinates or None)
         Coordinates of theta for each of `hyper_values`; None where these are `hyper_values` themselves. An empty tuple
         stands for None throughout.
     """
@@ -48,7 +63,7 @@ class Hyperparameters:
     hyper_gaussian: tuple[str, ...]
     log_prior: TensorVariable
     log_prior_unconstrained: TensorVariable
-    hyper_coordinates: tuple[PartialCorrelations | None, ...]
+    hyper_coordinates: tuple[Coordinates | None, ...]
 
     @property
     def gaussian_remark(self) -> str:

@@ -12,12 +12,15 @@ from pymc.logprob.basic import transformed_conditional_logp
 from pymc.pytensorf import compile as compile_with_seed
 from pymc.pytensorf import replace_rng_nodes
 from pytensor.graph.basic import Variable
+from pytensor.graph.replace import graph_replace
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.concurrency import compiling
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.graphs.gaussian_variables import gaussian_of
-from pymc_ep.graphs.queries import depends_on
+from pymc_ep.graphs.hyper_functions import Coordinates
+from pymc_ep.graphs.queries import depends_on, evaluated
+from pymc_ep.numerics.interpolation.heavy_tails import HeavyTails
 from pymc_ep.numerics.interpolation.partial_correlations import PartialCorrelations
 
 __all__ = [
@@ -131,17 +134,48 @@ def hyper_fields(model: Model, hyper: Sequence[TensorVariable]) -> dict[str, Any
     }
 
 
-def coordinates_of(model: Model, hyper: Sequence[TensorVariable]) -> tuple[PartialCorrelations | None, ...]:
-    """Return ``hyper_coordinates``: partial correlations for each Cholesky factor of a covariance, else None.
+def coordinates_of(model: Model, hyper: Sequence[TensorVariable]) -> tuple[Coordinates | None, ...]:
+    """Return ``hyper_coordinates``: those in which the posterior of a hyperparameter is easier to emulate, else None.
 
-    The off-diagonal entries of such a factor scale with its standard deviations; partial correlations do not.
+    The off-diagonal entries of a covariance's Cholesky factor scale with its standard deviations; partial correlations
+    do not. A prior whose tails are powers of a real variable has exponential ones in the coordinates of `HeavyTails`.
     """
     factors = [isinstance(model.rvs_to_transforms.get(rv), CholeskyCovPacked) for rv in hyper]
     sizes = model.initial_point() if any(factors) else {}
     return tuple(
-        PartialCorrelations(int(sizes[model.rvs_to_values[rv].name].size)) if factor else None
+        PartialCorrelations(int(sizes[model.rvs_to_values[rv].name].size)) if factor else _heavy_tails(model, rv)
         for rv, factor in zip(hyper, factors)
     )
+
+
+_LOCATION_AND_SCALE = {"cauchy": (0, 1), "t": (1, 2), "skewstudentt": (0, 1)}
+"""Places of location and scale among the parameters of distributions with tails that are powers."""
+
+
+def _heavy_tails(model: Model, rv: TensorVariable) -> HeavyTails | None:
+    """Return coordinates for a real variable with heavy tails; None for others.
+
+    Any location and scale would do: those that depend on other variables are taken at PyMC's initial values of these.
+    """
+    places = _LOCATION_AND_SCALE.get(kind_of(rv))
+    if places is None or model.rvs_to_transforms.get(rv) is not None:
+        return None
+    parameters = [rv.owner.op.dist_params(rv.owner)[place] for place in places]
+    behind = _behind(model, parameters)
+    if behind:
+        start = make_initial_point_expression(
+            free_rvs=behind,
+            rvs_to_transforms={},
+            initval_strategies=model.rvs_to_initial_values,
+            return_transformed=False,
+        )
+        parameters = graph_replace(parameters, dict(zip(behind, start)), strict=False)
+    centre, scale = (np.asarray(value, dtype=float) for value in evaluated(replace_rng_nodes(parameters)))
+    if not (np.isfinite(centre).all() and np.isfinite(scale).all() and (scale > 0).all()):
+        return None
+    if centre.size == scale.size == 1 or None in rv.type.shape:
+        return HeavyTails(np.mean(centre), np.exp(np.log(scale).mean()))
+    return HeavyTails(*(np.broadcast_to(value, rv.type.shape).ravel() for value in (centre, scale)))
 
 
 def _log_prior(model: Model, hyper: Sequence[TensorVariable], *, jacobian: bool) -> TensorVariable:

@@ -319,7 +319,9 @@ class _Integration:
             return found
         # The draws follow the corrected density already.
         self.explorer.correct = False
-        points = [point for point in map(self.explorer, found.draws[:_MOST_AT_DRAWS]) if point is not None]
+        even, size = np.full(len(found.draws), 1.0 / len(found.draws)), min(_MOST_AT_DRAWS, len(found.draws))
+        some = found.draws[stratified(self.frame.z(found.draws), even, size, self.rng)]
+        points = [point for point in map(self.explorer, some) if point is not None]
         weights, none = np.full(len(points), 1.0 / len(points)), np.zeros((0, self.p))
         return found._replace(points=points, weights=weights, draws=none, evaluations=self.explorer.evaluations)
 

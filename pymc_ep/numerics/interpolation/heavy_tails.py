@@ -1,0 +1,43 @@
+"""Coordinates of a real variable in which a prior with tails of a power of |x| has exponential ones.
+
+    x = c + s sinh(y).
+
+With a density like |x|^-(nu + 1) far out, that of y is like exp(-nu |y|): as that of the logarithm of a scale.
+"""
+
+import numpy as np
+
+__all__ = ["HeavyTails"]
+
+
+class HeavyTails:
+    """Maps y to x, PyMC's values; both are rows of the same length.
+
+    Parameters
+    ----------
+    centre, scale : ndarray, () or (size,)
+        Of the prior; the map is linear for |x - c| far below the scale s.
+    """
+
+    def __init__(self, centre: np.ndarray, scale: np.ndarray):
+        self.centre, self.scale = centre, scale
+
+    def to_values(self, own: np.ndarray) -> np.ndarray:
+        """Return PyMC's values for rows of these coordinates, (m, size)."""
+        with np.errstate(over="ignore"):  # Infinite beyond 1e308, as PyMC's log transforms are.
+            return self.centre + self.scale * np.sinh(own)
+
+    def from_values(self, values: np.ndarray) -> np.ndarray:
+        """Return these coordinates for rows of PyMC's values, (m, size)."""
+        return np.arcsinh((values - self.centre) / self.scale)
+
+    def pull(self, own: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+        """Return gradients in these coordinates from those in PyMC's values, each (m, size)."""
+        with np.errstate(over="ignore"):
+            return gradient * self.scale * np.cosh(own)
+
+    def log_det(self, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return log |d values / d coordinates|, (m,), and its gradient, (m, size), for rows of coordinates."""
+        # log cosh y = log(e^y + e^-y) - log 2.
+        log_cosh = np.logaddexp(own, -own) - np.log(2.0)
+        return (np.log(self.scale) + log_cosh).sum(axis=1), np.tanh(own)

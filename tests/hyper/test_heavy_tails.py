@@ -1,0 +1,78 @@
+"""Hyperparameters whose priors have tails that are powers: quantiles far out, against quadrature."""
+
+import numpy as np
+import pymc as pm
+import pytest
+import scipy.stats
+from scipy.special import log_expit
+
+import pymc_ep as pmep
+from pymc_ep.graphs.hyperparameters import coordinates_of
+from pymc_ep.numerics.interpolation.heavy_tails import HeavyTails
+
+X = np.array([-2.0, -1.5, -1.0, -0.5, 0.5, 1.0, 1.5, 2.0])
+Y = (X > 0).astype(int)
+QUIET = {"progressbar": False, "random_seed": 1, "chains": 4, "draws": 1000}
+
+
+def separated(prior):
+    """Quantiles at 0.5, 0.95 and 0.99 of a slope under a prior, whose classes are separated, and the log evidence.
+
+    Log odds are a + b x with a standard normal intercept.
+    """
+    u, (nodes, weights) = np.linspace(-25.0, 25.0, 20_001), np.polynomial.hermite_e.hermegauss(60)
+    b = np.sinh(u)
+    likelihood = sum(
+        w * np.exp(log_expit(np.where(Y, 1, -1) * (a + np.outer(b, X))).sum(axis=1)) for a, w in zip(nodes, weights)
+    )
+    density = prior.pdf(b) * np.cosh(u) * likelihood / weights.sum()
+    below = np.cumsum(density) * (u[1] - u[0])
+    return [b[np.searchsorted(below, q * below[-1])] for q in (0.5, 0.95, 0.99)], np.log(below[-1])
+
+
+PRIORS = {
+    "cauchy": (lambda: pm.Cauchy("b", 0, 2.5), scipy.stats.cauchy(0, 2.5)),
+    "narrow": (lambda: pm.Cauchy("b", 0, 0.01), scipy.stats.cauchy(0, 0.01)),
+    "t off zero": (lambda: pm.StudentT("b", nu=1.5, mu=-1, sigma=0.5), scipy.stats.t(1.5, -1, 0.5)),
+}
+
+
+@pytest.mark.parametrize("prior", PRIORS)
+def test_a_slope_of_separated_classes(prior):
+    """The share of draws beyond the exact quantiles is within 0.01 and 0.005, and two standard errors of 4000 draws."""
+    make, exact = PRIORS[prior]
+    with pm.Model() as model:
+        slope = make()
+        pm.Bernoulli("y", logit_p=pm.Normal("a", 0, 1) + slope * X, observed=Y)
+    found = pmep.fit(model=model, **QUIET)
+    (median, *far), log_evidence = separated(exact)
+    draws = found["posterior"]["b"].values.ravel()
+    assert np.mean(draws > median) == pytest.approx(0.5, abs=0.02)
+    for quantile, share, error in zip(far, (0.05, 0.01), (0.01, 0.005)):
+        assert np.mean(draws > quantile) == pytest.approx(share, abs=error + 2 * np.sqrt(share / len(draws)))
+    assert float(found["fit"]["log_evidence"]) == pytest.approx(log_evidence, abs=0.01)
+
+
+def test_location_and_scale_may_be_vectors_and_depend_on_variables():
+    """Any fixed ones serve: those that depend on a variable are taken at its initial value."""
+    with pm.Model() as model:
+        scale = pm.HalfNormal("scale", 1, initval=0.5)
+        where = pm.StudentT("where", nu=4, mu=[0.0, 1.0], sigma=scale, shape=2)
+        light, bounded = pm.Normal("light", 0, 1), pm.HalfCauchy("bounded", 1)
+    found, *others = coordinates_of(model, [where, light, bounded])
+    np.testing.assert_allclose(found.to_values(np.array([[0.0, np.arcsinh(2.0)]])), [[0.0, 2.0]])
+    assert others == [None, None]
+
+
+def test_coordinates_are_a_bijection_with_its_derivatives():
+    coordinates = HeavyTails(np.array([1.0, -2.0]), np.array([0.5, 3.0]))
+    y, h = np.array([[0.3, -4.0], [30.0, 0.0]]), 1e-6
+    x = coordinates.to_values(y)
+    np.testing.assert_allclose(coordinates.from_values(x), y, rtol=1e-12)
+    slope = (coordinates.to_values(y + h) - coordinates.to_values(y - h)) / (2 * h)
+    log_det, gradient = coordinates.log_det(y)
+    np.testing.assert_allclose(log_det, np.log(slope).sum(axis=1), rtol=1e-8)
+    np.testing.assert_allclose(coordinates.pull(y, np.ones_like(y)), slope, rtol=1e-8)
+    for i, step in enumerate(h * np.eye(2)):
+        ends = [coordinates.log_det(y + way * step)[0] for way in (-1, 1)]
+        np.testing.assert_allclose(gradient[:, i], (ends[1] - ends[0]) / (2 * h), atol=1e-7)
