@@ -8,6 +8,7 @@ import numpy as np
 __all__ = [
     "ClusterError",
     "ConvergenceWarning",
+    "ImpossibleDensityError",
     "InvalidDataError",
     "NumericalError",
     "UnsupportedModelError",
@@ -37,6 +38,39 @@ class NumericalError(ArithmeticError):
 
     The message names the site, the datum and the cavity at which it happened.
     """
+
+
+class ImpossibleDensityError(NumericalError):
+    """A log density is infinite, or that of a discrete variable above zero, where a posterior may have mass.
+
+    Parameters
+    ----------
+    observation : str
+        In words.
+    index : int
+        Its place among the arguments of the call that met it.
+    y, eta, value : float
+        The observation, its predictor, and the log density.
+    """
+
+    def __init__(self, observation: str, index: int, y: float, eta: float, value: float):
+        self.index = index
+        self._found = observation, y, eta, value
+        super().__init__(
+            f"The log density of {observation} (y = {y:.6g}) is computed as {value:.3g} at the predictor {eta:.4g}, "
+            f"which no {'probability' if np.isfinite(value) else 'density'} has: its digits are lost there. Give the "
+            f"latent variables priors that keep the predictor from there, or write the distribution as a "
+            f"pm.CustomDist with a logp that is stable."
+        )
+
+    def named(self, observation: str) -> "ImpossibleDensityError":
+        """Return the error with another name of the observation."""
+        return ImpossibleDensityError(observation, self.index, *self._found[1:])
+
+    def moved(self, first: int) -> "ImpossibleDensityError":
+        """Return the error with a place counted from `first` places before."""
+        name, *found = self._found
+        return ImpossibleDensityError(name, first + self.index, *found)
 
 
 class ClusterError(RuntimeError):

@@ -11,8 +11,9 @@ from pytensor.graph.replace import clone_replace, graph_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.scalar.basic import Cast
+from pytensor.tensor.basic import Join, MakeVector
 from pytensor.tensor.einsum import Einsum
-from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.type import DenseTensorType
@@ -31,6 +32,7 @@ __all__ = [
     "evaluated",
     "is_affine_numerically",
     "is_affine_symbolically",
+    "stacked_column",
     "value_dependent",
     "value_depends_on",
     "without_casts",
@@ -191,6 +193,22 @@ def elementwise(expressions: Iterable, variable: TensorVariable) -> bool:
 def elementwise_function_of(graph: TensorVariable, variable: TensorVariable, blockers: Iterable) -> bool:
     """Whether a graph is an elementwise function of a variable, or itself, along paths that stop at `blockers`."""
     return depends_on([graph], [variable], blockers) and elementwise([graph], variable)
+
+
+def stacked_column(graph: TensorVariable, k: int) -> TensorVariable | None:
+    """Return column k of columns that are stacked along a last axis of known length; None where they are not."""
+    node = graph.owner
+    if node is None:
+        return None
+    if isinstance(node.op, MakeVector):
+        return node.inputs[k]
+    # The axis is an input of the operation, or one of its properties.
+    stacked = node.inputs[-graph.type.shape[-1] :] if isinstance(node.op, Join) else [graph] * (k + 1)
+    column = stacked[k] if len(stacked) > k else graph
+    expanded = column.owner
+    if expanded is None or not isinstance(expanded.op, DimShuffle) or expanded.op.new_order[-1:] != ("x",):
+        return None
+    return expanded.inputs[0]
 
 
 def evaluated(graphs: Sequence[TensorVariable]) -> list[np.ndarray]:

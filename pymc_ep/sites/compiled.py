@@ -19,7 +19,7 @@ from pytensor.link.jax.linker import JAXLinker
 
 from pymc_ep.compat import numpy_mode
 from pymc_ep.concurrency import compiled_function, compiled_property
-from pymc_ep.exceptions import NumericalError, at_index, first_index
+from pymc_ep.exceptions import ImpossibleDensityError, NumericalError, at_index, first_index
 from pymc_ep.kernels.scalar_kernel import ScalarKernel
 from pymc_ep.numerics.backend.namespace import Array, is_jax
 from pymc_ep.numerics.quadrature.gauss_legendre import REACH, reweighted
@@ -172,7 +172,11 @@ class CompiledSite(QuadratureFunctions, BoundFunctions):
             found = Tilted(*gathered(moved, len(step)))
             if far.any():
                 y, _, *rest = (array[far] for array in arrays)
-                for field, values in zip(found, self.moments(y, centre[far], *rest), strict=True):
+                try:
+                    anew = self.moments(y, centre[far], *rest)
+                except ImpossibleDensityError as error:
+                    raise error.moved(int(np.flatnonzero(far)[error.index]) - error.index) from None
+                for field, values in zip(found, anew, strict=True):
                     field[far] = values
             return found
 

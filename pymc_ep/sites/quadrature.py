@@ -9,6 +9,7 @@ import pytensor
 import pytensor.tensor as pt
 
 from pymc_ep.concurrency import compiled_property
+from pymc_ep.exceptions import ImpossibleDensityError
 from pymc_ep.numerics.backend.namespace import Array, is_jax
 from pymc_ep.numerics.quadrature.gauss_hermite import known_smooth_nodes, seen_smooth_nodes
 from pymc_ep.numerics.quadrature.gauss_legendre import (
@@ -18,7 +19,7 @@ from pymc_ep.numerics.quadrature.gauss_legendre import (
     tilted_nodes,
 )
 from pymc_ep.numerics.quadrature.multimodal import defined, scanned_nodes
-from pymc_ep.numerics.quadrature.peak_search import Survey
+from pymc_ep.numerics.quadrature.peak_search import Survey, beside_support
 from pymc_ep.sites.base import Site
 from pymc_ep.sites.log_density_rows import BLOCK
 
@@ -26,6 +27,9 @@ __all__ = ["QuadratureFunctions", "gathered"]
 
 _NO_WEIGHT = 1e-100
 """Largest weight of a quadrature node, as a share of the integral, that is treated as zero."""
+_ROUNDING = 1e-6
+"""Largest log density of a discrete variable, whose exact one is at most zero: it allows for rounding of terms of
+1e9."""
 
 
 class QuadratureFunctions:
@@ -56,7 +60,31 @@ class QuadratureFunctions:
     @cached_property
     def _density(self) -> Callable[..., Sequence[Any]]:
         """`_density_function`; for a density of unknown support its log is minus infinity outside the support."""
-        return defined(self._density_function) if self.site.scanned else self._density_function
+        if not self.site.scanned:
+            return self._density_function
+        return defined(self._density_function, self._highest)
+
+    @property
+    def _highest(self) -> float:
+        """Largest log density that is believed."""
+        return _ROUNDING if self.site.domain == "integer" else np.finfo(float).max
+
+    def _require_possible(self, seen: Survey, arrays: Sequence[Any], first: int) -> None:
+        """Raise where a density ends under the cavity because it is infinite, or too high for a discrete variable.
+
+        An end that is undefined or minus infinity is taken for that of the support.
+        """
+        points, sites = np.nonzero(beside_support(seen))
+        if not points.size:
+            return
+        y, mean, _, _, *parameters = (array[sites] for array in arrays)
+        eta = mean + seen.offset[points, sites]
+        log_t = self._density_function(eta[None], y, *parameters)[0][0]
+        wrong = np.flatnonzero(log_t > self._highest)
+        if wrong.size:
+            k = wrong[0]
+            name = f"an observation of the {self.site.name} site"
+            raise ImpossibleDensityError(name, first + int(sites[k]), y[k], eta[k], log_t[k])
 
     def _rule(self, arrays: Sequence[Any], seen: Survey | None = None) -> TiltedNodes:
         y, mean, variance, power, *parameters = arrays
@@ -116,6 +144,8 @@ class QuadratureFunctions:
         for start in range(0, n, size):
             block = [array[start : start + size] for array in arrays]
             smooth = smooth_nodes(self._density, *block)
+            if smooth.seen is not None:
+                self._require_possible(smooth.seen, block, start)
             for index, rule in smooth.rules:
                 yield start + index, [array[index] for array in block], rule
             if smooth.rest.size:

@@ -13,7 +13,7 @@ import numpy as np
 
 from pymc_ep.engines.base import Status
 from pymc_ep.engines.ep.state import Packed, State
-from pymc_ep.engines.ep.sweep import KNOWN, Problem, Sweep, group_slices, joined_moments, sweep_of
+from pymc_ep.engines.ep.sweep import KNOWN, Problem, Sweep, counted_from, group_slices, joined_moments, sweep_of
 from pymc_ep.exceptions import NumericalError
 from pymc_ep.numerics.backend.namespace import Array, is_jax
 from pymc_ep.numerics.gaussian.protocol import ROUNDING, CoordinatePrior, GaussianPrior
@@ -386,7 +386,8 @@ def sequential_pass(engine: EP, problem: Problem, state: State) -> tuple[np.ndar
             if kept > 0 and variance > 0:
                 cavity = variance / kept
                 centre = mean[index] - engine.power * cavity * (shift[index] - precision[index] * mean[index])
-                tilted = site.moments(y[k], centre, cavity, engine.power, *(v[k] for v in values))
+                with counted_from(index):
+                    tilted = site.moments(y[k], centre, cavity, engine.power, *(v[k] for v in values))
                 d_shift = state.damping * (float(tilted.shift) / engine.power - shift[index])
                 d_precision = state.damping * (float(tilted.precision) / engine.power - precision[index])
                 grown = 1.0 + d_precision * variance

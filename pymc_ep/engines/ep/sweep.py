@@ -1,11 +1,13 @@
 """One sweep of expectation propagation: a pure function of arrays, run by NumPy or jitted by JAX."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from pymc_ep.exceptions import ImpossibleDensityError
 from pymc_ep.numerics.backend.namespace import Array, namespace, while_loop
 from pymc_ep.numerics.gaussian.protocol import GaussianPosterior, GaussianPrior
 from pymc_ep.sites.base import Tilted
@@ -17,6 +19,7 @@ __all__ = [
     "Problem",
     "Sweep",
     "cavities",
+    "counted_from",
     "group_slices",
     "joined_moments",
     "match_means",
@@ -276,6 +279,15 @@ def group_slices(observed: Sequence[Any]) -> list[slice]:
     return [slice(int(end) - y.shape[0], int(end)) for y, end in zip(observed, ends)]
 
 
+@contextmanager
+def counted_from(first: int) -> Iterator[None]:
+    """Count the observation of an impossible density among all n sites, from the first one of its group."""
+    try:
+        yield
+    except ImpossibleDensityError as error:
+        raise error.moved(first) from None
+
+
 def joined_moments(
     sites: Sequence[CompiledSite],
     power: float,
@@ -286,16 +298,21 @@ def joined_moments(
 ) -> tuple[Tilted, Callable[[Any], Tilted]]:
     """Return the tilted moments of all sites, fields (n,), and the function from other cavity means to theirs."""
     slices = group_slices(observed)
-    firsts, nearby = zip(
-        *(
-            site.moments_and_nearby(y, cavity_mean[here], cavity_variance[here], power, *values)
-            for site, y, values, here in zip(sites, observed, parameters, slices)
-        )
-    )
+    parts = []
+    for site, y, values, here in zip(sites, observed, parameters, slices):
+        with counted_from(here.start):
+            parts.append(site.moments_and_nearby(y, cavity_mean[here], cavity_variance[here], power, *values))
+    firsts, nearby = zip(*parts)
+
+    def moved(moments: Callable[[Any], Tilted], mean: Array, first: int) -> Tilted:
+        with counted_from(first):
+            return moments(mean)
 
     def joined(parts: Sequence[Tilted]) -> Tilted:
         if len(parts) == 1:
             return parts[0]
         return Tilted(*(namespace(cavity_mean).concatenate(field) for field in zip(*parts)))
 
-    return joined(firsts), lambda mean: joined([moments(mean[here]) for moments, here in zip(nearby, slices)])
+    return joined(firsts), lambda mean: joined(
+        [moved(moments, mean[here], here.start) for moments, here in zip(nearby, slices)]
+    )

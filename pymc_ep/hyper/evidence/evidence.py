@@ -14,7 +14,7 @@ from pymc_ep.engines.interrupt import Interrupted
 from pymc_ep.engines.loop import Run, run
 from pymc_ep.engines.options import require_parallel
 from pymc_ep.engines.prior import Prior
-from pymc_ep.exceptions import InvalidDataError, NumericalError
+from pymc_ep.exceptions import ImpossibleDensityError, InvalidDataError, NumericalError
 from pymc_ep.hyper.evidence.repeats import Repeats, repeats_at
 
 __all__ = ["Evidence", "EvidenceAt", "evidence_of", "with_all_digits"]
@@ -196,7 +196,12 @@ class Evidence:
             start = self.form.first_sites(prior)
         if start is not None:
             start = repeats.together(start[0]), repeats.together(start[1])
-        ended = run(self.engine, problem, start, max_iter=self.max_iter, report=self._reporter(prior), record=record)
+        try:
+            ended = run(
+                self.engine, problem, start, max_iter=self.max_iter, report=self._reporter(prior), record=record
+            )
+        except ImpossibleDensityError as error:
+            raise error.named(self.observation(int(repeats.first[error.index]))) from None
         found = self._explained(ended)
         at = EvidenceAt(theta, prior, problem, found, repeats)
         if found.status.interrupted:

@@ -64,12 +64,12 @@ _HALVINGS = 30
 """Most rounds of halving, to 1e-9 of a panel: a jump of t is then enclosed in a panel of no mass."""
 
 
-def defined(log_density: LogDensity) -> LogDensity:
-    """Return a log density that is minus infinity, with slope zero, wherever the given one is not finite."""
+def defined(log_density: LogDensity, highest: float = np.inf) -> LogDensity:
+    """Return a log density that is minus infinity, with slope zero, where the given one is not finite or too high."""
 
     def density(f: Array, y: Array, *parameters: Array) -> tuple[Any, Any]:
         log_t, slope = log_density(f, y, *parameters)
-        good = np.isfinite(log_t)
+        good = np.isfinite(log_t) & (log_t <= highest)
         return np.where(good, log_t, -np.inf), np.where(good & np.isfinite(slope), slope, 0.0)
 
     return density

@@ -19,6 +19,7 @@ __all__ = [
     "Integrand",
     "Peak",
     "Survey",
+    "beside_support",
     "bracket_at",
     "first_false",
     "has_one_peak",
@@ -163,6 +164,17 @@ def is_near(seen: Survey) -> np.ndarray:
     beside = np.abs(_GRID[:, 0]) > _BESIDE
     whole = np.isfinite(seen.level[near]).all(axis=0)
     return whole & (seen.level[beside].max(axis=0) < seen.level.max(axis=0) - _LOW)
+
+
+def beside_support(seen: Survey) -> np.ndarray:
+    """Whether t is not defined at a point, but is beside it, and both may matter to the integral, (points, n)."""
+    top = seen.level.max(axis=0) - _TESTED_DROP
+    high, undefined = seen.level > top, np.isneginf(seen.level)
+    beside = np.zeros_like(high)
+    beside[1:] |= high[:-1]
+    beside[:-1] |= high[1:]
+    # Where log t is at most about zero, the cavity alone bounds the integrand.
+    return undefined & beside & (top < -0.5 * _GRID**2)
 
 
 def slopes_beside(seen: Survey, variance: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Log gamma function with a derivative of error 2e-13."""
+"""Log gamma function with a derivative of error 2e-13, and its differences."""
 
 from functools import reduce
 from operator import mul
@@ -6,10 +6,12 @@ from typing import Any
 
 import pytensor.tensor as pt
 
-__all__ = ["log_gamma"]
+__all__ = ["log_gamma", "log_rising"]
 
 _SHIFT = 20
 """Least argument of the asymptotic series, and number of steps of the recurrence."""
+_LARGE = 50.0
+"""Least argument of the difference of two asymptotic series: the first term left out is 1 / (1680 x**7), 8e-16."""
 
 
 def log_gamma(x: Any) -> Any:
@@ -22,3 +24,24 @@ def log_gamma(x: Any) -> Any:
     safe = pt.switch(small, x, 1.0)
     factor = reduce(mul, (safe + k for k in range(_SHIFT)))
     return pt.gammaln(pt.switch(small, x + _SHIFT, x)) - pt.switch(small, pt.log(factor), 0.0)
+
+
+def log_rising(x: Any, k: Any) -> Any:
+    """Return log Gamma(x + k) - log Gamma(x) for x > 0, k >= 0, without the cancellation of the two where x is large.
+
+    Of Stirling's series (x - 1/2) log x - x + log(2 pi) / 2 + r(x) the difference is
+
+        k log(x + k) + (x - 1/2) log(1 + k / x) - k + r(x + k) - r(x).
+    """
+    large = x > _LARGE
+    safe, small = pt.switch(large, x, _LARGE), pt.switch(large, 1.0, x)
+    # For x far above k the second term is k - k (k + 1) / (2 x), right to its last digit.
+    by_series = k * pt.log(safe + k) + (safe - 0.5) * pt.log1p(k / safe) - k + _rest(safe + k) - _rest(safe)
+    by_difference = log_gamma(small + k) - log_gamma(small)
+    # Zero at k = 0. PyTensor may sum x + (n - y) as (x + n) - y, which loses a small x.
+    return pt.switch(pt.gt(k, 0), pt.switch(large, by_series, by_difference), 0.0)
+
+
+def _rest(x: Any) -> Any:
+    """Return the series 1 / (12 x) - 1 / (360 x**3) + 1 / (1260 x**5)."""
+    return (1.0 / 12.0 - (1.0 / 360.0 - 1.0 / (1260.0 * x**2)) / x**2) / x

@@ -12,11 +12,10 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pymc.distributions.mixture import MixtureRV
-from pymc.logprob.basic import logp as pymc_logp
 from pytensor.gradient import NullTypeGradError
 from pytensor.graph.basic import Apply
 from pytensor.raise_op import CheckAndRaise
-from pytensor.tensor.basic import Alloc, Join, MakeVector, get_underlying_scalar_constant_value
+from pytensor.tensor.basic import Alloc, get_underlying_scalar_constant_value
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.exceptions import NotScalarConstantError
 from pytensor.tensor.shape import Reshape, SpecifyShape
@@ -26,6 +25,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.latent_gaussian.recognise.log_scale import is_log_scale, log_scale_density
+from pymc_ep.graphs.densities import log_density
 from pymc_ep.graphs.predictor import (
     AffineTest,
     Found,
@@ -37,7 +37,7 @@ from pymc_ep.graphs.predictor import (
     operation_of,
     require_latent,
 )
-from pymc_ep.graphs.queries import dominators, value_dependent
+from pymc_ep.graphs.queries import dominators, stacked_column, value_dependent
 from pymc_ep.graphs.random_nodes import distribution_name, is_random, parameter_positions, with_parameters
 from pymc_ep.sites.base import Site
 
@@ -89,7 +89,7 @@ def find_generic(
             at_zero, at_one = (rebuilder(node, parameters, at(eta), values) for at in (pt.zeros_like, pt.ones_like))
             return log_scale_density(at_zero, at_one, y, eta)
         y = pt.as_tensor(y).astype("int64") if discrete else y
-        return pymc_logp(rebuilder(node, parameters, eta, values), y, warn_rvs=False)
+        return log_density(rebuilder(node, parameters, eta, values), y)
 
     try:
         rebuilder(node, parameters, pt.dscalar(), None)
@@ -205,15 +205,10 @@ class _Rebuilder:
     def _column(self, graph: TensorVariable, k: int) -> TensorVariable:
         if graph not in self.dependent:
             return self._created.setdefault((graph, k), graph[..., k])
-        if isinstance(graph.owner.op, MakeVector):
-            return graph.owner.inputs[k]
-        # The axis is an input of the operation, or one of its properties.
-        stacked = graph.owner.inputs[-graph.type.shape[-1] :] if isinstance(graph.owner.op, Join) else [graph] * (k + 1)
-        column = stacked[k] if len(stacked) > k else graph
-        expanded = column.owner
-        if expanded is None or not isinstance(expanded.op, DimShuffle) or expanded.op.new_order[-1:] != ("x",):
+        column = stacked_column(graph, k)
+        if column is None:
             raise self._not_elementwise_error(graph)
-        return expanded.inputs[0]
+        return column
 
     def _rebuilt(self, graph: Any, path: tuple[Apply, ...], eta: Any, values: Any) -> Any:
         if graph is self.eta:
@@ -285,7 +280,7 @@ def _verify(
     affine: AffineTest,
 ) -> None:
     """Raise where the rebuilt density and PyMC's differ at random values of the latent variables."""
-    whole = pymc_logp(with_parameters(node, parameters), observed, warn_rvs=False)
+    whole = log_density(with_parameters(node, parameters), observed)
     flat = [pt.broadcast_to(v, observed.shape).ravel().astype("float64") for v in (found.predictor, *found.parameters)]
     single = found.site.logp(observed.ravel().astype("float64"), *flat)
     # Raises where there is no derivative.

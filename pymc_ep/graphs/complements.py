@@ -1,0 +1,84 @@
+"""One less a probability, without the cancellation of `1 - p` where p is almost one.
+
+    p                 1 - p
+    1 / (1 + exp(-x)) 1 / (1 + exp(x))
+    a / (a + b)       b / (a + b)
+    exp(x)            -expm1(x)
+    a**b              -expm1(b log a)
+
+A double next to one leaves 1 - p = 0 from x = 37 on, where log(1 - p) is -37 and goes on falling.
+"""
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.traversal import io_toposort
+from pytensor.scalar.basic import Add, Exp, Pow, Second, Sub, TrueDiv
+from pytensor.scalar.math import Sigmoid
+from pytensor.tensor.basic import Alloc
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.variable import TensorVariable
+
+__all__ = ["with_complements"]
+
+
+def with_complements(graph: TensorVariable) -> TensorVariable:
+    """Return a graph in which each ``1 - p`` of a known form is replaced by its complement."""
+    known: dict[Variable, Variable] = {}
+    for node in io_toposort([], [graph]):
+        inputs = [known.get(v, v) for v in node.inputs]
+        if _is_elementwise(node, Sub) and _is_one(inputs[0]) and (found := _complement(inputs[1])) is not None:
+            broadcast, out = pt.second(inputs[0], found), node.outputs[0]
+            known[out] = out.type.filter_variable(broadcast.astype(out.dtype), allow_convert=True)
+        elif inputs != node.inputs:
+            known.update(zip(node.outputs, node.clone_with_new_inputs(inputs).outputs))
+    return known.get(graph, graph)
+
+
+def _complement(p: Variable) -> Variable | None:
+    """Return the graph of 1 - p, or None where the form of p is not known."""
+    node = p.owner
+    if node is None:
+        return None
+    inputs = node.inputs
+    if isinstance(node.op, DimShuffle | Alloc) or _is_elementwise(node, Second):
+        # Of a broadcast, the complement is the broadcast of the complement.
+        place = 1 if isinstance(node.op, Elemwise) else 0
+        inner = _complement(inputs[place])
+        return None if inner is None else node.op(*(inner if k == place else v for k, v in enumerate(inputs)))
+    if _is_elementwise(node, Sigmoid):
+        return pt.sigmoid(-inputs[0])
+    if _is_elementwise(node, Exp):
+        return -pt.expm1(inputs[0])
+    if _is_elementwise(node, Pow) and not isinstance(inputs[1], Constant):
+        return -pt.expm1(inputs[1] * pt.log(inputs[0]))
+    if _is_elementwise(node, TrueDiv) and _is_elementwise(inputs[1].owner, Add):
+        terms = inputs[1].owner.inputs
+        others = [v for v in terms if not _equal(v, inputs[0])]
+        if len(others) == len(terms) - 1:
+            return pt.add(*others) / inputs[1] if len(others) > 1 else others[0] / inputs[1]
+    return None
+
+
+def _is_elementwise(node: object, scalar_op: type) -> bool:
+    op = getattr(node, "op", None)
+    return isinstance(op, Elemwise) and isinstance(op.scalar_op, scalar_op)
+
+
+def _is_one(variable: Variable) -> bool:
+    variable = _without_axes(variable)
+    return isinstance(variable, Constant) and bool(np.all(variable.data == 1))
+
+
+def _equal(one: Variable, other: Variable) -> bool:
+    """Whether two variables are the same, or constants of one value."""
+    one, other = _without_axes(one), _without_axes(other)
+    if one is other:
+        return True
+    return isinstance(one, Constant) and isinstance(other, Constant) and np.array_equal(one.data, other.data)
+
+
+def _without_axes(variable: Variable) -> Variable:
+    while variable.owner is not None and isinstance(variable.owner.op, DimShuffle):
+        variable = variable.owner.inputs[0]
+    return variable
