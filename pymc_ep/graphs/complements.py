@@ -9,9 +9,11 @@
 A double next to one leaves 1 - p = 0 from x = 37 on, where log(1 - p) is -37 and goes on falling.
 """
 
+from typing import TypeGuard
+
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import io_toposort
 from pytensor.scalar.basic import Add, Exp, Pow, Second, Sub, TrueDiv
 from pytensor.scalar.math import Sigmoid
@@ -19,7 +21,7 @@ from pytensor.tensor.basic import Alloc
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["with_complements"]
+__all__ = ["log_of", "with_complements"]
 
 
 def with_complements(graph: TensorVariable) -> TensorVariable:
@@ -33,6 +35,15 @@ def with_complements(graph: TensorVariable) -> TensorVariable:
         elif inputs != node.inputs:
             known.update(zip(node.outputs, node.clone_with_new_inputs(inputs).outputs))
     return known.get(graph, graph)
+
+
+def log_of(p: TensorVariable) -> TensorVariable:
+    """Return the graph of log p, with all digits where p of a known form is almost one."""
+    node = p.owner
+    if _is_elementwise(node, Sigmoid):
+        return -pt.softplus(-node.inputs[0])
+    rest = _rest_of_share(node)
+    return pt.log(p) if rest is None else -pt.log1p(rest / node.inputs[0])
 
 
 def _complement(p: Variable) -> Variable | None:
@@ -51,18 +62,25 @@ def _complement(p: Variable) -> Variable | None:
     if _is_elementwise(node, Exp):
         return -pt.expm1(inputs[0])
     if _is_elementwise(node, Pow) and not isinstance(inputs[1], Constant):
-        return -pt.expm1(inputs[1] * pt.log(inputs[0]))
-    if _is_elementwise(node, TrueDiv) and _is_elementwise(inputs[1].owner, Add):
-        terms = inputs[1].owner.inputs
-        others = [v for v in terms if not _equal(v, inputs[0])]
-        if len(others) == len(terms) - 1:
-            return pt.add(*others) / inputs[1] if len(others) > 1 else others[0] / inputs[1]
-    return None
+        # A negative base has no logarithm.
+        positive = pt.gt(inputs[0], 0)
+        by_log = -pt.expm1(inputs[1] * pt.log(pt.switch(positive, inputs[0], 1.0)))
+        return pt.switch(positive, by_log, 1.0 - p)
+    rest = _rest_of_share(node)
+    return None if rest is None else rest / inputs[1]
 
 
-def _is_elementwise(node: object, scalar_op: type) -> bool:
-    op = getattr(node, "op", None)
-    return isinstance(op, Elemwise) and isinstance(op.scalar_op, scalar_op)
+def _rest_of_share(node: Apply | None) -> Variable | None:
+    """Return b of the node of a / (a + b); None for others."""
+    if not _is_elementwise(node, TrueDiv) or not _is_elementwise(node.inputs[1].owner, Add):
+        return None
+    terms = node.inputs[1].owner.inputs
+    others = [v for v in terms if not _equal(v, node.inputs[0])]
+    return others[0] if len(others) == 1 and len(terms) == 2 else None
+
+
+def _is_elementwise(node: Apply | None, scalar_op: type) -> TypeGuard[Apply]:
+    return node is not None and isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, scalar_op)
 
 
 def _is_one(variable: Variable) -> bool:

@@ -24,10 +24,11 @@ from pytensor.tensor.exceptions import NotScalarConstantError
 from pytensor.tensor.random.basic import BetaBinomialRV, BinomialRV, NegBinomialRV, PoissonRV, StudentTRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_ep.graphs.complements import with_complements
+from pymc_ep.graphs.complements import log_of, with_complements
 from pymc_ep.graphs.queries import stacked_column
 from pymc_ep.graphs.random_nodes import parameters_of
 from pymc_ep.sites.likelihoods.log_gamma import log_rising
+from pymc_ep.sites.likelihoods.student_t import logp as student_t_logp
 
 __all__ = ["log_density"]
 
@@ -66,15 +67,9 @@ def _constant(bound: Any) -> float | None:
         return None
 
 
-def _log_near_one(p: Any) -> Any:
-    """Return log p with all digits where p is near one, given that 1 - p has them."""
-    near = p > 0.5
-    return pt.switch(near, pt.log1p(-pt.switch(near, 1.0 - p, 0.0)), pt.log(pt.switch(near, 1.0, p)))
-
-
 _TAILS: dict[type, tuple[Callable[..., Any], Callable[..., Any]]] = {
     PoissonRV: (lambda mu: -mu, lambda k, mu: pt.gammainc(k, mu)),
-    NegBinomialRV: (lambda n, p: n * _log_near_one(p), lambda k, n, p: pt.betainc(k, n, 1.0 - p)),
+    NegBinomialRV: (lambda n, p: n * log_of(p), lambda k, n, p: pt.betainc(k, n, 1.0 - p)),
     BinomialRV: (lambda n, p: n * pt.log1p(-p), lambda k, n, p: pt.betainc(k, n - k + 1.0, p)),
     DiscreteWeibull.rv_type: (lambda q, beta: pt.log1p(-q), lambda k, q, beta: q ** (k**beta)),
 }
@@ -114,7 +109,7 @@ def _negative_binomial(node: Apply, y: Any) -> TensorVariable:
     inside = pt.ge(y, 0)
     count = pt.switch(inside, y, 0).astype("float64")
     log_q = pt.switch(pt.gt(count, 0), pt.log(1.0 - p), 0.0)
-    found = log_rising(n, count) - pt.gammaln(count + 1.0) + count * log_q + n * _log_near_one(p)
+    found = log_rising(n, count) - pt.gammaln(count + 1.0) + count * log_q + n * log_of(p)
     return pt.switch(inside, found, -np.inf)
 
 
@@ -128,8 +123,7 @@ def _beta_binomial(node: Apply, y: Any) -> TensorVariable:
 
 def _student_t(node: Apply, y: Any) -> TensorVariable:
     nu, mu, sigma = parameters_of(node.default_output())
-    constant = log_rising(0.5 * nu, 0.5) - 0.5 * pt.log(np.pi * nu) - pt.log(sigma)
-    return constant - 0.5 * (nu + 1.0) * pt.log1p(((y - mu) / sigma) ** 2 / nu)
+    return student_t_logp(y, mu, nu, sigma)
 
 
 def _discrete_weibull(node: Apply, y: Any) -> TensorVariable:

@@ -378,9 +378,9 @@ def sequential_pass(engine: EP, problem: Problem, state: State) -> tuple[np.ndar
     shift, precision = state.shift.copy(), state.precision.copy()
     posterior = problem.prior.posterior_rows(state.sweep.posterior)(slice(None))
     mean = np.asarray(state.sweep.posterior.mean).copy()
-    index = 0
-    for site, y, values in zip(engine.sites, problem.observed, problem.parameters):
-        for k in range(len(y)):
+    sites = zip(engine.sites, problem.observed, problem.parameters, group_slices(problem.observed))
+    for site, y, values, here in sites:
+        for k, index in enumerate(range(here.start, here.stop)):
             variance = posterior[index, index]
             kept = 1.0 - engine.power * precision[index] * variance
             if kept > 0 and variance > 0:
@@ -397,5 +397,4 @@ def sequential_pass(engine: EP, problem: Problem, state: State) -> tuple[np.ndar
                     posterior -= np.outer(column, column * (d_precision / grown))
                     shift[index] += d_shift
                     precision[index] += d_precision
-            index += 1
     return shift, precision

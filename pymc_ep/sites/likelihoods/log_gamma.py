@@ -37,7 +37,7 @@ def log_rising(x: Any, k: Any) -> Any:
     safe, small = pt.switch(large, x, _LARGE), pt.switch(large, 1.0, x)
     # For x far above k the second term is k - k (k + 1) / (2 x), right to its last digit.
     by_series = k * pt.log(safe + k) + (safe - 0.5) * pt.log1p(k / safe) - k + _rest(safe + k) - _rest(safe)
-    by_difference = log_gamma(small + k) - log_gamma(small)
+    by_difference = pt.gammaln(small + k) - pt.gammaln(small)
     # Zero at k = 0. PyTensor may sum x + (n - y) as (x + n) - y, which loses a small x.
     return pt.switch(pt.gt(k, 0), pt.switch(large, by_series, by_difference), 0.0)
 

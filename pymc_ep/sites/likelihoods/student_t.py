@@ -3,14 +3,14 @@
 from typing import Any
 
 import numpy as np
-import pymc as pm
 import pytensor.tensor as pt
 
 from pymc_ep.numerics.backend.namespace import namespace
 from pymc_ep.sites.base import Site, SuperGaussian, register_site
+from pymc_ep.sites.likelihoods.log_gamma import log_rising
 from pymc_ep.sites.responses import located
 
-__all__ = ["STUDENT_T"]
+__all__ = ["STUDENT_T", "log_constant", "logp"]
 
 _KNOTS = 17
 """Number of knots on either side of the observation, at 1, 3, 9, ... units: the last is at 3**16 = 4e7."""
@@ -18,7 +18,12 @@ _KNOTS = 17
 
 def logp(y: Any, eta: Any, nu: Any, sigma: Any) -> Any:
     """Return the log of the Student-t density of location eta, scale sigma and nu degrees of freedom."""
-    return pm.logp(pm.StudentT.dist(nu=nu, mu=eta, sigma=sigma), y)
+    return log_at(y, (y - eta) ** 2, nu, sigma)
+
+
+def log_constant(nu: Any) -> Any:
+    """Return the log of the density of scale one at its location."""
+    return log_rising(0.5 * nu, 0.5) - 0.5 * pt.log(np.pi * nu)
 
 
 def knots(y: Any, nu: Any, sigma: Any) -> tuple[Any, ...]:
@@ -35,8 +40,7 @@ def knots(y: Any, nu: Any, sigma: Any) -> tuple[Any, ...]:
 
 def log_at(y: Any, x: Any, nu: Any, sigma: Any) -> Any:
     """Return the log density at the squared distance x from the observation."""
-    constant = pt.gammaln(0.5 * (nu + 1)) - pt.gammaln(0.5 * nu) - 0.5 * pt.log(np.pi * nu) - pt.log(sigma)
-    return constant - 0.5 * (nu + 1) * pt.log1p(x / (nu * sigma**2))
+    return log_constant(nu) - pt.log(sigma) - 0.5 * (nu + 1) * pt.log1p(x / (nu * sigma**2))
 
 
 def _variance(nu: Any, sigma: Any) -> Any:

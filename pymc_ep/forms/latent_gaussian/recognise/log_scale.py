@@ -23,6 +23,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_ep.graphs.predictor import AffineTest, as_function_of, at_zero_noise_and_shape
 from pymc_ep.graphs.queries import is_affine_numerically
 from pymc_ep.graphs.random_nodes import parameters_of
+from pymc_ep.sites.likelihoods.student_t import log_constant
 
 __all__ = ["is_log_scale", "log_scale_density"]
 
@@ -32,8 +33,7 @@ def _normal(s: Any) -> Any:
 
 
 def _student_t(s: Any, nu: Any) -> Any:
-    constant = pt.gammaln((nu + 1) / 2) - pt.gammaln(nu / 2) - 0.5 * pt.log(np.pi * nu)
-    return constant - (nu + 1) / 2 * pt.softplus(2 * s - pt.log(nu))
+    return log_constant(nu) - (nu + 1) / 2 * pt.softplus(2 * s - pt.log(nu))
 
 
 def _laplace(s: Any) -> Any:
