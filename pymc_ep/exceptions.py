@@ -58,9 +58,8 @@ class ImpossibleDensityError(NumericalError):
         self._found = observation, y, eta, value
         super().__init__(
             f"The log density of {observation} (y = {y:.6g}) is computed as {value:.3g} at the predictor {eta:.4g}, "
-            f"which no {'probability' if np.isfinite(value) else 'density'} has: its digits are lost there. Give the "
-            f"latent variables priors that keep the predictor from there, or write the distribution as a "
-            f"pm.CustomDist with a logp that is stable."
+            f"which no distribution has: its digits are lost there. Give the latent variables priors that keep the "
+            f"predictor from there, or write the distribution as a pm.CustomDist with a logp that is stable."
         )
 
     def named(self, observation: str) -> "ImpossibleDensityError":

@@ -13,7 +13,7 @@ from typing import TypeGuard
 
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.basic import Apply, Constant, Variable, equal_computations
 from pytensor.graph.traversal import io_toposort
 from pytensor.scalar.basic import Add, Exp, Pow, Second, Sub, TrueDiv
 from pytensor.scalar.math import Sigmoid
@@ -40,6 +40,8 @@ def with_complements(graph: TensorVariable) -> TensorVariable:
 def log_of(p: TensorVariable) -> TensorVariable:
     """Return the graph of log p, with all digits where p of a known form is almost one."""
     node = p.owner
+    if (place := _broadcast_input(node)) is not None:
+        return _broadcast_of(node, place, log_of(node.inputs[place]))
     if _is_elementwise(node, Sigmoid):
         return -pt.softplus(-node.inputs[0])
     rest = _rest_of_share(node)
@@ -52,11 +54,9 @@ def _complement(p: Variable) -> Variable | None:
     if node is None:
         return None
     inputs = node.inputs
-    if isinstance(node.op, DimShuffle | Alloc) or _is_elementwise(node, Second):
-        # Of a broadcast, the complement is the broadcast of the complement.
-        place = 1 if isinstance(node.op, Elemwise) else 0
+    if (place := _broadcast_input(node)) is not None:
         inner = _complement(inputs[place])
-        return None if inner is None else node.op(*(inner if k == place else v for k, v in enumerate(inputs)))
+        return None if inner is None else _broadcast_of(node, place, inner)
     if _is_elementwise(node, Sigmoid):
         return pt.sigmoid(-inputs[0])
     if _is_elementwise(node, Exp):
@@ -68,6 +68,18 @@ def _complement(p: Variable) -> Variable | None:
         return pt.switch(positive, by_log, 1.0 - p)
     rest = _rest_of_share(node)
     return None if rest is None else rest / inputs[1]
+
+
+def _broadcast_input(node: Apply | None) -> int | None:
+    """Return which input a node broadcasts; None for nodes that do more."""
+    if node is None or not (isinstance(node.op, DimShuffle | Alloc) or _is_elementwise(node, Second)):
+        return None
+    return 1 if isinstance(node.op, Elemwise) else 0
+
+
+def _broadcast_of(node: Apply, place: int, inner: Variable) -> Variable:
+    """Return the broadcast of another input: functions of single elements commute with it."""
+    return node.op(*(inner if k == place else v for k, v in enumerate(node.inputs)))
 
 
 def _rest_of_share(node: Apply | None) -> Variable | None:
@@ -89,11 +101,8 @@ def _is_one(variable: Variable) -> bool:
 
 
 def _equal(one: Variable, other: Variable) -> bool:
-    """Whether two variables are the same, or constants of one value."""
-    one, other = _without_axes(one), _without_axes(other)
-    if one is other:
-        return True
-    return isinstance(one, Constant) and isinstance(other, Constant) and np.array_equal(one.data, other.data)
+    """Whether two graphs compute the same, but for axes of length one."""
+    return equal_computations([_without_axes(one)], [_without_axes(other)])
 
 
 def _without_axes(variable: Variable) -> Variable:

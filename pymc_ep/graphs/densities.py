@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
+from pymc.distributions.continuous import HalfStudentT
 from pymc.distributions.discrete import DiscreteWeibull
 from pymc.distributions.mixture import MixtureRV, _HurdleRV
 from pymc.distributions.truncated import TruncatedRV
@@ -126,6 +127,11 @@ def _student_t(node: Apply, y: Any) -> TensorVariable:
     return student_t_logp(y, mu, nu, sigma)
 
 
+def _half_student_t(node: Apply, y: Any) -> TensorVariable:
+    nu, sigma = parameters_of(node.default_output())
+    return pt.switch(pt.lt(y, 0), -np.inf, np.log(2.0) + student_t_logp(y, 0.0, nu, sigma))
+
+
 def _discrete_weibull(node: Apply, y: Any) -> TensorVariable:
     """Log of ``q**(y**beta) - q**((y + 1)**beta)``, where the first power is factored out."""
     q, beta = parameters_of(node.default_output())
@@ -144,6 +150,7 @@ _OWN: dict[type, Callable[[Apply, Any], TensorVariable | None]] = {
     NegBinomialRV: _negative_binomial,
     BetaBinomialRV: _beta_binomial,
     StudentTRV: _student_t,
+    HalfStudentT.rv_type: _half_student_t,
     DiscreteWeibull.rv_type: _discrete_weibull,
 }
 """Own log densities by type of Op; None from one of them where PyMC's is taken."""
