@@ -58,6 +58,15 @@ class SparseForm:
         log_prior = -0.5 * float(theta @ theta)
         return Prior(self.offset, None, parameters, log_prior, 0.5 * self.linear.matrix.shape[1] * np.log(2 * np.pi))
 
+    def first_sites(self, prior):
+        """Shift and precision of Gaussians with the typical moments of each site."""
+        found = [
+            np.broadcast_arrays(y, *site.site.typical(y, *parameters))[1:]
+            for site, y, parameters in zip(self.sites, self._observed, prior.parameters, strict=True)
+        ]
+        mean, variance = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return mean / variance, 1.0 / variance
+
     def pullback(self, theta, mean, array, parameters, *, density):
         assert array is None
         assert density == "natural"

@@ -54,7 +54,7 @@ class FactorForm(Protocol):
     def factors_at(self, theta: np.ndarray) -> FactorValues:
         """Evaluate `prior` without its field `gaussian`."""
 
-    def first_sites(self, prior: Prior) -> tuple[np.ndarray, np.ndarray]:
+    def first_sites(self, prior: Prior | FactorValues) -> tuple[np.ndarray, np.ndarray]:
         """Return initial shift and precision of all sites, (n,) each."""
 
     def pullback(

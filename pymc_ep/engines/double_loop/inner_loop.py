@@ -79,7 +79,7 @@ def minimise(
     max_iter : int
         Largest number of iterations, at least 1.
     tol : float
-        Decrease of Psi, relative to its size, at which to stop.
+        Rise of the sum of values, nats per site, at which to stop: the sum itself depends on the predictors' unit.
     """
     return INNER[how](problem, unknowns, solver, max_iter, tol)
 
@@ -109,25 +109,43 @@ def _irls(problem: InnerProblem, unknowns: np.ndarray, solver: PrecisionSolver, 
                 break
         else:
             break
-        if gain <= tol * max(1.0, abs(float(found.value.sum()))):
+        if gain <= tol * len(fitted):
             break
     return Inner(unknowns, fitted, found, solved)
 
 
 def _by_scipy(
-    method: str, stop: Callable[[float], dict[str, float]]
+    method: str, share: float, options: dict[str, float]
 ) -> Callable[[InnerProblem, np.ndarray, PrecisionSolver, int, float], Inner]:
-    """Return a minimiser by `scipy.optimize.minimize`; `stop` maps the tolerance to its options."""
+    """Return a minimiser by `scipy.optimize.minimize` that stops at a rise of `share` times the tolerance.
+
+    SciPy's own stopping rules, first steps and finite differences count unknowns and objectives in units of one. The
+    unknowns are passed in units of their own, and the rule is that of `minimise`.
+    """
 
     def run(problem: InnerProblem, unknowns: np.ndarray, solver: PrecisionSolver, max_iter: int, tol: float) -> Inner:
-        def evaluate(x: np.ndarray) -> tuple[float, np.ndarray]:
-            found = problem.bounded(problem.offset + problem.forward(x))
-            return -float(found.value.sum()), -problem.adjoint(found.gradient)
+        fitted = problem.forward(unknowns)
+        start = problem.bounded(problem.offset + fitted)
+        slope = problem.adjoint(start.gradient)
+        if not slope.any():
+            return Inner(unknowns, fitted, start, True)
+        # The best step along the gradient g is g^T g / g^T A g times g, whose factor has the unit of x^2.
+        unit = float(np.sqrt(slope @ slope / (start.weight @ problem.forward(slope) ** 2)))
+        before = last = -float(start.value.sum())
 
-        options = {"maxiter": max_iter, **stop(tol)}
-        before, _ = evaluate(unknowns)
-        found = scipy.optimize.minimize(evaluate, unknowns, jac=True, method=method, options=options)
-        best = found.x if found.fun <= before else unknowns
+        def evaluate(scaled: np.ndarray) -> tuple[float, np.ndarray]:
+            found = problem.bounded(problem.offset + problem.forward(unit * scaled))
+            return -float(found.value.sum()), -unit * problem.adjoint(found.gradient)
+
+        def stop(intermediate_result: "scipy.optimize.OptimizeResult") -> None:
+            nonlocal last
+            rise, last = last - float(intermediate_result.fun), float(intermediate_result.fun)
+            if rise <= share * tol * len(fitted):
+                raise StopIteration
+
+        kept = {"maxiter": max_iter, **options}
+        found = scipy.optimize.minimize(evaluate, unknowns / unit, jac=True, method=method, options=kept, callback=stop)
+        best = unit * found.x if found.fun <= before else unknowns
         fitted = problem.forward(best)
         return Inner(best, fitted, problem.bounded(problem.offset + fitted), True)
 
@@ -136,7 +154,7 @@ def _by_scipy(
 
 INNER = {
     "irls": _irls,
-    "lbfgs": _by_scipy("L-BFGS-B", lambda tol: {"ftol": _LBFGS_TOL * tol, "gtol": 0.0}),
-    "newton-cg": _by_scipy("Newton-CG", lambda tol: {"xtol": tol}),
+    "lbfgs": _by_scipy("L-BFGS-B", _LBFGS_TOL, {"ftol": 0.0, "gtol": 0.0}),
+    "newton-cg": _by_scipy("Newton-CG", 1.0, {"xtol": 0.0}),
 }
 """Minimisers by the name of the option ``inner``."""

@@ -27,8 +27,8 @@ from pymc_ep.numerics.optimise.anderson import anderson
 __all__ = ["DoubleLoop", "Start", "State"]
 
 _START_ROUNDS = 5
-"""Number of fixed-point iterations z = 1 / pi(z) for the variance of each site alone. Only a start: more digits are of
-no use."""
+"""Number of fixed-point iterations z = 1 / pi(z) for the variance of each site alone, from the typical one. Only a
+start: more digits are of no use."""
 _HYPER_ITERATIONS = 10
 """Largest number of L-BFGS iterations on the hyperparameters in one outer loop. The maximum moves with the next z, and
 is not worth finding exactly."""
@@ -140,7 +140,7 @@ class DoubleLoop:
     tol : float
         Change at which the outer loop stops.
     inner_tol : float
-        Decrease of the inner objective, relative to its size, at which an inner loop stops.
+        Rise of the inner objective, nats per site, at which an inner loop stops.
     learn : bool
         Whether hyperparameters are raised to the maximum of bound times prior.
     smoothing : float, optional
@@ -177,9 +177,7 @@ class DoubleLoop:
         eta = prior.mean + self.linear.forward(unknowns)
         z, least = start.variance, np.zeros(len(eta))
         if z is None or self.smoothing is not None:
-            alone = np.ones(len(eta))
-            for _ in range(_START_ROUNDS):
-                alone = 1.0 / problem.bounded(prior, eta, alone).precision
+            alone = _alone(problem, prior)
             z = alone if z is None else z
             if self.smoothing is not None:
                 least = self.smoothing * np.maximum(alone, _LEAST_VARIANCE)
@@ -210,7 +208,7 @@ class DoubleLoop:
         )
         if self.smoothing is not None:
             after = self._tight(problem, after)
-            return after._replace(change=self._size_by_gain(state, after))
+            return after._replace(change=max(self._size_by_gain(state, after), self._size_of_step(inner)))
         after = after._replace(change=self._size_of_move(state, after))
         # Guaranteed bound, by the tangent of log|A| at the previous precisions; NaN if log|A| is unknown.
         guaranteed = value + 0.5 * float(spread.values @ state.precision) - 0.5 * spread.log_det
@@ -227,8 +225,10 @@ class DoubleLoop:
         standard deviations, and moves of the unconstrained hyperparameters.
 
         If variances are estimates, root mean squares over the predictors replace the maxima: of thousands of potentials
-        that are not log-concave, some jump to another maximum in every loop. For a mode it is sqrt(2 gain / n), with
-        the gain of the log density: the root mean square move, in standard deviations, to the top of a Gaussian.
+        that are not log-concave, some jump to another maximum in every loop. For a mode it is sqrt(2 gain / n): the
+        root mean square move, in standard deviations, to the top of a Gaussian. The gain of the log density is the
+        larger of that of the last outer loop, and of g^T A^{-1} g / 2, by the next step from where the gradient is g: a
+        search that stalls away from a stationary point has not converged.
         """
         return state.change
 
@@ -322,9 +322,23 @@ class DoubleLoop:
     def _size_by_gain(before: State, state: State) -> float:
         return float(np.sqrt(2.0 * max(state.objective - before.objective, 0.0) / len(state.variance)))
 
+    def _size_of_step(self, inner: Inner) -> float:
+        slope = self.linear.adjoint(inner.bounded.gradient)
+        step, _ = self.solver.solve(inner.bounded.weight, slope)
+        return float(np.sqrt(max(slope @ step, 0.0) / len(inner.fitted)))
+
     @property
     def _has_bound(self) -> bool:
         return self.solver.exact and self.smoothing is None
+
+
+def _alone(problem: BoundedSites, prior: FactorValues) -> np.ndarray:
+    """Return the variance of each predictor under its site alone, (n,): in the unit of the data, from any origin."""
+    shift, precision = problem.form.first_sites(prior)
+    centre = shift / precision
+    for _ in range(_START_ROUNDS):
+        precision = problem.bounded(prior, centre, 1.0 / precision).precision
+    return 1.0 / precision
 
 
 def _extrapolated(state: State, points: np.ndarray, moves: np.ndarray) -> State:

@@ -81,7 +81,7 @@ def fitted_start(
         by the user and are kept.
     """
     prior = sites.prior(theta)
-    data_precision = _data_precision(sites, sites.bounded(prior, prior.mean, np.ones(len(prior.mean))).precision)
+    data_precision = _data_precision(sites, sites.form.first_sites(prior)[1])
     smooth = _posterior_under_gaussians(sites, linear, solver, prior, _ridge(sites, data_precision))
     if learn:
         theta = _fitted_theta(sites, theta, smooth.fitted, data_precision)
@@ -97,7 +97,7 @@ def _posterior_under_gaussians(
 
     `ridge`, (n,), is NaN for sites that are no mixture.
     """
-    own, z = ~np.isnan(ridge), np.ones(len(ridge))
+    own, z = ~np.isnan(ridge), 1.0 / sites.form.first_sites(prior)[1]
 
     def bounded(eta: np.ndarray) -> Bounded:
         found = sites.bounded(prior, eta, z)
