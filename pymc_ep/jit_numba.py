@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import time
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from functools import lru_cache
@@ -12,8 +13,15 @@ import numba
 from numba.core.caching import FunctionCache, NullCache
 from numba.np.ufunc import parallel
 
+try:
+    import fcntl
+except ImportError:  # Windows, where each process compiles.
+    fcntl = None  # type: ignore[assignment]
+
 __all__ = ["jit"]
 
+_LONGEST_COMPILATION = 60.0
+"""Seconds after which a process no longer waits for another one's compilation, the longest of which takes some 15."""
 _PARALLEL: list[Any] = []
 """Functions that run on several threads."""
 
@@ -38,7 +46,19 @@ def jit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 class _Cache(FunctionCache):
+    """Cache of a function that one process compiles, while others that need it wait for the result."""
+
+    _lock: int | None = None
+
     def load_overload(self, sig: Any, target_context: Any) -> Any:
+        found = self._loaded(sig, target_context)
+        if found is None and self._acquired():
+            found = self._loaded(sig, target_context)
+            if found is not None:  # Compiled by another process meanwhile.
+                self._release()
+        return found
+
+    def _loaded(self, sig: Any, target_context: Any) -> Any:
         try:
             return super().load_overload(sig, target_context)
         except Exception:  # Whatever a damaged file leads to.
@@ -49,6 +69,33 @@ class _Cache(FunctionCache):
     def save_overload(self, sig: Any, data: Any) -> None:
         with suppress(OSError):
             super().save_overload(sig, data)
+        self._release()
+
+    def _acquired(self) -> bool:
+        """Take the lock of this function; False where there is none, or its holder has not ended in time."""
+        if fcntl is None or self._lock is not None:
+            return False
+        try:
+            self._impl.locator.ensure_cache_path()
+            lock = os.open(Path(self.cache_path, f"{self._impl.filename_base}.lock"), os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError:
+            return False
+        deadline = time.monotonic() + _LONGEST_COMPILATION
+        while time.monotonic() < deadline:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                time.sleep(0.05)
+            else:
+                self._lock = lock
+                return True
+        os.close(lock)
+        return False
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def _index_key(self, sig: Any, codegen: Any) -> tuple[Hashable, ...]:
         return (*super()._index_key(sig, codegen), _digest_of_sources())
