@@ -36,6 +36,9 @@ largest distance, a factor of 3000, crosses a range of scales on which EP does n
 _FARTHEST = 16.0
 """Distance of a logarithm or logit from its start, a factor of 9 million, at which a search that still rises is ended.
 A larger one costs fits where the density has no mode; a smaller one misjudges a start that is far off."""
+_STILL, _OFF = 1e-8, 0.1
+"""Largest slope of a real hyperparameter, in nats, that is rounding, and the standard deviation of the step by which a
+start with such a slope is moved."""
 _NEGLIGIBLE_GAIN = 1e-3
 """Gain of an iteration on the border of its box, relative to slope times half-width, below which the box moves on."""
 _FAILED = 1e30
@@ -156,6 +159,7 @@ def search(objective: Objective, theta: np.ndarray) -> bool:
     are coupled, or differ by orders in their scales. The rounds that follow use coordinates of unit curvature.
     """
     transformed = objective.evidence.form.transformed
+    theta = _off_saddle(objective, theta, transformed)
     reach = np.where(transformed, _REACH, np.inf)
     width, factor, retries, whitened_at = reach, None, _RETRIES, 0
     before: EvidenceAt | None = None
@@ -189,6 +193,16 @@ def search(objective: Objective, theta: np.ndarray) -> bool:
             factor = _whitening(objective)
             whitened_at = objective.evaluations
     return False
+
+
+def _off_saddle(objective: Objective, theta: np.ndarray, transformed: np.ndarray) -> np.ndarray:
+    """Return the start moved off a point of symmetry, where no gradient leads from, such as W = 0 of a W W^T."""
+    objective(theta)
+    still = ~transformed & (np.abs(objective.slope) < _STILL)
+    if not still.any():
+        return theta
+    objective.best = None
+    return theta + np.where(still, _OFF * np.random.default_rng(0).standard_normal(theta.size), 0.0)
 
 
 def _better_fit_uphill(objective: Objective, transformed: np.ndarray) -> bool:

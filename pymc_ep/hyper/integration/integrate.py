@@ -22,6 +22,7 @@ from pymc_ep.hyper.integration.explore import DesignPoint, Explorer
 from pymc_ep.hyper.integration.frame import Frame, first_frame
 from pymc_ep.hyper.integration.integral import Integral, not_integrated
 from pymc_ep.hyper.integration.interpolated_sites import error_between
+from pymc_ep.hyper.integration.mirrors import mirrored
 from pymc_ep.hyper.integration.walkers import Walkers
 from pymc_ep.hyper.lbfgs_search import Objective, search
 from pymc_ep.hyper.maximise import Hyper, Sites, endless_directions, held_fixed, hyper_names_of, why_not_settled
@@ -363,8 +364,9 @@ class _Integration:
         """Set convergence and sentence: the number of fits, or the hyperparameter that the emulator does not reach."""
         if found.effective > _EFFECTIVE and self.refused_share < _MOST_REFUSED:
             why = correction_warning(found.corrected, self.explorer.evidence)
-            remarks = [f"hyperparameters integrated over by {found.evaluations} fits", *([why] if why else [])]
-            return found._replace(converged=not why, sentence="; ".join(remarks))
+            found, images = mirrored(found, self.explorer, self.frame, self.rng)
+            remarks = [f"hyperparameters integrated over by {found.evaluations} fits", images, why]
+            return found._replace(converged=not why, sentence="; ".join(filter(None, remarks)))
         least = _least_known(self.emulator, walkers.positions, 1)[0]
         which = np.abs(least @ self.frame.axes / self.frame.theta(walkers.positions).std(axis=0)).argmax()
         name = hyper_names_of(self.explorer.evidence, np.arange(self.p) == which)[0]
