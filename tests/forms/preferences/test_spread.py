@@ -56,3 +56,14 @@ def test_nothing_is_said_where_comparisons_are_many_or_sigma_is_held():
     few, *_ = model_of(1, 8)
     held = pmep.fit(model=few, hyper="fixed", start={"sigma": 1.0}, **QUIET)
     assert "the spread of" not in held["fit"].attrs["status"]
+
+
+def test_a_scale_beside_learned_means_is_announced():
+    """Of one comparison sigma is at its mode, near zero, where the two utilities would be known exactly."""
+    with pm.Model() as model:
+        b, sigma = pm.Normal("b", 0, 2, shape=3), pm.HalfNormal("sigma", 2)
+        f = pmep.PreferenceUtility("f", b=b, kernel=KERNEL, sigma=sigma, n_users=1, jitter=0.0)
+        pmep.PairwiseProbit("prefers", f, users=[0], winners=[0], losers=[1])
+    with pytest.warns(UserWarning, match="the spread of sigma would widen .*: draw from the posterior by pymc.sample"):
+        found = pmep.fit(model=model, **QUIET)
+    assert "the spread of sigma" in found["fit"].attrs["status"]

@@ -21,6 +21,7 @@ from pymc_ep.forms.preferences.methods.integration import (
     MOST_DIMENSIONS,
     HyperDensity,
     carried_over,
+    dear,
     integrated,
     treatment,
     why_not_integrable,
@@ -101,7 +102,10 @@ def solve(call: Call[CompiledPreferences], approximation: Approximation = EXPECT
             cure = "draw from the posterior by pymc.sample"
             if not why_not_integrable(form, settings):
                 cure = "integrate over it by hyper='integrate', under a proper prior such as pm.HalfNormal"
-            remark = neglected_remark(neglected(form, evidence, last, parts, compared), cure)
+            # Beside b and V: flat priors ask for single values, and of many comparisons the scale is known well.
+            learned = any(values.size > 1 for values in form.unpack(call.theta))
+            if not (learned and (form.form.flat or dear(form, compared.comparisons, 1))):
+                remark = neglected_remark(neglected(form, evidence, last, parts, compared), cure)
     if remark:
         warnings.warn(f"{form.form.utilities!r} is less certain than this fit says: {remark}.", stacklevel=3)
     ended = Run(last, status, np.append(found.objective, last.objective), np.append(found.change, 0.0))

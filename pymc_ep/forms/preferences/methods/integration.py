@@ -27,6 +27,7 @@ __all__ = [
     "HyperDensity",
     "Integral",
     "carried_over",
+    "dear",
     "integrated",
     "treatment",
     "why_not_integrable",
@@ -268,13 +269,18 @@ def treatment(form: CompiledPreferences, comparisons: Comparisons) -> tuple[str,
     p = form.start.size
     if not p or _improper(form):
         return "optimize", Status(True, "")
-    work = _UPDATES * (np.diff(comparisons.item_ends).astype(float) ** 3).sum() + float(form.n_items) ** 2
     numbers = 2 * len(comparisons.firsts) + len(comparisons.items)
-    if _FITS[p] * work > _OPERATIONS or _FITS[p] * numbers > STORED_NUMBERS:
+    if dear(form, comparisons, p) or _FITS[p] * numbers > STORED_NUMBERS:
         return "optimize", Status(
             True, f"hyperparameters at their mode, as fits of this size are dear: hyper='integrate' makes {_FITS[p]}"
         )
     return "integrate", Status(True, "")
+
+
+def dear(form: CompiledPreferences, comparisons: Comparisons, p: int) -> bool:
+    """Return whether the fits of a lattice over p hyperparameters take more than `_OPERATIONS`."""
+    work = _UPDATES * (np.diff(comparisons.item_ends).astype(float) ** 3).sum() + float(form.n_items) ** 2
+    return bool(_FITS[p] * work > _OPERATIONS)
 
 
 def _improper(form: CompiledPreferences) -> bool:

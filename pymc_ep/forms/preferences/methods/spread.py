@@ -49,11 +49,8 @@ def neglected(
 ) -> dict[str, Neglected]:
     """Return factor and distance by name of the hyperparameters that are a number with a bound, such as scales.
 
-    Each is integrated over by a grid of steps, with the others held at their mode. Where b or V are learned nothing is
-    returned: their best values at one scale are not those at another.
+    Each is integrated over by a grid of steps, with the others held at their mode, b and V among them.
     """
-    if any(values.size > 1 for values in form.unpack(at.theta)):
-        return {}
     n = int(compared.comparisons.pair_ends[min(_USERS, len(compared.users))])
     own = np.repeat(compared.users, np.diff(compared.comparisons.pair_ends))[:n]
     firsts, seconds = (compared.comparisons.items[place[:n]] for place in compared.comparisons.places)
@@ -71,10 +68,11 @@ def neglected(
 
     first = at.totals.log_z + form.log_prior(at.theta, jacobian=True), at
     out, (mean, sd) = {}, differences(at)
-    for axis, name, transformed in zip(np.eye(at.theta.size), form.form.hyper_names, form.form.hyper_transformed):
-        if not transformed:
+    places = np.cumsum([0, *(values.size for values in form.unpack(at.theta))])
+    for begin, end, name in zip(places, places[1:], form.form.hyper_names):
+        if not form.transformed[begin] or end > begin + 1:
             continue
-        frame = Frame(at.theta, axis[None])
+        frame = Frame(at.theta, np.eye(at.theta.size)[begin : begin + 1])
         grid = lattice(fit, frame, first, step=_STEP, fall=_FALL, reach=_REACH, most=_MOST_FITS, halvings=0)
         means, sds = map(np.array, zip(*map(differences, grid.states)))
         mixed = grid.shares @ means
