@@ -16,7 +16,8 @@ from pymc_ep.engines.base import Report
 from pymc_ep.engines.partitions import LocalPartitions
 from pymc_ep.engines.preferences.approximations import EXPECTATION
 from pymc_ep.engines.preferences.em import PreferenceEM
-from pymc_ep.engines.preferences.evidence import ComparisonEvidence, State, maximise
+from pymc_ep.engines.preferences.evidence import ComparisonEvidence, State
+from pymc_ep.engines.preferences.evidence_search import maximise
 from pymc_ep.engines.preferences.kernels import UtilityCovariance
 from pymc_ep.engines.preferences.users import Effort, ObservedComparisons, UserFactors, expect
 from pymc_ep.engines.preferences.values import ComparedUsers, Learned

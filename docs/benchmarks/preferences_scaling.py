@@ -23,7 +23,8 @@ from pymc_ep.datasets import load_movielens
 from pymc_ep.engines.base import Report
 from pymc_ep.engines.preferences.approximations import EXPECTATION
 from pymc_ep.engines.preferences.divided import divided
-from pymc_ep.engines.preferences.evidence import ComparisonEvidence, State, maximise
+from pymc_ep.engines.preferences.evidence import ComparisonEvidence, State
+from pymc_ep.engines.preferences.evidence_search import maximise
 from pymc_ep.engines.preferences.kernels import DenseKernel
 from pymc_ep.engines.preferences.maximisation import Statistics, maximised
 from pymc_ep.engines.preferences.users import Effort, ObservedComparisons, UserFactors, expect

@@ -14,7 +14,8 @@ from pymc_ep.engines.partitions import LocalPartitions
 from pymc_ep.engines.preferences import maximisation
 from pymc_ep.engines.preferences.approximations import EXPECTATION
 from pymc_ep.engines.preferences.em import PreferenceEM
-from pymc_ep.engines.preferences.evidence import ComparisonEvidence, maximise
+from pymc_ep.engines.preferences.evidence import ComparisonEvidence
+from pymc_ep.engines.preferences.evidence_search import maximise
 from pymc_ep.engines.preferences.kernels import DenseKernel, LowRankKernel
 from pymc_ep.engines.preferences.maximisation import Statistics, first_factors, maximised
 from pymc_ep.engines.preferences.users import Effort, ObservedComparisons, UserFactors

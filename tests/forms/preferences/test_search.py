@@ -5,7 +5,7 @@ import pymc as pm
 import pytest
 
 import pymc_ep as pmep
-from pymc_ep.engines.preferences import evidence as search
+from pymc_ep.engines.preferences import evidence_search as search
 
 U, N, D = 20, 6, 2
 RNG = np.random.default_rng(3)

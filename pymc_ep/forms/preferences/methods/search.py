@@ -13,7 +13,8 @@ from pymc_ep.engines.partitions import Handles
 from pymc_ep.engines.preferences.approximations import Approximation
 from pymc_ep.engines.preferences.divided import DividedUsers, divided
 from pymc_ep.engines.preferences.em import PreferenceEM
-from pymc_ep.engines.preferences.evidence import ComparisonEvidence, PreferenceProblem, State, maximise
+from pymc_ep.engines.preferences.evidence import ComparisonEvidence, PreferenceProblem, State
+from pymc_ep.engines.preferences.evidence_search import maximise
 from pymc_ep.engines.preferences.maximisation import Statistics, first_factors
 from pymc_ep.engines.preferences.users import Effort, UserFactors
 from pymc_ep.engines.preferences.values import ComparedUsers, Learned, Sites, UtilityPrior
