@@ -58,9 +58,16 @@ class BoundAscent(Generic[State]):
 
     def finished(self, state: State) -> Status | None:
         """Return how the iteration ended, or None while it goes on."""
-        if state.change <= self.tol and self.may_end(state):
-            return Status(True, f"converged {_progress(state)}")
-        return None
+        if not (state.change <= self.tol and self.may_end(state)):
+            return None
+        # A step to -inf has a change of -inf, which no tolerance tells from convergence.
+        if not np.isfinite(state.objective):
+            return Status(
+                False,
+                f"stopped after {state.loop} steps at a bound of {state.objective:g}, which is not finite; give "
+                f"another start by start=, or narrower priors",
+            )
+        return Status(True, f"converged {_progress(state)}")
 
     def exhausted(self, state: State, iterations: int) -> str:
         """Return the sentence for an ascent that is not finished at the largest number of iterations."""
