@@ -2,7 +2,8 @@
 
 A zero-truncated count has the log density log p(y) - log(1 - p(0)). Where its rate mu is small, p(0) is one but for
 rounding: at y = 1 the difference of two numbers near log mu is then lost, and from mu = 1e-16 on PyMC's is infinite. It
-is computed from log p(0) = -mu, which keeps all digits. The other densities of this file differ in the same way:
+is computed from log p(0) = -mu, which keeps all digits; one truncated on both sides from the sum over its counts. The
+other densities of this file differ in the same way:
 
 - log Gamma(x + k) - log Gamma(x), of a beta-binomial and of Student's t, cancels for large x;
 - q**a - q**b, of a discrete Weibull, does for q near one;
@@ -33,6 +34,10 @@ from pymc_ep.sites.likelihoods.student_t import logp as student_t_logp
 
 __all__ = ["log_density"]
 
+_MOST_COUNTS = 1000
+"""Most counts between two bounds over which probabilities are summed. A difference of distribution functions loses its
+digits where both bounds are in one tail; a sum of logarithms does not."""
+
 
 def log_density(rv: TensorVariable, y: Any) -> TensorVariable:
     """Return the graph of the log density of a univariate random variable at y."""
@@ -46,18 +51,26 @@ def _log_density(rv: TensorVariable, y: Any) -> TensorVariable:
 
 
 def _truncated(node: Apply, y: Any) -> TensorVariable | None:
-    """Density of counts truncated to y >= lower; None for other distributions, and with an upper bound."""
+    """Density of counts with lower <= y <= upper; None for others, and for a range that is wide or no constant."""
     *inputs, lower, upper = node.inputs
     base = node.op.base_rv_op.make_node(*inputs).default_output()
     tail = _TAILS.get(type(base.owner.op))
-    if tail is None or _constant(upper) != np.inf:
+    if tail is None:
         return None
-    log_zero, share_from = tail
+    log_zero, share_from, log_weight = tail
     parameters = parameters_of(base)
-    if _constant(lower) == 1:
+    first, last = _constant(lower), _constant(upper)
+    if last == np.inf and first == 1:
         log_norm = pt.log1mexp(log_zero(*parameters))
-    else:
+    elif last == np.inf:
         log_norm = pt.log(share_from(pt.ceil(lower), *parameters))
+    elif first is None or last is None or last - max(first, 0) >= _MOST_COUNTS:
+        return None
+    else:
+        counts = np.arange(max(np.ceil(first), 0.0), np.floor(last) + 1.0)
+        outside = pt.lt(y, counts[0]) | pt.gt(y, last)
+        log_norm = pt.logsumexp(log_weight(counts, *(pt.expand_dims(p, -1) for p in parameters)), axis=-1)
+        return pt.switch(outside, -np.inf, log_weight(pt.switch(outside, counts[0], y), *parameters) - log_norm)
     return pt.switch(pt.lt(y, lower), -np.inf, _log_density(base, y) - log_norm)
 
 
@@ -68,13 +81,54 @@ def _constant(bound: Any) -> float | None:
         return None
 
 
-_TAILS: dict[type, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    PoissonRV: (lambda mu: -mu, lambda k, mu: pt.gammainc(k, mu)),
-    NegBinomialRV: (lambda n, p: n * log_of(p), lambda k, n, p: pt.betainc(k, n, 1.0 - p)),
-    BinomialRV: (lambda n, p: n * pt.log1p(-p), lambda k, n, p: pt.betainc(k, n - k + 1.0, p)),
-    DiscreteWeibull.rv_type: (lambda q, beta: pt.log1p(-q), lambda k, q, beta: q ** (k**beta)),
+def _times(count: Any, log_p: Any) -> Any:
+    """Return count log p; zero where the count is, for p = 0 too."""
+    some = pt.gt(count, 0)
+    return pt.switch(some, count * pt.switch(some, log_p, 0.0), 0.0)
+
+
+def _poisson_weight(k: Any, mu: Any) -> Any:
+    return _times(k, pt.log(mu)) - pt.gammaln(k + 1.0)
+
+
+def _negative_binomial_weight(k: Any, n: Any, p: Any) -> Any:
+    return log_rising(n, k) - pt.gammaln(k + 1.0) + _times(k, pt.log(1.0 - p))
+
+
+def _binomial_weight(k: Any, n: Any, p: Any) -> Any:
+    rest = pt.maximum(n - k, 0.0)
+    found = _times(k, log_of(p)) + _times(rest, pt.log1p(-p)) - pt.gammaln(k + 1.0) - pt.gammaln(rest + 1.0)
+    return pt.switch(pt.gt(k, n), -np.inf, found)
+
+
+def _discrete_weibull_logp(k: Any, q: Any, beta: Any) -> Any:
+    """Return the log of ``q**(k**beta) - q**((k + 1)**beta)``, where the first power is factored out."""
+    some = pt.gt(k, 0)
+    count = pt.switch(some, k, 1).astype("float64")
+    log_q, power = pt.log(q), count**beta
+    step = pt.switch(some, power * pt.expm1(beta * pt.log1p(1.0 / count)), 1.0)
+    return pt.switch(some, power * log_q, 0.0) + pt.log1mexp(step * log_q)
+
+
+_TAILS: dict[type, tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]] = {
+    PoissonRV: (lambda mu: -mu, lambda k, mu: pt.gammainc(k, mu), _poisson_weight),
+    NegBinomialRV: (
+        lambda n, p: n * log_of(p),
+        lambda k, n, p: pt.betainc(k, n, 1.0 - p),
+        _negative_binomial_weight,
+    ),
+    BinomialRV: (
+        lambda n, p: n * pt.log1p(-p),
+        lambda k, n, p: pt.betainc(k, n - k + 1.0, p),
+        _binomial_weight,
+    ),
+    DiscreteWeibull.rv_type: (
+        lambda q, beta: pt.log1p(-q),
+        lambda k, q, beta: q ** (k**beta),
+        _discrete_weibull_logp,
+    ),
 }
-"""log P(Y = 0), and P(Y >= k), by type of Op, as functions of the parameters."""
+"""log P(Y = 0), P(Y >= k), and log P(Y = k) but for terms without k, by type of Op, as functions of the parameters."""
 
 
 def _hurdle(node: Apply, y: Any) -> TensorVariable | None:
@@ -133,14 +187,7 @@ def _half_student_t(node: Apply, y: Any) -> TensorVariable:
 
 
 def _discrete_weibull(node: Apply, y: Any) -> TensorVariable:
-    """Log of ``q**(y**beta) - q**((y + 1)**beta)``, where the first power is factored out."""
-    q, beta = parameters_of(node.default_output())
-    some = pt.gt(y, 0)
-    count = pt.switch(some, y, 1).astype("float64")
-    log_q, power = pt.log(q), count**beta
-    step = pt.switch(some, power * pt.expm1(beta * pt.log1p(1.0 / count)), 1.0)
-    found = pt.switch(some, power * log_q, 0.0) + pt.log1mexp(step * log_q)
-    return pt.switch(pt.lt(y, 0), -np.inf, found)
+    return pt.switch(pt.lt(y, 0), -np.inf, _discrete_weibull_logp(y, *parameters_of(node.default_output())))
 
 
 _OWN: dict[type, Callable[[Apply, Any], TensorVariable | None]] = {
