@@ -1,0 +1,116 @@
+"""What a fit takes, in counts, which no machine's speed and no other work on it change."""
+
+import warnings
+from collections import Counter
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytest
+
+import pymc_ep as pmep
+from pymc_ep.compat import group
+from pymc_ep.numerics.backend import cholesky
+from pymc_ep.numerics.gaussian import coefficient_space, observation_space, sparse_coefficient_space
+from tests.contract.test_symmetries import SAME, comparisons, counts_of_pairs, field, pairs, robust_regression, tree
+
+
+def eight_schools():
+    mu, tau = pm.Normal("mu", 0, 5), pm.HalfCauchy("tau", 5)
+    theta = pm.Normal("theta", mu, tau, shape=8)
+    pm.Normal("y", theta, [15, 10, 16, 11, 9, 11, 10, 18], observed=[28, 8, -3, 7, -1, 1, 18, 12])
+
+
+def logistic():
+    x = np.random.default_rng(0).normal(size=(60, 3))
+    b, level = pm.Normal("b", 0, 2, shape=3), pm.Normal("level", 0, 2)
+    pm.Bernoulli("y", logit_p=x @ b + level, observed=(x @ [1.0, -1.0, 0.0] > 0.3).astype(int))
+
+
+def counts_of_groups():
+    rng, of = np.random.default_rng(1), np.arange(80) % 10
+    v = pm.Normal("v", pm.Normal("level", 0, 2), pm.HalfNormal("spread", 1), shape=10)
+    pm.Poisson("y", pm.math.exp(v[of]), observed=rng.poisson(np.exp(rng.normal(1, 0.5, 10)[of])))
+
+
+def walk():
+    path = pm.GaussianRandomWalk("path", sigma=pm.HalfNormal("step", 1), init_dist=pm.Normal.dist(0, 2), shape=50)
+    pm.Poisson("y", pm.math.exp(path), observed=np.arange(50) // 10)
+
+
+def process():
+    x = np.linspace(0, 1, 40)
+    kernel = pm.HalfNormal("amplitude", 2) ** 2 * pm.gp.cov.Matern52(1, pm.InverseGamma("length", 5, 1))
+    f = pm.gp.Latent(cov_func=kernel).prior("f", x[:, None])
+    pm.Bernoulli("y", logit_p=f, observed=(np.sin(9 * x) > 0).astype(int))
+
+
+def separated():
+    x = np.linspace(-1, 1, 12)
+    pm.Bernoulli("y", logit_p=pm.Cauchy("b", 0, 2.5) * x + pm.Normal("level", 0, 5), observed=(x > 0).astype(int))
+
+
+def written(write):
+    with pm.Model() as model:
+        write()
+    return model
+
+
+FITS = {
+    "eight schools": (lambda: written(eight_schools), None, {}, (20, 32, 1041, 1041)),
+    "logistic": (lambda: written(logistic), None, {}, (18, 7, 8, 8)),
+    "counts of groups": (lambda: written(counts_of_groups), None, {}, (24, 52, 1164, 1164)),
+    "random walk": (lambda: written(walk), None, {}, (18, 24, 1119, 1118)),
+    "process": (lambda: written(process), None, {}, (18, 32, 1228, 1227)),
+    "separated": (lambda: written(separated), None, {}, (20, 46, 1230, 1230)),
+    "robust regression": (lambda: robust_regression(SAME), None, {}, (26, 63, 1550, 1550)),
+    "field": (lambda: field(SAME), "ep", {}, (21, 23, 0, 233)),
+    "field by bounds": (lambda: field(SAME), "dsb", {}, (21, 6, 0, 22)),
+    "tree": (lambda: tree(SAME), "dsb", {"hyper": "fixed"}, (17, 9, 0, 0)),
+    "pairs": (lambda: counts_of_pairs(SAME), None, {}, (15, 6, 0, 0)),
+    "preferences": (lambda: comparisons(SAME), None, {}, (15, 18, 0, 0)),
+    "symbols": (lambda: pairs(SAME), None, {"hyper": "fixed"}, (7, 15, 0, 0)),
+}
+
+"""A model, method, options, and what the fit takes: functions that PyTensor compiles, fits at hyperparameters or
+iterations, Gaussian posteriors (of latent Gaussian models alone), and cubic factorisations."""
+_ROUNDING = 1.1
+"""Share by which rounding may change a count where it decides when a search ends."""
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Counts of compiled functions and of Gaussian posteriors, as they are made."""
+    found = Counter()
+
+    def count(owner, attribute, name):
+        original = getattr(owner, attribute)
+
+        def counting(*args, **kwargs):
+            found[name] += 1
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(owner, attribute, counting)
+
+    count(pytensor, "function", "functions")
+    for owner in (
+        observation_space.DensePrior,
+        coefficient_space.FactorPrior,
+        sparse_coefficient_space.SparseFactorPrior,
+    ):
+        count(owner, "posterior", "posteriors")
+    return found
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_a_fit_takes_no_more_than_it_did(name, counted):
+    write, method, options, most = FITS[name]
+    before = cholesky.counts["factorizations"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        found = group(pmep.fit(method, model=write(), random_seed=1, progressbar=False, **options), "fit")
+    evaluations = int(found["n_evaluations" if "n_evaluations" in found else "n_iter"])
+    factorisations = cholesky.counts["factorizations"] - before
+    took = counted["functions"], evaluations, counted["posteriors"], factorisations
+    assert took[0] <= most[0]
+    assert np.all(took <= _ROUNDING * np.array(most)), f"{took}, and no more than {most} before"
