@@ -71,7 +71,6 @@ FITS = {
     "preferences": (lambda: comparisons(SAME), None, {}, (15, 18, 0, 0)),
     "symbols": (lambda: pairs(SAME), None, {"hyper": "fixed"}, (7, 15, 0, 0)),
 }
-
 """A model, method, options, and what the fit takes: functions that PyTensor compiles, fits at hyperparameters or
 iterations, Gaussian posteriors (of latent Gaussian models alone), and cubic factorisations."""
 _ROUNDING = 1.1
