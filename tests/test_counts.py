@@ -61,7 +61,7 @@ FITS = {
     "logistic": (lambda: written(logistic), None, {}, (18, 7, 8, 8)),
     "counts of groups": (lambda: written(counts_of_groups), None, {}, (24, 52, 1164, 1164)),
     "random walk": (lambda: written(walk), None, {}, (18, 24, 1119, 1118)),
-    "process": (lambda: written(process), None, {}, (18, 32, 1228, 1227)),
+    "process": (lambda: written(process), None, {}, (18, 36, 1254, 1253)),
     "separated": (lambda: written(separated), None, {}, (20, 46, 1230, 1230)),
     "robust regression": (lambda: robust_regression(SAME), None, {}, (26, 63, 1550, 1550)),
     "field": (lambda: field(SAME), "ep", {}, (21, 23, 0, 233)),

@@ -8,6 +8,7 @@ from scipy.special import log_expit
 
 import pymc_ep as pmep
 from pymc_ep.graphs.hyperparameters import coordinates_of
+from pymc_ep.hyper.integration import integrate
 from pymc_ep.numerics.interpolation.heavy_tails import HeavyTails
 
 X = np.array([-2.0, -1.5, -1.0, -0.5, 0.5, 1.0, 1.5, 2.0])
@@ -51,6 +52,38 @@ def test_a_slope_of_separated_classes(prior):
     for quantile, share, error in zip(far, (0.05, 0.01), (0.01, 0.005)):
         assert np.mean(draws > quantile) == pytest.approx(share, abs=error + 2 * np.sqrt(share / len(draws)))
     assert float(found["fit"]["log_evidence"]) == pytest.approx(log_evidence, abs=0.01)
+
+
+def scaled():
+    """A location whose scale is unknown; the evidence of y falls as that of a normal density of variance 200."""
+    with pm.Model() as model:
+        mu = pm.Cauchy("mu", 0, pm.HalfNormal("scale", 1))
+        pm.Normal("y", pm.Normal("g", mu, 10), 10, observed=3.0)
+    return model
+
+
+def test_fits_reach_as_far_as_draws():
+    """The emulator is taught near zero, where the evidence is flat, and would take it to be flat far out as well."""
+    middles = (np.arange(2000) + 0.5) / 2000
+    scale, unit = scipy.stats.halfnorm.ppf(middles)[:, None], scipy.stats.cauchy.ppf(middles)
+    mu = (scale * unit).ravel()
+    density = scipy.stats.norm.pdf(3.0, mu, np.sqrt(200.0))
+    order = np.argsort(mu)
+    below = np.cumsum(density[order]) / density.sum()
+    found = pmep.fit(model=scaled(), **QUIET)
+    draws = found["posterior"]["mu"].values.ravel()
+    for share, error in ((0.01, 0.005), (0.05, 0.01), (0.95, 0.01), (0.99, 0.005)):
+        assert np.mean(draws < mu[order][np.searchsorted(below, share)]) == pytest.approx(share, abs=error)
+    assert float(found["fit"]["log_evidence"]) == pytest.approx(np.log(density.mean()), abs=0.01)
+    # Zero is near the mode, where a change of sign changes the evidence by less than EP's tolerance.
+    assert "mirror" not in found["fit"].attrs["status"]
+
+
+def test_draws_beyond_all_fits_are_announced(monkeypatch):
+    monkeypatch.setattr(integrate, "_GUESSES", 1)
+    with pytest.warns(pmep.ConvergenceWarning, match=r"[\d.]+% of the draws are beyond all .* lighter tails"):
+        found = pmep.fit(model=scaled(), **QUIET)
+    assert not found["fit"]["converged"]
 
 
 def test_location_and_scale_may_be_vectors_and_depend_on_variables():

@@ -7,7 +7,9 @@ import numpy as np
 import scipy.linalg
 from scipy.special import gammaincinv, gammaln, logsumexp, ndtri
 
-__all__ = ["Cloud", "bridged", "weighted"]
+from pymc_ep.hyper.integration.explore import DesignPoint
+
+__all__ = ["Cloud", "bridged", "outermost", "tails", "weighted"]
 
 _LOG2_POINTS = 14
 """Binary logarithm of the number of weighted points, 16384: at the least efficiency accepted, a tenth, 1600 count."""
@@ -93,6 +95,31 @@ def bridged(log_density: LogDensity, draws: np.ndarray, rng: np.random.Generator
         if abs(log_r - before) < _SETTLED:
             break
     return Cloud(draws, np.full(len(draws), 1.0 / len(draws)), log_r)
+
+
+def tails(
+    theta: np.ndarray, weights: np.ndarray, fits: list[DesignPoint], least: float
+) -> list[tuple[int, np.ndarray]]:
+    """Return tails of weighted points, (m, p), beyond all fits in a hyperparameter.
+
+    Returns
+    -------
+    list of tuple
+        The hyperparameter, and places of its points, outwards, of each tail whose mass is above `least`.
+    """
+    found, known = [], np.array([point.theta for point in fits])
+    for k, (own, near) in enumerate(zip(theta.T, known.T)):
+        for outwards in (own - near.max(), near.min() - own):
+            where = np.flatnonzero(outwards > 0.0)
+            if weights[where].sum() > least:
+                found.append((k, where[np.argsort(outwards[where])]))
+    return found
+
+
+def outermost(where: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return those of the places of a tail, outwards, that have a half and nine tenths of its mass below them."""
+    mass = np.cumsum(weights[where])
+    return where[np.searchsorted(mass, mass[-1] * np.array([0.5, 0.9]))]
 
 
 def _moments(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

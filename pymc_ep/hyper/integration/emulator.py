@@ -16,7 +16,7 @@ import numpy as np
 import scipy.linalg
 from scipy.spatial.distance import cdist
 
-__all__ = ["FIRST_KERNEL", "Emulator", "Kernel"]
+__all__ = ["FIRST_KERNEL", "Emulator", "Kernel", "least_known"]
 
 _LENGTHS = np.array([0.7, 1.0, 1.4, 2.0, 3.0, 4.2, 6.0, 8.5, 12.0])
 _WEIGHTS = np.array([0.0, 1.0, 10.0, 100.0, 1000.0])
@@ -184,3 +184,15 @@ def _log_likelihood(factor: np.ndarray, observed: np.ndarray) -> float:
     half = scipy.linalg.solve_triangular(factor, observed, lower=True, check_finite=False)
     m = len(observed)
     return float(-np.log(np.diagonal(factor)).sum() - 0.5 * m * np.log(half @ half / m))
+
+
+def least_known(emulator: Emulator, pool: np.ndarray, count: int) -> np.ndarray:
+    """Return `count` points of a pool, (m, p), with the largest emulator sd, and apart from each other."""
+    sd = emulator.sd(pool)
+    chosen: list[int] = []
+    for _ in range(count):
+        chosen.append(k := int(np.argmax(sd)))
+        # Shrink the sd of the surroundings as a fit there would.
+        close = np.exp(-(cdist(pool, pool[k : k + 1])[:, 0] ** 2) / emulator.kernel.values[0] ** 2)
+        sd = sd * np.sqrt(np.maximum(1.0 - close, 0.0))
+    return pool[chosen]

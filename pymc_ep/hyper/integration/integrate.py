@@ -15,9 +15,9 @@ from pymc_ep.engines.interrupt import INTERRUPTS, reached
 from pymc_ep.hyper.budget import MOST_DIMENSIONS, most_draws, most_fits
 from pymc_ep.hyper.evidence.cumulants import why_no_correction
 from pymc_ep.hyper.evidence.evidence import Evidence
-from pymc_ep.hyper.integration.cloud import Cloud, bridged, weighted
+from pymc_ep.hyper.integration.cloud import Cloud, bridged, outermost, tails, weighted
 from pymc_ep.hyper.integration.corrections import corrected_weights, correction_warning, error_of_corrections
-from pymc_ep.hyper.integration.emulator import FIRST_KERNEL, Emulator
+from pymc_ep.hyper.integration.emulator import FIRST_KERNEL, Emulator, least_known
 from pymc_ep.hyper.integration.explore import DesignPoint, Explorer
 from pymc_ep.hyper.integration.frame import Frame, first_frame
 from pymc_ep.hyper.integration.integral import Integral, not_integrated
@@ -71,6 +71,9 @@ _CANDIDATES = 6000
 _GUESSED, _MOST_GUESSED, _GUESSES = 0.9, 1e-3, 6
 """Share of the emulator's prior standard deviation above which it has learnt nothing of a point, the largest mass of
 points where it guesses, and rounds of fits that reduce it."""
+_MOST_BEYOND, _FORESEEN = 2.5e-3, 0.1
+"""Largest mass beyond all fits on either side of a hyperparameter, a quarter of that beyond its quantile of 99%, unless
+the emulator foresaw fits there to within so many nats."""
 _IMPORTANCE, _LEAST_EFFECTIVE = 4, 0.1
 """Most dimensions in which importance sampling replaces the chains, and its least relative effective sample size."""
 
@@ -130,6 +133,7 @@ class _Integration:
         predictors = len(mode.at.problem.mean)
         self.corrects = not why_no_correction(self.form, explorer.evidence.engine.power, predictors)
         explorer.correct = self.corrects and predictors <= _MOST_CORRECTED
+        self.untold: tuple[float, int] | None = None
         self.checks = _CHECKS[0] + _CHECKS[1] * min(self.p, _CHECKS[2])
 
     def run(self) -> Integral:
@@ -252,7 +256,7 @@ class _Integration:
         if len(refused):
             beyond = self.rng.choice(refused, min(len(refused), 200), replace=False)
             pool = np.concatenate([pool, beyond[self.emulator.sd(beyond) < _EXTENDED]])
-        far = _least_known(self.emulator, pool, batch // 2)
+        far = least_known(self.emulator, pool, batch // 2)
         errors = self._errors(random)
         # Fits at unknown positions extend the emulator and do not count in its test.
         worst = self._errors(far)[self.emulator.sd(far) < _KNOWN]
@@ -327,22 +331,34 @@ class _Integration:
         return found._replace(points=points, weights=weights, draws=none, evaluations=self.explorer.evaluations)
 
     def _informed_cloud(self, walkers: Walkers) -> Cloud:
-        """Return `_cloud`, with fits where the emulator guesses, as long as some of the mass is there.
+        """Return `_cloud`, with fits where the emulator guesses or extrapolates, as long as some of the mass is there.
 
-        Such is a tail beyond all fits, of which an emulator of a small scale is too certain. Chains do not reach it,
-        but a mean or a standard deviation may depend on it.
+        Such is a tail beyond all fits, of which an emulator of a small scale or a long range is too certain. Chains do
+        not reach it, but moments and quantiles may depend on it.
         """
-        cloud = self._cloud(walkers)
+        cloud, self.untold = self._cloud(walkers), None
         limit = min(_WORST, _GUESSED * self.emulator.prior_sd)
         for _ in range(_GUESSES):
             guessed = np.flatnonzero(self.emulator.sd(cloud.z) > limit)
-            mass = cloud.weights[guessed]
-            if mass.sum() < _MOST_GUESSED:
-                break
-            self._errors(cloud.z[np.unique(guessed[self.rng.choice(len(guessed), 2 + self.p, p=mass / mass.sum())])])
+            mass, beyond = cloud.weights[guessed], self._tails(cloud)
+            guesses = mass.sum() > _MOST_GUESSED
+            if not guesses and not beyond:
+                return cloud
+            if guesses:
+                chosen = guessed[self.rng.choice(len(guessed), 2 + self.p, p=mass / mass.sum())]
+            else:
+                chosen = np.concatenate([outermost(where, cloud.weights) for _, where in beyond])
+            errors = self._errors(cloud.z[np.unique(chosen)])
             self._emulate()
             cloud = self._cloud(walkers)
+            if not guesses and np.all(np.abs(errors) < _FORESEEN):
+                return cloud
+        # The fits are used up.
+        self.untold = max(((float(cloud.weights[where].sum()), k) for k, where in self._tails(cloud)), default=None)
         return cloud
+
+    def _tails(self, cloud: Cloud) -> list[tuple[int, np.ndarray]]:
+        return tails(self.frame.theta(cloud.z), cloud.weights, self._design_points(), _MOST_BEYOND)
 
     def _cloud(self, walkers: Walkers) -> Cloud:
         """Return points that represent emulator times prior, restricted to where log Z is known."""
@@ -362,30 +378,27 @@ class _Integration:
 
     def _with_sentence(self, found: Integral, walkers: Walkers) -> Integral:
         """Set convergence and sentence: the number of fits, or the hyperparameter that the emulator does not reach."""
-        if found.effective > _EFFECTIVE and self.refused_share < _MOST_REFUSED:
+        if not self.untold and found.effective > _EFFECTIVE and self.refused_share < _MOST_REFUSED:
             why = correction_warning(found.corrected, self.explorer.evidence)
             found, images = mirrored(found, self.explorer, self.frame, self.rng)
             remarks = [f"hyperparameters integrated over by {found.evaluations} fits", images, why]
             return found._replace(converged=not why, sentence="; ".join(filter(None, remarks)))
-        least = _least_known(self.emulator, walkers.positions, 1)[0]
-        which = np.abs(least @ self.frame.axes / self.frame.theta(walkers.positions).std(axis=0)).argmax()
-        name = hyper_names_of(self.explorer.evidence, np.arange(self.p) == which)[0]
+        if self.untold:
+            mass, k = self.untold
+            why, cure = f"{mass:.1%} of the draws are beyond all of these, in", "of lighter tails"
+        else:
+            least = least_known(self.emulator, walkers.positions, 1)[0]
+            k = int(np.abs(least @ self.frame.axes / self.frame.theta(walkers.positions).std(axis=0)).argmax())
+            why, cure = (
+                (
+                    f"weights of their draws have a relative effective sample size of {found.effective:.2f}, and "
+                    f"{self.refused_share:.0%} of moves lead to where the evidence is unknown, mostly in"
+                ),
+                "that keeps it from there",
+            )
+        name = hyper_names_of(self.explorer.evidence, np.arange(self.p) == k)[0]
         sentence = (
-            f"hyperparameters not settled after {found.evaluations} fits: weights of their draws have a "
-            f"relative effective sample size of {found.effective:.2f}, and {self.refused_share:.0%} of moves lead to "
-            f"where the evidence is unknown, mostly in {name}; give it a prior that keeps it from there, or use "
+            f"hyperparameters not settled after {found.evaluations} fits: {why} {name}; give it a prior {cure}, or use "
             f"hyper='sample'"
         )
         return found._replace(converged=False, sentence=sentence)
-
-
-def _least_known(emulator: Emulator, pool: np.ndarray, count: int) -> np.ndarray:
-    """Return `count` points of a pool, (m, p), with the largest emulator sd, and apart from each other."""
-    sd = emulator.sd(pool)
-    chosen: list[int] = []
-    for _ in range(count):
-        chosen.append(k := int(np.argmax(sd)))
-        # Shrink the sd of the surroundings as a fit there would.
-        close = np.exp(-(cdist(pool, pool[k : k + 1])[:, 0] ** 2) / emulator.kernel.values[0] ** 2)
-        sd = sd * np.sqrt(np.maximum(1.0 - close, 0.0))
-    return pool[chosen]

@@ -14,8 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_ep.contracts.form import CompiledSiteForm
-from pymc_ep.hyper.evidence.evidence import EvidenceAt
-from pymc_ep.hyper.integration.explore import Explorer
+from pymc_ep.hyper.integration.explore import DesignPoint, Explorer
 from pymc_ep.hyper.integration.frame import Frame
 from pymc_ep.hyper.integration.integral import Integral
 from pymc_ep.numerics.interpolation.stratified_draws import nearest, stratified
@@ -25,6 +24,10 @@ __all__ = ["mirrored"]
 _EQUAL = 1e-5
 """Largest difference of log evidences, in nats, and of sites, relative to the largest one, of a fit and its image: far
 above what the tolerance of EP leaves, and far below what tells two fits apart."""
+_LIKELY = 10.0
+"""Largest drop below the highest density, in nats, of fits at which maps are tried."""
+_MOVED = 0.5
+"""Least move by a map, in standard deviations: a smaller one is within the posterior, which needs no image of it."""
 _MOST_TRIED = 12
 """Most maps that are tried, a fit each."""
 _MOST_IMAGES = 8
@@ -55,7 +58,7 @@ def mirrored(found: Integral, explorer: Explorer, frame: Frame, rng: np.random.G
     """Return an integral that has all images of the posterior, and a remark on them; empty where there is one alone."""
     at, form = found.mode.at, explorer.evidence.form
     tried = islice(_candidates(form), _MOST_TRIED)
-    generators = [(name, own) for name, own in tried if _is_symmetry(own, at, explorer)]
+    generators = [(name, own) for name, own in tried if _is_symmetry(own, found.points, explorer, frame)]
     if not generators:
         return found, ""
     group = _closed([own for _, own in generators])
@@ -114,14 +117,20 @@ def _candidates(form: CompiledSiteForm) -> Iterator[tuple[str, _Map]]:
             yield name, _Map(order, np.ones(len(places)))
 
 
-def _is_symmetry(own: _Map, at: EvidenceAt, explorer: Explorer) -> bool:
-    """Whether a map leaves evidence and sites as they are, tried at the mode, and moves it."""
-    image = own(at.theta)
-    if np.allclose(image, at.theta, rtol=1e-6, atol=1e-9) or (point := explorer(image)) is None:
+def _is_symmetry(own: _Map, points: list[DesignPoint], explorer: Explorer, frame: Frame) -> bool:
+    """Whether a map leaves evidence and sites as they are, tried at the likely fit that it moves farthest.
+
+    At a mode near zero a change of sign moves little, and leaves all evidences as they nearly are.
+    """
+    likely = [point for point in points if point.value > max(p.value for p in points) - _LIKELY]
+    thetas = np.array([point.theta for point in likely])
+    moved = ((frame.z(own(thetas)) - frame.z(thetas)) ** 2).sum(axis=1)
+    at = likely[int(moved.argmax())]
+    if moved.max() < _MOVED**2 or (image := explorer(own(at.theta))) is None:
         return False
-    pairs = zip(point.sites, at.sites)
+    pairs = zip(image.sites, at.sites)
     same = all(np.allclose(one, other, rtol=0.0, atol=_EQUAL * np.abs(other).max()) for one, other in pairs)
-    return bool(same and abs(point.log_z - at.log_z) < _EQUAL)
+    return bool(same and abs(image.log_z - at.log_z) < _EQUAL)
 
 
 def _closed(generators: list[_Map]) -> list[_Map]:
