@@ -30,9 +30,16 @@ def tests(session: nox.Session) -> None:
 
 @nox.session(python=PYMC6)
 def slow(session: nox.Session) -> None:
-    """Run the tests listed in tests/slow.txt."""
+    """Run all tests listed in tests/slow.txt."""
     install(session, "test,jax")
     session.run("python", "-m", "pytest", *PARALLEL, "-m", "slow")
+
+
+@nox.session(python=PYMC5)
+def slow_on_both(session: nox.Session) -> None:
+    """Run those listed in tests/slow.txt for both stacks."""
+    install(session, "test,jax")
+    session.run("python", "-m", "pytest", *PARALLEL, "-m", "slow and not one_stack")
 
 
 @nox.session(python=PYMC5)

@@ -26,11 +26,14 @@ os.environ["PYTENSOR_FLAGS"] = flags
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is listed as slow, by node id or its part before the parameters, before pytest selects by marks."""
-    lines = Path(__file__).with_name("slow.txt").read_text(encoding="utf-8").splitlines()
-    slow = {line for line in lines if not line.startswith("#")}
+    """Mark what is listed as slow, and where on one stack alone, before pytest selects by marks."""
+    both, _, one = Path(__file__).with_name("slow.txt").read_text(encoding="utf-8").partition("# On PyMC 6 alone")
+    on_both, on_one = set(both.splitlines()), set(one.splitlines())
     for item in items:
-        if item.nodeid in slow or item.nodeid.partition("[")[0] in slow:
+        names = {item.nodeid, item.nodeid.partition("[")[0], item.nodeid.partition("::")[0]}
+        if names & on_one:
+            item.add_marker("one_stack")
+        if names & (on_one | on_both):
             item.add_marker("slow")
 
 

@@ -62,14 +62,15 @@ def test_slow_tests_exist():
     """By file and function: what a list of names says of tests that are gone would go unnoticed."""
     root = PACKAGE.parent
     lines = (root / "tests" / "slow.txt").read_text(encoding="utf-8").splitlines()
-    listed = {line.partition("[")[0] for line in lines if not line.startswith("#")}
+    listed = {line.partition("[")[0] for line in lines if line and not line.startswith("#")}
+    files = {name.partition("::")[0] for name in listed}
     functions = {
         f"{file}::{node.name}"
-        for file in {name.partition("::")[0] for name in listed}
+        for file in files
         for node in ast.parse((root / file).read_text(encoding="utf-8")).body
         if isinstance(node, ast.FunctionDef)
     }
-    assert listed <= functions
+    assert listed <= functions | files
 
 
 # PyMC and ArviZ import some of these on their own account, so that it counts who asks for them; of those that they
