@@ -15,11 +15,10 @@ from pymc_ep.engines.ascent import BoundAscent, lbfgs_steps
 from pymc_ep.engines.base import Status
 from pymc_ep.engines.bilinear.block_ascent import improved_rows
 from pymc_ep.engines.bilinear.bound import BilinearBound, Derivatives, Sides
-from pymc_ep.engines.bilinear.row_parameters import FIRST_VARIANCE, factored, packed, unpacked
-from pymc_ep.engines.bilinear.values import AnyRows, BilinearPrior, BilinearProblem, MatrixPrior
+from pymc_ep.engines.bilinear.row_parameters import factored, packed, unpacked
+from pymc_ep.engines.bilinear.spectral_start import first_sides
+from pymc_ep.engines.bilinear.values import AnyRows, BilinearPrior, BilinearProblem
 from pymc_ep.exceptions import InvalidDataError, NumericalError
-from pymc_ep.kernels.inner_products import Rows
-from pymc_ep.numerics.backend.namespace import Array
 from pymc_ep.numerics.optimise.batched_lbfgs import Found, Scale, maximise_many, scaled
 
 __all__ = ["State", "VariationalGaussian", "first_state"]
@@ -37,8 +36,6 @@ maximum the two agree."""
 _DIFFERENCE_STEP = 1e-3
 """Step of the finite differences for second derivatives in unconstrained hyperparameters. Trades off rounding against
 curvature of higher order; the result only scales L-BFGS."""
-_FIRST_SPREAD = 0.1
-"""Standard deviation of the first means. At means of zero the gradient is zero as well."""
 
 
 class State(NamedTuple):
@@ -250,17 +247,9 @@ class VariationalGaussian(BoundAscent[State]):
         return 1.0 / np.maximum(np.abs(curvature), 1.0)
 
 
-def first_state(prior: BilinearPrior, n_factors: int, points: Array, theta: np.ndarray, seed: Array) -> State:
-    """Return a state with small random means and variances small enough for a finite bound."""
-    rng = np.random.default_rng(seed)
-
-    def side(own: MatrixPrior, fixed: np.ndarray) -> Rows:
-        mean = np.where(np.isfinite(own.variance), own.mean, 0.0)
-        spread = np.minimum(_FIRST_SPREAD, np.sqrt(own.variance[:, :n_factors]))
-        mean[:, :n_factors] += spread * rng.standard_normal(spread.shape)
-        return Rows(mean, np.where(fixed, 0.0, np.minimum(FIRST_VARIANCE, own.variance)))
-
-    left, right = side(prior.left, points[0]), side(prior.right, points[1])
+def first_state(bound: BilinearBound, prior: BilinearPrior, theta: np.ndarray, seed: int = 0) -> State:
+    """Return the state at the start of `spectral_start`."""
+    left, right = first_sides(bound, prior, seed)
     return State(left, right, theta, np.nan, np.nan, np.inf, None, 0, 0.0)
 
 

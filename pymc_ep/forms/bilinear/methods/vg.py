@@ -66,10 +66,10 @@ def solve(call: Call[CompiledBilinear]) -> Solution:
             f"value than the model's initial point by start={{{scales[0]!r}: ...}}, or leave them out of estimate=."
         )
     cells, prior = form.started(theta)
-    first = first_state(prior, form.n_factors, points, theta, settings["seed"])
+    bound = BilinearBound(cells, form.n_factors, points)
+    first = first_state(bound, prior, theta, settings["seed"])
     if call.start is not None:
         first = _from_start(first, call.start, full=settings["covariance"] == "full")
-    bound = BilinearBound(cells, form.n_factors, points)
     ascent = VariationalGaussian(
         bound,
         learn=call.hyper == "optimize",
