@@ -69,12 +69,18 @@ class BilinearBound:
         D; a further column is a bias.
     points : pair of ndarray of bool, (K,) and (K',)
         Columns of the left and of the right matrix that are point estimates.
+
+    Attributes
+    ----------
+    order : pair of int
+        Order of the sides in block ascents.
     """
 
     def __init__(self, cells: Cells, n_factors: int, points: tuple[np.ndarray, np.ndarray]):
         self.cells, self.n_factors, self.points = cells, n_factors, points
         self.pairs = cells.by_left, cells.by_right
         self.statistics, self._pullback = _STATISTICS[cells.site.spread]
+        self.order = _order(cells)
         self._ones = places_of_ones((len(points[0]), len(points[1])), n_factors)
 
     def products(self, sides: Sides) -> np.ndarray:
@@ -152,6 +158,19 @@ class BilinearBound:
             return found
         mean, spread = np.delete(found.mean, place, axis=1), np.delete(found[1], place, axis=-1)
         return Rows(mean, spread) if isinstance(rows, Rows) else FullRows(mean, np.delete(spread, place, axis=1))
+
+
+def _order(cells: Cells) -> tuple[int, int]:
+    """Return the sides in the order of block ascents, the same rows first if the sides are swapped.
+
+    These are those of which there are more, or else those that differ more in their numbers of cells or in their sums.
+    """
+
+    def key(pairs: Pairs) -> tuple[int, int, float]:
+        sums = pairs.total(cells.y[pairs.order])
+        return len(sums), int((np.diff(pairs.ends) ** 2).sum()), float((sums**2).sum())
+
+    return (0, 1) if key(cells.by_left) >= key(cells.by_right) else (1, 0)
 
 
 class Block:

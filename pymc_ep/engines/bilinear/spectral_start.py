@@ -107,7 +107,8 @@ def _bounded(vectors: np.ndarray) -> np.ndarray:
 def _with_biases(bound: BilinearBound, prior: BilinearPrior, sides: Sides) -> Sides:
     """Return the matrices with their biases improved, and factors as they are."""
     improved, d = list(sides), bound.n_factors
-    for own, rows in enumerate(sides):
+    for own in bound.order:
+        rows = sides[own]
         if rows.mean.shape[1] > d:
             block = bound.block(prior, (improved[0], improved[1]), own)
             found = cast(Rows, improved_rows(block, rows, max_iter=_BIAS_STEPS, tol=_BIAS_TOL))

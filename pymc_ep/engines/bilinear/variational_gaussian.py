@@ -135,9 +135,9 @@ class VariationalGaussian(BoundAscent[State]):
         return state._replace(log_bound=bound, objective=bound + prior.log_prior)
 
     def _sweep(self, problem: BilinearProblem, state: State) -> State:
-        """Maximise over the rows of the left matrix, then of the right one, then over the hyperparameters."""
+        """Maximise over the rows of one matrix, then of the other one, then over the hyperparameters."""
         prior, sides = problem.prior(state.theta), list(state.sides)
-        for own in range(2):
+        for own in self.bound.order:
             sides[own] = self._improved(prior, (sides[0], sides[1]), own)
         state = state._replace(left=sides[0], right=sides[1], found=None)
         if not self._learns(state):
