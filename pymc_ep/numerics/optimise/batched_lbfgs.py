@@ -16,9 +16,9 @@ _ARMIJO = 1e-4
 2006, section 3.1)."""
 _HALVINGS = 30
 """Most halvings of one step, to 1e-9 of its length, below which rounding hides an increase."""
-_LEAST_COSINE = 1e-10
-"""Least cosine between a step and minus its change of gradient, below which their product is rounding and the pair is
-dropped."""
+_LEAST_SHARE = 1e-10
+"""Least product of a step and minus its change of gradient, as a share of the sum of its terms' sizes, below which it is
+rounding and the pair is dropped. It does not depend on the units of the unknowns."""
 _FEW = 2**17
 """Largest number of entries of all directions for the NumPy body of the recursion. The Numba body takes half of the
 time, and two seconds to compile at first, more than an ascent of fewer entries gains."""
@@ -167,8 +167,8 @@ def _line_search(
 def _inverse(move: np.ndarray, change: np.ndarray) -> np.ndarray:
     """Return 1 / (-move . change), (m,); zero for pairs that are dropped."""
     product = -np.einsum("mp,mp->m", move, change)
-    size = np.sqrt(np.einsum("mp,mp->m", move, move) * np.einsum("mp,mp->m", change, change))
-    kept = product > _LEAST_COSINE * size
+    size = np.einsum("mp,mp->m", np.abs(move), np.abs(change))
+    kept = product > _LEAST_SHARE * size
     return np.where(kept, 1.0 / np.where(kept, product, 1.0), 0.0)
 
 
