@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import cast
 
 import numpy as np
+import scipy.linalg
 import scipy.sparse
 import scipy.sparse.linalg
 
@@ -33,18 +34,23 @@ _DENSE = 2**18
 """Largest number of entries of a matrix whose singular vectors are computed from all of them: a tenth of a second."""
 _QUARTERINGS = 40
 """Largest number of quarterings of a spread, to 1e-24 of it, far below any effect on the bound."""
+_TIE = 1e-8
+"""Difference of singular values, relative to the largest, below which rounding decides on their vectors."""
 _VECTOR_TOL = 1e-2
 """Relative error of the squared singular values of a larger matrix. Directions near the leading ones serve as well."""
 
 
 def sides_without_factors(bound: BilinearBound, prior: BilinearPrior) -> Sides:
-    """Return both matrices at their prior means, zero where that is flat, with variances of a finite bound."""
+    """Return both matrices at their prior means, zero where these are flat, with variances of a finite bound.
+
+    Where rates overflow there, means and variances are smaller.
+    """
     d, scales, widest = bound.n_factors, _scales(bound, prior), _width(bound, prior) ** 2
     sides = tuple(zip((prior.left, prior.right), bound.points, scales))
 
     def at(share: float) -> Sides:
         def side(own: MatrixPrior, points: np.ndarray, scale: float) -> Rows:
-            mean = np.where(np.isfinite(own.variance), own.mean, 0.0)
+            mean = share * np.where(np.isfinite(own.variance), own.mean, 0.0)
             most = share * FIRST_VARIANCE * np.where(np.arange(len(points)) < d, scale, widest)
             return Rows(mean, np.where(points, 0.0, np.minimum(most, own.variance)))
 
@@ -122,7 +128,7 @@ def _leading(bound: BilinearBound, gradient: np.ndarray, wanted: int) -> Leading
     """Return as many singular vectors of the matrix of bounded derivatives in the predictors, (n,), or fewer."""
     pairs, some = bound.pairs[0], np.abs(gradient[gradient != 0.0])
     shape = len(pairs.ends) - 1, len(bound.pairs[1].ends) - 1
-    wanted = min(wanted, *shape) if some.size else 0
+    wanted = min(wanted, *shape) if some.size and np.isfinite(some).all() else 0
     if not wanted:
         return LeadingPairs(np.zeros((shape[0], 0)), np.zeros(0), np.zeros((shape[1], 0)))
     values = (gradient / np.hypot(np.median(some), gradient))[pairs.order]
@@ -136,12 +142,23 @@ def _leading(bound: BilinearBound, gradient: np.ndarray, wanted: int) -> Leading
         sums = np.bincount(at, values * np.abs(values) + np.abs(values), minlength=min(shape))
         wanted = min(wanted, min(shape) - 1)
         left, sizes, right = scipy.sparse.linalg.svds(matrix, k=wanted, v0=sums, tol=_VECTOR_TOL)
-    order = np.argsort(-sizes, kind="stable")[:wanted]
-    order = order[sizes[order] > np.finfo(float).eps * max(shape) * sizes.max()]
-    left, right = left[:, order], right[order].T
+    order = np.argsort(-sizes, kind="stable")
+    left, sizes, right = left[:, order], sizes[order], right[order].T
+    _settle_ties(left, sizes, right)
+    kept = np.flatnonzero(sizes[:wanted] > np.finfo(float).eps * max(shape) * sizes[0])
+    left, right = left[:, kept], right[:, kept]
     # The larger entries are positive, so that signs do not depend on the order either.
     signs = np.where((left**3).sum(axis=0) + (right**3).sum(axis=0) < 0.0, -1.0, 1.0)
-    return LeadingPairs(left * signs, sizes[order], right * signs)
+    return LeadingPairs(left * signs, sizes[kept], right * signs)
+
+
+def _settle_ties(left: np.ndarray, sizes: np.ndarray, right: np.ndarray) -> None:
+    """Rotate vectors, (m, k) and (n, k), of one singular value so that the first is nearest to a row, and so on."""
+    ends = np.flatnonzero(sizes[:-1] - sizes[1:] > _TIE * sizes[0]) + 1
+    for tied in np.split(np.arange(len(sizes)), ends):
+        if len(tied) > 1:
+            turn = scipy.linalg.qr(np.vstack([left[:, tied], right[:, tied]]).T, pivoting=True, mode="economic")[0]
+            left[:, tied], right[:, tied] = left[:, tied] @ turn, right[:, tied] @ turn
 
 
 def _scales(bound: BilinearBound, prior: BilinearPrior) -> tuple[float, float]:

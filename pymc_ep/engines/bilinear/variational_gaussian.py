@@ -16,7 +16,6 @@ from pymc_ep.engines.base import Status
 from pymc_ep.engines.bilinear.block_ascent import improved_rows
 from pymc_ep.engines.bilinear.bound import BilinearBound, Derivatives, Sides
 from pymc_ep.engines.bilinear.row_parameters import factored, packed, unpacked
-from pymc_ep.engines.bilinear.spectral_start import first_sides
 from pymc_ep.engines.bilinear.values import AnyRows, BilinearPrior, BilinearProblem
 from pymc_ep.exceptions import InvalidDataError, NumericalError
 from pymc_ep.numerics.optimise.batched_lbfgs import Found, Scale, maximise_many, scaled
@@ -247,10 +246,9 @@ class VariationalGaussian(BoundAscent[State]):
         return 1.0 / np.maximum(np.abs(curvature), 1.0)
 
 
-def first_state(bound: BilinearBound, prior: BilinearPrior, theta: np.ndarray, seed: int = 0) -> State:
-    """Return the state at the start of `spectral_start`."""
-    left, right = first_sides(bound, prior, seed)
-    return State(left, right, theta, np.nan, np.nan, np.inf, None, 0, 0.0)
+def first_state(sides: Sides, theta: np.ndarray) -> State:
+    """Return the state before the first step."""
+    return State(*sides, theta, np.nan, np.nan, np.inf, None, 0, 0.0)
 
 
 def _grad_theta(problem: BilinearProblem, theta: np.ndarray, found: Derivatives) -> np.ndarray:

@@ -8,6 +8,7 @@ import scipy.stats
 
 from pymc_ep.engines.bilinear.bound import BilinearBound
 from pymc_ep.engines.bilinear.row_parameters import factored, independent, packed, unpacked
+from pymc_ep.engines.bilinear.spectral_start import first_sides
 from pymc_ep.engines.bilinear.values import BilinearPrior, Cells, MatrixPrior
 from pymc_ep.engines.bilinear.variational_gaussian import VariationalGaussian, first_state
 from pymc_ep.engines.loop import run
@@ -84,7 +85,7 @@ THETA = np.array([-0.3, 0.1, 0.4])
 def fitted(problem, theta=THETA, points=((), ()), learn=False, tol=1e-13, max_iter=300, full=False):
     bound = problem.bound(points)
     engine = VariationalGaussian(bound, learn=learn, tol=tol, full=full)
-    first = first_state(problem.prior(theta), D, bound.points, theta, 0)
+    first = first_state(first_sides(bound, problem.prior(theta)), theta)
     return bound, run(engine, problem, first, max_iter=max_iter + 1)
 
 
@@ -306,7 +307,7 @@ def test_all_starts_end_at_one_bound():
     for seed in range(4):
         bound = problem.bound()
         engine = VariationalGaussian(bound, learn=False, tol=1e-12)
-        start = first_state(problem.prior(THETA), D, bound.points, THETA, seed)
+        start = first_state(first_sides(bound, problem.prior(THETA), seed), THETA)
         ends.append(run(engine, problem, start, max_iter=1000).state.log_bound)
     np.testing.assert_allclose(ends, max(ends), atol=1e-4)
 

@@ -9,8 +9,9 @@ from pymc_ep.contracts.cost import Cost
 from pymc_ep.contracts.method import Call, Method
 from pymc_ep.contracts.solution import Solution
 from pymc_ep.engines.base import Status
-from pymc_ep.engines.bilinear.bound import BilinearBound
+from pymc_ep.engines.bilinear.bound import BilinearBound, Sides
 from pymc_ep.engines.bilinear.row_parameters import factored, independent
+from pymc_ep.engines.bilinear.spectral_start import first_sides, sides_without_factors
 from pymc_ep.engines.bilinear.values import BilinearPrior
 from pymc_ep.engines.bilinear.variational_gaussian import State, VariationalGaussian, first_state
 from pymc_ep.engines.loop import run
@@ -67,15 +68,13 @@ def solve(call: Call[CompiledBilinear]) -> Solution:
         )
     cells, prior = form.started(theta)
     bound = BilinearBound(cells, form.n_factors, points)
-    first = first_state(bound, prior, theta, settings["seed"])
-    if call.start is not None:
-        first = _from_start(first, call.start, full=settings["covariance"] == "full")
-    ascent = VariationalGaussian(
-        bound,
-        learn=call.hyper == "optimize",
-        tol=settings["tol"],
-        full=settings["covariance"] == "full",
-    )
+    full = settings["covariance"] == "full"
+    if call.start is None:
+        sides = first_sides(bound, prior, settings["seed"])
+    else:
+        sides = _from_start(sides_without_factors(bound, prior), call.start, full=full)
+    first = first_state(sides, theta)
+    ascent = VariationalGaussian(bound, learn=call.hyper == "optimize", tol=settings["tol"], full=full)
     record = call.checkpoint.record()
     found = run(ascent, form, first, max_iter=settings["max_iter"] + 1, report=call.report, record=record)
     sentence = with_unseen_rows(found.status.sentence, form, cells)
@@ -143,13 +142,13 @@ def _points(form: Bilinear, estimate: Sequence[str], d: int) -> tuple[tuple[str,
     return estimated, (columns[0], columns[1])
 
 
-def _from_start(first: State, start: Mapping[str, np.ndarray], *, full: bool) -> State:
-    """Return the state at the rows of an earlier fit, with covariances if `full`."""
-    left, right = (factored(rows) if full else independent(rows) for rows in started_sides(first.sides, start))
-    for rows, own in zip((left, right), first.sides):
+def _from_start(first: Sides, start: Mapping[str, np.ndarray], *, full: bool) -> Sides:
+    """Return the rows of an earlier fit, with covariances if `full`; raise if they are not of the model of `first`."""
+    left, right = (factored(rows) if full else independent(rows) for rows in started_sides(first, start))
+    for rows, own in zip((left, right), first):
         if ((rows.variance > 0) != (own.variance > 0)).any():
             raise ValueError("start= is a fit with another estimate=; fit without it, or with the same.")
-    return first._replace(left=left, right=right)
+    return left, right
 
 
 VG = Method(
