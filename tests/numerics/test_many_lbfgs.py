@@ -92,3 +92,17 @@ def test_a_pass_adds_and_multiplies():
     products = batched_lbfgs._added(q, weights, added, other, active)
     np.testing.assert_allclose(q, expected, rtol=0.0, atol=1e-14)
     np.testing.assert_allclose(products, (expected * other[active]).sum(axis=1), rtol=1e-12)
+
+
+def test_units_of_unknowns_do_not_change_the_steps():
+    units = 10.0 ** np.array([6, -6, 0, 3])
+
+    def scaled_evaluate(numbers, points):
+        values, gradients = evaluate(numbers, points / units)
+        return values, gradients / units
+
+    plain = maximise_many(evaluate, np.zeros((M, P)), np.full((M, P), 0.1), max_iter=12, tol=0.0)
+    scaled = maximise_many(
+        scaled_evaluate, np.zeros((M, P)), 0.1 * np.broadcast_to(units**2, (M, P)), max_iter=12, tol=0.0
+    )
+    np.testing.assert_allclose(scaled.points / units, plain.points, rtol=1e-6)
