@@ -131,7 +131,8 @@ def _leading(bound: BilinearBound, gradient: np.ndarray, wanted: int) -> Leading
     wanted = min(wanted, *shape) if some.size and np.isfinite(some).all() else 0
     if not wanted:
         return LeadingPairs(np.zeros((shape[0], 0)), np.zeros(0), np.zeros((shape[1], 0)))
-    # Bounded by their median size: a few large counts would else be the leading vectors, on listening counts 400 nats lower.
+    # Bounded by their median size. A few large counts would else be the leading vectors, with bounds that are 400 nats
+    # lower on listening counts.
     values = (gradient / np.hypot(np.median(some), gradient))[pairs.order]
     # A copy: operations of SciPy's sort indices and add up repeated cells in place.
     matrix = scipy.sparse.csr_array((values, pairs.others, pairs.ends), shape=shape, copy=True)

@@ -17,7 +17,7 @@ _ARMIJO = 1e-4
 _HALVINGS = 30
 """Most halvings of one step, to 1e-9 of its length, below which rounding hides an increase."""
 _LEAST_SHARE = 1e-10
-"""Least product of a step and minus its change of gradient, as a share of the sum of its terms' sizes, below which it is
+"""Least product of a step and minus its change of gradient, relative to the sum of its terms' sizes, below which it is
 rounding and the pair is dropped. It does not depend on the units of the unknowns."""
 _FEW = 2**17
 """Largest number of entries of all directions for the NumPy body of the recursion. The Numba body takes half of the

@@ -173,7 +173,7 @@ def test_the_bounds_lie_below_the_evidence(name):
     bounds = []
     for full in (False, True):
         engine = VariationalGaussian(bound, learn=False, tol=1e-12, full=full)
-        found = run(engine, Given(), first_state(prior, 1, bound.points, np.zeros(0), 0), max_iter=300)
+        found = run(engine, Given(), first_state(first_sides(bound, prior), np.zeros(0)), max_iter=300)
         bounds.append(found.state.log_bound)
     nodes, weights = np.polynomial.hermite_e.hermegauss(40)
     weights = weights / weights.sum()

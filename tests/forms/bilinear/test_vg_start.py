@@ -161,7 +161,7 @@ def test_fits_of_models_do_not_depend_on_labels(shared):
     np.testing.assert_allclose(bounds, bounds[0], atol=1e-4)
 
 
-@pytest.mark.parametrize("hyper, least", [("fixed", -128_620.0), ("optimize", -127_661.0)])
+@pytest.mark.parametrize(("hyper", "least"), [("fixed", -128_620.0), ("optimize", -127_661.0)])
 def test_a_large_matrix_with_a_bias_is_started_well(hyper, least):
     """Starts of random numbers ended at -128618 and -127659."""
     rng = np.random.default_rng(0)
