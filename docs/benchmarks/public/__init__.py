@@ -19,5 +19,7 @@ for _name in (
     "posteriordb_linear",
     "rethinking",
     "series",
+    "textbooks",
+    "vignettes",
 ):
     import_module(f"docs.benchmarks.public.{_name}")

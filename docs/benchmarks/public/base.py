@@ -50,6 +50,9 @@ class PublicModel:
         Why the model is not latent Gaussian, in a few words; empty where it is.
     simulated : bool
         Whether the source's data are replaced by simulated ones of its size and formula, or are simulated there.
+    quadrature : bool
+        Whether the reference is quadrature of all unknowns, two at most: NUTS is slow to see tails that fall like a
+        power.
     """
 
     name: str
@@ -57,6 +60,7 @@ class PublicModel:
     build: Callable[[], pm.Model]
     obstacle: str = ""
     simulated: bool = False
+    quadrature: bool = False
 
 
 MODELS: dict[str, PublicModel] = {}

@@ -12,6 +12,7 @@ import pymc_ep as pmep
 from docs.benchmarks._common import prepare_compilers
 from docs.benchmarks.public.base import MODELS
 from docs.benchmarks.public.references import QUANTILES, likelihood_summary
+from docs.benchmarks.public.tails import TAIL_WRONG, tail_errors, tail_excess
 from pymc_ep.forms import compiled_form
 
 __all__ = ["measure_fit", "verdict"]
@@ -61,6 +62,8 @@ def measure_fit(name: str, hyper: str, reference: dict[str, Any]) -> dict[str, A
         row["log_likelihood"] = likelihood_summary(np.concatenate(totals, axis=1))
     if "scalars" in reference:
         row |= _errors(posterior, reference["scalars"])
+    if "tails" in reference:
+        row["tails"] = tail_errors(model, compiled_form(model).form.hyper_names, posterior, reference["tails"])
     return row
 
 
@@ -127,8 +130,9 @@ def verdict(row: dict[str, Any] | None, reference: dict[str, Any]) -> str:
         return "no reference"
     warned = bool(row["warnings"]) or not row["converged"]
     wrong = row["mean"]["beyond"] > WRONG or any(row[f"{q:.0%}"]["beyond"] > WRONG_QUANTILE for q in QUANTILES)
-    if wrong:
+    tails = tail_excess(row.get("tails", {}))
+    if wrong or tails > TAIL_WRONG:
         return "wrong, warned" if warned else "wrong, silent"
-    if row["mean"]["beyond"] > RIGHT:
+    if row["mean"]["beyond"] > RIGHT or tails > 1:
         return "off, warned" if warned else "off"
     return "right, warned" if warned else "right"
