@@ -7,7 +7,8 @@ import mpmath
 import numpy as np
 from scipy import special, stats
 
-from docs.benchmarks._fuzz_models import LIKELIHOODS, Case, Numbers
+from docs.benchmarks._fuzz_likelihoods import LIKELIHOODS
+from docs.benchmarks._fuzz_models import Case, Numbers
 
 __all__ = ["Reference", "distance_from_fixed_point", "reference_of"]
 
@@ -147,7 +148,11 @@ def peaks_on(case: Case, numbers: Numbers, offset: np.ndarray, line: np.ndarray)
         match kind:
             case "real":
                 places = [y]
-            case "count" | "positive":
+            case "above":
+                places = [y, 0.0 * y]
+            case "within":
+                places = [y, y - numbers.s, y + numbers.s]
+            case "count" | "count above" | "positive":
                 places = [np.log(y), y, 0.0 * y]
             case "share":
                 places = [special.logit(y)]
@@ -261,7 +266,7 @@ def mode_of(case: Case, numbers: Numbers, direction: np.ndarray) -> tuple[np.nda
     """Return the mode in standard normal coordinates and a root of the inverse of its curvature."""
     likelihood, k = LIKELIHOODS[case.likelihood], direction.shape[1]
     # Differences over a scale on which log densities bend; kinks are smoothed.
-    step = (1e-3 if likelihood.smooth else 1.0) * (numbers.s if likelihood.kind == "real" else 1.0)
+    step = (1e-3 if likelihood.smooth else 1.0) * (numbers.s if likelihood.kind in ("real", "above", "within") else 1.0)
 
     def height(z: np.ndarray) -> float:
         return float(log_likelihood(case, numbers, numbers.offset + direction @ z).sum() - 0.5 * z @ z)

@@ -1,6 +1,7 @@
 """Runs of many cases, as Hypothesis draws them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
@@ -11,7 +12,7 @@ __all__ = ["drawn_outcomes"]
 
 
 def drawn_outcomes(
-    count: int, start: int, heard: Callable[[Case, Outcome], None] = lambda case, outcome: None, **among: Sequence[str]
+    count: int, start: int, heard: Callable[[Case, Outcome], None] = lambda case, outcome: None, **among: Any
 ) -> dict[Case, Outcome]:
     """Fit about so many models, each once, and return what came of them.
 
@@ -24,7 +25,7 @@ def drawn_outcomes(
     heard : callable
         Called with each case and its outcome: where it raises, Hypothesis looks for the smallest case that raises.
     **among
-        ``likelihoods`` and ``blocks``, by default all.
+        ``likelihoods`` and ``blocks``, by default all; ``learned``, whether one sd is, and fits are the default ones.
     """
     outcomes: dict[Case, Outcome] = {}
 

@@ -15,7 +15,8 @@ from functools import partial
 import numpy as np
 
 from docs.benchmarks._common import header, markdown_table, write_page
-from docs.benchmarks._fuzz_models import BLOCKS, LIKELIHOODS, Case
+from docs.benchmarks._fuzz_likelihoods import LIKELIHOODS
+from docs.benchmarks._fuzz_models import BLOCKS, Case
 from docs.benchmarks._fuzz_outcomes import CLASSES, EXACT, FAULTS, FIXED, KNOWN, LIMITS, Outcome
 from docs.benchmarks._fuzz_runs import drawn_outcomes
 

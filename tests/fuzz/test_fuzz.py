@@ -10,7 +10,8 @@ pytest.importorskip("hypothesis", reason="needs hypothesis")
 
 import pymc_ep as pmep
 from docs.benchmarks import _fuzz_outcomes
-from docs.benchmarks._fuzz_models import BLOCKS, LIKELIHOODS, Case, numbers_of
+from docs.benchmarks._fuzz_likelihoods import LIKELIHOODS
+from docs.benchmarks._fuzz_models import BLOCKS, Case, numbers_of
 from docs.benchmarks._fuzz_outcomes import FAULTS, outcome_of
 from docs.benchmarks._fuzz_references import by_importance, by_quadrature, closed_form, distance_from_fixed_point
 from docs.benchmarks._fuzz_runs import drawn_outcomes

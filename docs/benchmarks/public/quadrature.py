@@ -16,7 +16,7 @@ REACH = 17.0
 STEPS = 601
 """Points of u in each direction, 0.06 apart."""
 FAR = -25.0
-"""Log prior density over that at the mode below which nothing is: likelihoods of PyMC lose their digits there."""
+"""Log prior density over that at the initial point below which PyMC's likelihoods may lose their digits."""
 DRAWS, CHAINS = 40_000, 4
 
 
@@ -34,17 +34,18 @@ def quadrature_posterior(model: pm.Model) -> xr.Dataset:
     log_prior, log_likelihood = (model.compile_logp(vars=of) for of in (model.free_RVs, model.observed_RVs))
     constrained = model.compile_fn(model.replace_rvs_by_values(model.free_RVs), inputs=values, point_fn=True)
 
-    def log_p(theta: np.ndarray, least: float = -np.inf) -> np.ndarray:
+    least = log_prior(point) + FAR
+
+    def log_p(theta: np.ndarray) -> np.ndarray:
         found = np.array([float(log_prior(_point(values, row))) for row in theta])
-        for k in np.flatnonzero(found > least):
-            found[k] += log_likelihood(_point(values, theta[k]))
-        return np.where(np.isfinite(found) & (found > least), found, -np.inf)
+        near = found > least
+        found[near] += [float(log_likelihood(_point(values, row))) for row in theta[near]]
+        return np.where(near & np.isfinite(found), found, -np.inf)
 
     centre, scale = _centre_and_scale(log_p, size)
     u, step = np.linspace(-REACH, REACH, STEPS, retstep=True)
     grid = np.array(list(itertools.product(u, repeat=size)))
-    least = log_prior(_point(values, centre)) + FAR
-    weight = log_p(centre + scale * np.sinh(grid), least) + np.log(np.cosh(grid)).sum(axis=1)
+    weight = log_p(centre + scale * np.sinh(grid)) + np.log(np.cosh(grid)).sum(axis=1)
     weight = np.exp(weight - weight.max())
     rng = np.random.default_rng(0)
     cell = np.searchsorted(np.cumsum(weight) / weight.sum(), (np.arange(DRAWS) + rng.uniform()) / DRAWS)
@@ -61,7 +62,7 @@ def _point(values: list[TensorVariable], theta: np.ndarray) -> dict[str, np.ndar
 
 def _centre_and_scale(log_p: Callable[[np.ndarray], np.ndarray], size: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the mode, and sds of the curvature there along each axis."""
-    mode = minimize(lambda x: -log_p(x[None, :])[0], np.zeros(size), method="Nelder-Mead", options={"xatol": 1e-4}).x
+    mode = minimize(lambda x: -log_p(x[None, :])[0], np.zeros(size), method="Nelder-Mead").x
     steps = 1e-2 * np.eye(size)
     bend = [2 * log_p(mode[None])[0] - log_p((mode + d)[None])[0] - log_p((mode - d)[None])[0] for d in steps]
     return mode, 1e-2 / np.sqrt(np.maximum(bend, 1e-6))
