@@ -17,16 +17,23 @@ FINE = 0.2
 """Distance of the final nodes of log tau."""
 NEGLIGIBLE = -14.0
 """Log density, of its maximum, of a node that says nothing."""
+KNOWN = 0.05
+"""Error of the reference at a node up to which it counts."""
 MOST = 3
 """Observations up to which importance sampling at all nodes is affordable."""
 
 
 @dataclass(frozen=True)
 class LearnedReference(Reference):
-    """A reference with the posterior of log tau: nodes (m,) and their weights, which sum to one."""
+    """A reference with the posterior of log tau: nodes (m,) and their weights, which sum to one.
+
+    `far_share` is the greatest share that the last hundredth of tau's posterior has in a variance: where it is large
+    the variance is that of a tail which falls like a power, if it is finite.
+    """
 
     log_tau: np.ndarray
     weights: np.ndarray
+    far_share: float
 
     def quantiles(self, shares: np.ndarray) -> np.ndarray:
         """Return quantiles of log tau; the mass of a node is spread to half way to the next."""
@@ -57,6 +64,15 @@ def learned_reference(case: Case, numbers: Numbers) -> LearnedReference | None:
     values = np.array([log_density(u) for u in coarse])
     if np.any(np.isnan(values)):
         return None
+    # A node without a good reference may be left out only where the prior lets it hold nothing.
+    good = np.array([known[v].error < KNOWN for v in coarse])
+    if not good.any():
+        return None
+    evidence = np.array([known[v].log_evidence for v in coarse])
+    prior = values - evidence
+    if np.any(~good & (prior + evidence[good].max() > values[good].max() + NEGLIGIBLE)):
+        return None
+    values = np.where(good, values, -np.inf)
     within = coarse[values > values.max() + NEGLIGIBLE - 2]
     u = np.arange(within[0] - 1, within[-1] + 1, FINE)
     values = np.array([log_density(v) for v in u])
@@ -68,12 +84,15 @@ def learned_reference(case: Case, numbers: Numbers) -> LearnedReference | None:
     parts = [known[v] for v in u]
     means, sds = np.array([part.mean for part in parts]), np.array([part.sd for part in parts])
     mean = weights @ means
-    sd = np.sqrt(weights @ (sds**2 + (means - mean) ** 2))
+    squares = weights[:, None] * (sds**2 + (means - mean) ** 2)
+    variance = squares.sum(axis=0)
+    far_share = float((squares[np.cumsum(weights) > 0.99].sum(axis=0) / variance).max())
+    sd = np.sqrt(variance)
     # Half as many nodes, where the posterior of log tau is not narrower than they are.
     half = np.log(np.exp(values - values.max())[::2].sum() * 2 * FINE) + values.max()
     error = max(weights @ np.array([part.error for part in parts]), abs(half - log_z))
     rounding = max(part.rounding for part in parts)
-    return LearnedReference(parts[0].kind, log_z, mean, sd, float(error), rounding, u, weights)
+    return LearnedReference(parts[0].kind, log_z, mean, sd, float(error), rounding, u, weights, far_share)
 
 
 def _at(case: Case, numbers: Numbers, tau: float) -> Numbers:

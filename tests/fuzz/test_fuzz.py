@@ -50,9 +50,20 @@ def test_many_models():
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_every_likelihood_is_right_at_ordinary_scales(likelihood):
-    scale = -0.5 if LIKELIHOODS[likelihood].kind == "real" else 0.5
+    scale = -0.5 if LIKELIHOODS[likelihood].kind in ("real", "above", "within") else 0.5
     outcome = outcome_of(of(likelihood=likelihood, block="intercept", n=3, scale=scale, observed=0.5))
     assert outcome.name == "right", outcome
+
+
+@pytest.mark.parametrize("likelihood", ["normal", "poisson"])
+def test_missing_observations_say_nothing(likelihood):
+    outcome = outcome_of(of(likelihood=likelihood, block="groups", n=3, observed=0.5, missing=True))
+    assert outcome.name == "right", outcome
+
+
+def test_a_learned_sd_is_that_of_quadrature():
+    outcome = outcome_of(of(block="groups", n=8, learned=True))
+    assert (outcome.name, outcome.judge) == ("right", "closed form"), outcome
 
 
 @pytest.mark.parametrize("block", BLOCKS)
