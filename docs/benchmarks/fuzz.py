@@ -98,8 +98,8 @@ def section(outcomes: dict[Case, Outcome], learned: dict[Case, Outcome]) -> list
     )
     text_learned = (
         f"{len(learned)} more with one standard deviation tau learned, under a HalfCauchy prior of any scale, by fits "
-        f"as a user makes them. A fit is right within the limits above, and where the shares of tau's draws below its 5, "
-        f"50 and 95% quantiles are within {SHARE_LIMIT}, two Monte Carlo errors aside. Standard deviations are not "
+        f"as a user makes them. A fit is right within the limits above, and where the shares of tau's draws below its "
+        f"5, 50 and 95% quantiles are within {SHARE_LIMIT}, two Monte Carlo errors aside. Standard deviations are not "
         f"compared where the last hundredth of tau's posterior has more than {FAR_SHARE} of the variance. References "
         f"are quadrature over the logarithm of tau.\n"
     )
