@@ -13,9 +13,9 @@ __all__ = ["LearnedReference", "learned_reference"]
 
 FAR = 40
 """Logarithms that tau may be from its prior's scale on either side: the prior falls by exp(-40) there."""
-FINE = 0.2
-"""Distance of the final nodes of log tau."""
-NEGLIGIBLE = -14.0
+COARSE, FINE = 2.0, 0.25
+"""Distance of the first nodes of log tau, and of the final ones."""
+NEGLIGIBLE = -10.0
 """Log density, of its maximum, of a node that says nothing."""
 KNOWN = 0.05
 """Error of the reference at a node up to which it counts."""
@@ -41,58 +41,74 @@ class LearnedReference(Reference):
         return np.interp(shares, np.append(0.0, np.cumsum(self.weights)), edges)
 
 
+class _Nodes:
+    """References of a case at values u of log tau, each found once."""
+
+    def __init__(self, case: Case, numbers: Numbers):
+        self.case, self.numbers = case, numbers
+        self.centre = float(np.log(numbers.sds[BLOCKS[case.block].learned]))
+        self.known: dict[float, Reference | None] = {}
+
+    def at(self, u: np.ndarray) -> list[Reference] | None:
+        """Return the references at all of u; None where one is missing."""
+        for value in u:
+            if value not in self.known:
+                self.known[value] = reference_of(self.case, _at(self.case, self.numbers, np.exp(value)))
+            if self.known[value] is None:
+                return None
+        return [found for value in u if (found := self.known[value]) is not None]
+
+    def log_prior(self, u: np.ndarray) -> np.ndarray:
+        """Return the log density of log tau."""
+        return stats.halfcauchy.logpdf(np.exp(u - self.centre)) + u - self.centre
+
+    def support(self) -> np.ndarray | None:
+        """Return fine nodes where there is mass, found by coarse ones; None where bad references may hide some."""
+        coarse = self.centre + np.arange(-FAR, FAR + 1.0, COARSE)
+        found = self.at(coarse)
+        if found is None:
+            return None
+        prior, evidence = self.log_prior(coarse), np.array([part.log_evidence for part in found])
+        good = np.array([part.error < KNOWN for part in found])
+        if not good.any():
+            return None
+        top = (prior + evidence)[good].max()
+        if np.any(~good & (prior + evidence[good].max() > top + NEGLIGIBLE)):
+            return None
+        within = coarse[good & (prior + evidence > top + NEGLIGIBLE - COARSE)]
+        return np.arange(within[0] - COARSE, within[-1] + COARSE, FINE)
+
+
 def learned_reference(case: Case, numbers: Numbers) -> LearnedReference | None:
     """Return the posterior of a case whose sd has a HalfCauchy prior; None where none is at hand.
 
-    With u = log tau, p(u | y) is proportional to Z(tau) p(tau) tau, of which nodes one apart find the support.
-    Moments of the latent variables are those of the mixture of the references at the nodes.
+    With u = log tau, p(u | y) is proportional to Z(tau) p(tau) tau. Moments of the latent variables are those of the
+    mixture of the references at the nodes.
     """
     single = case.likelihood == "normal" or case.block == "intercept"
     if not single and (not LIKELIHOODS[case.likelihood].log_concave or case.n > MOST):
         return None
-    centre = np.log(numbers.sds[BLOCKS[case.block].learned])
-    known: dict[float, Reference | None] = {}
-
-    def log_density(u: float) -> float:
-        if u not in known:
-            known[u] = reference_of(case, _at(case, numbers, np.exp(u)))
-        if known[u] is None:
-            return np.nan
-        return known[u].log_evidence + stats.halfcauchy.logpdf(np.exp(u - centre)) + u - centre
-
-    coarse = centre + np.arange(-FAR, FAR + 1.0)
-    values = np.array([log_density(u) for u in coarse])
-    if np.any(np.isnan(values)):
+    nodes = _Nodes(case, numbers)
+    u = nodes.support()
+    parts = None if u is None else nodes.at(u)
+    if u is None or parts is None:
         return None
-    # A node without a good reference may be left out only where the prior lets it hold nothing.
-    good = np.array([known[v].error < KNOWN for v in coarse])
-    if not good.any():
-        return None
-    evidence = np.array([known[v].log_evidence for v in coarse])
-    prior = values - evidence
-    if np.any(~good & (prior + evidence[good].max() > values[good].max() + NEGLIGIBLE)):
-        return None
-    values = np.where(good, values, -np.inf)
-    within = coarse[values > values.max() + NEGLIGIBLE - 2]
-    u = np.arange(within[0] - 1, within[-1] + 1, FINE)
-    values = np.array([log_density(v) for v in u])
-    if np.any(np.isnan(values)):
-        return None
+    values = nodes.log_prior(u) + np.array([part.log_evidence for part in parts])
     weights = np.exp(values - values.max())
+    # Half as many nodes, where the posterior of log tau is not narrower than they are.
+    half = abs(np.log(2 * weights[::2].sum() / weights.sum()))
     log_z = float(np.log(weights.sum() * FINE) + values.max())
     weights /= weights.sum()
-    parts = [known[v] for v in u]
     means, sds = np.array([part.mean for part in parts]), np.array([part.sd for part in parts])
     mean = weights @ means
     squares = weights[:, None] * (sds**2 + (means - mean) ** 2)
     variance = squares.sum(axis=0)
     far_share = float((squares[np.cumsum(weights) > 0.99].sum(axis=0) / variance).max())
-    sd = np.sqrt(variance)
-    # Half as many nodes, where the posterior of log tau is not narrower than they are.
-    half = np.log(np.exp(values - values.max())[::2].sum() * 2 * FINE) + values.max()
-    error = max(weights @ np.array([part.error for part in parts]), abs(half - log_z))
+    error = max(weights @ np.array([part.error for part in parts]), half)
     rounding = max(part.rounding for part in parts)
-    return LearnedReference(parts[0].kind, log_z, mean, sd, float(error), rounding, u, weights, far_share)
+    return LearnedReference(
+        parts[0].kind, log_z, mean, np.sqrt(variance), float(error), rounding, u, weights, far_share
+    )
 
 
 def _at(case: Case, numbers: Numbers, tau: float) -> Numbers:
