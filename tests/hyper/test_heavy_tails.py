@@ -109,3 +109,34 @@ def test_coordinates_are_a_bijection_with_its_derivatives():
     for i, step in enumerate(h * np.eye(2)):
         ends = [coordinates.log_det(y + way * step)[0] for way in (-1, 1)]
         np.testing.assert_allclose(gradient[:, i], (ends[1] - ends[0]) / (2 * h), atol=1e-7)
+
+
+def test_group_means_where_the_overdispersion_goes_beyond_all_fits():
+    """Counts of two groups by quadrature over the logarithm of alpha and the log means.
+
+    A twentieth of the mass lies below the alphas that the fits have: their sites must not be half extrapolated.
+    """
+    counts = np.array([[11, 9, 15, 22, 15, 16, 13, 10, 26, 26, 24, 13], [10, 7, 20, 14, 14, 12, 10, 23, 17, 20, 14, 13]])
+    with pm.Model() as model:
+        alpha, level = pm.HalfCauchy("alpha", 10), pm.Normal("level", 2, 1, shape=2)
+        pm.NegativeBinomial("y", mu=pm.math.exp(level)[:, None] * np.ones(12), alpha=alpha, observed=counts)
+    found = pmep.fit(model=model, **QUIET)
+    levels, log_alpha = np.linspace(1.0, 4.5, 701), np.linspace(-2.0, 16.0, 361)
+    shape = np.exp(log_alpha)[:, None, None]
+    logps = [
+        (
+            scipy.stats.nbinom.logpmf(y, shape, shape / (shape + np.exp(levels)[:, None])).sum(axis=-1)
+            + scipy.stats.norm.logpdf(levels, 2, 1)
+        )
+        for y in counts
+    ]
+    parts = [np.exp(logp - logp.max()) for logp in logps]
+    prior = scipy.stats.halfcauchy.pdf(shape[:, 0, 0], scale=10) * shape[:, 0, 0]
+    weight = prior * np.prod([part.sum(axis=1) for part in parts], axis=0)
+    weight /= weight.sum()
+    for k, part in enumerate(parts):
+        share = weight @ (part / part.sum(axis=1, keepdims=True))
+        mean = share @ levels
+        sd = np.sqrt(share @ (levels - mean) ** 2)
+        assert float(found["posterior_mean"]["level"][k]) == pytest.approx(mean, abs=0.03 * sd)
+        assert float(found["posterior_sd"]["level"][k]) == pytest.approx(sd, rel=0.03)

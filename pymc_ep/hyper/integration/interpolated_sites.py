@@ -19,7 +19,8 @@ class InterpolatedSites:
     """Spline of the sites in the hyperparameters.
 
     Sites with the same mean in all fits, those of Gaussian noise, are interpolated as mean and log precision, which is
-    linear in the log of a scale; all others as they are, their precisions within the range of those of the fits.
+    linear in the log of a scale; all others as they are. Where a precision would leave the range of those of the fits,
+    the site is that of the nearest hyperparameters between the fits: shift and precision of one place go together.
 
     Parameters
     ----------
@@ -37,6 +38,7 @@ class InterpolatedSites:
         divisor = np.where(self._gaussian, precisions, 1.0)
         first = shifts / divisor
         second = np.where(self._gaussian, np.log(divisor), precisions)
+        self._lowest, self._highest = thetas.min(axis=0), thetas.max(axis=0)
         self._spline = Spline(thetas, np.concatenate([first, second], axis=1))
 
     def __call__(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -47,6 +49,10 @@ class InterpolatedSites:
     def rows(self, thetas: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return shifts and precisions, (s, n) each, at rows of theta, (s, p)."""
         first, second = np.split(self._spline(thetas), 2, axis=1)
+        beyond = ((second < self._least) | (second > self._most)) & ~self._gaussian
+        if beyond.any():
+            within = np.split(self._spline(np.clip(thetas, self._lowest, self._highest)), 2, axis=1)
+            first, second = (np.where(beyond, *pair) for pair in zip(within, (first, second), strict=True))
         precision = np.clip(second, self._least, self._most)
         precision[:, self._gaussian] = np.exp(second[:, self._gaussian])
         return np.where(self._gaussian, first * precision, first), precision
