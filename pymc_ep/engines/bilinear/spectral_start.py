@@ -68,11 +68,12 @@ def first_sides(bound: BilinearBound, prior: BilinearPrior, seed: int = 0) -> Si
     prior : BilinearPrior
         At the first hyperparameters.
     seed : int
-        0 takes singular vectors as columns, any other number random combinations of them, other ones on either side.
+        0 takes singular vectors as columns, any other number random combinations of twice as many, other ones on either
+        side: those of as few all led to one lower mode of softplus counts.
     """
     d, scales = bound.n_factors, _scales(bound, prior)
     sides = _with_biases(bound, prior, sides_without_factors(bound, prior))
-    pairs = _leading(bound, bound.derivatives(prior, sides).of_offset, d)
+    pairs = _leading(bound, bound.derivatives(prior, sides).of_offset, 2 * d if seed else d)
     if not pairs.values.size:
         return sides
     weights = np.sqrt(pairs.values / pairs.values[0])

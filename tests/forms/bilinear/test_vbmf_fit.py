@@ -102,8 +102,9 @@ def test_likelihoods_and_options(kind, options):
 def test_points_have_the_highest_density_that_a_climb_finds():
     model = model_of("softplus", learned=False)
     fit = group(pmep.fit("vbmf", model=model, shrinkage="map", tol=1e-9, draws=0, **QUIET), "fit")
-    climbed = group(pmep.fit("vg", model=model, estimate=["V", "U"], tol=1e-9, draws=0, **QUIET), "fit")
-    assert float(fit["log_evidence"]) == pytest.approx(float(climbed["log_evidence"]), abs=1e-3)
+    options = {"estimate": ["V", "U"], "tol": 1e-9, "draws": 0}
+    climbed = [group(pmep.fit("vg", model=model, seed=seed, **options, **QUIET), "fit") for seed in range(3)]
+    assert float(fit["log_evidence"]) == pytest.approx(max(float(one["log_evidence"]) for one in climbed), abs=1e-3)
 
 
 def test_the_bound_is_below_that_of_independent_entries():
