@@ -116,7 +116,9 @@ def test_group_means_where_the_overdispersion_goes_beyond_all_fits():
 
     A twentieth of the mass lies below the alphas that the fits have: their sites must not be half extrapolated.
     """
-    counts = np.array([[11, 9, 15, 22, 15, 16, 13, 10, 26, 26, 24, 13], [10, 7, 20, 14, 14, 12, 10, 23, 17, 20, 14, 13]])
+    counts = np.array(
+        [[11, 9, 15, 22, 15, 16, 13, 10, 26, 26, 24, 13], [10, 7, 20, 14, 14, 12, 10, 23, 17, 20, 14, 13]]
+    )
     with pm.Model() as model:
         alpha, level = pm.HalfCauchy("alpha", 10), pm.Normal("level", 2, 1, shape=2)
         pm.NegativeBinomial("y", mu=pm.math.exp(level)[:, None] * np.ones(12), alpha=alpha, observed=counts)
