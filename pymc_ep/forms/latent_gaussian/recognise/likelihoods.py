@@ -23,13 +23,19 @@ __all__ = ["find_site", "outside_predictor", "require_univariate"]
 
 def require_univariate(rv: TensorVariable) -> None:
     """Raise where the elements of an observed variable are not independent given its parameters."""
+    if isinstance(rv.owner.op, PartialObservedRV):
+        name, distribution = rv.name.removesuffix("_observed"), distribution_name(rv.owner.inputs[0].owner)
+        if rv.owner.op.ndim_supp:
+            raise UnsupportedModelError(
+                f"{name!r} is a vector with missing values, which depend on the observed ones. Observe it as a shorter "
+                f"vector without them."
+            )
+        raise UnsupportedModelError(
+            f"{name!r} has missing values, which PyMC does not separate from the observed ones of the distribution "
+            f"{distribution}. Leave them and their predictors out: they say nothing of the other variables."
+        )
     if not rv.owner.op.ndim_supp:
         return
-    if isinstance(rv.owner.op, PartialObservedRV):
-        raise UnsupportedModelError(
-            f"{rv.name.removesuffix('_observed')!r} is a vector with missing values, which depend on the observed "
-            f"ones. Observe it as a shorter vector without them."
-        )
     found = f"The observed variable {rv.name!r} has the distribution {distribution_name(rv.owner)}"
     gaussian = gaussian_of(rv)
     if gaussian is not None and gaussian.degenerate:
