@@ -83,6 +83,24 @@ def test_moments_against_dense_panels(case):
     np.testing.assert_allclose((found - expected) / scale, 0, atol=2e-8)
 
 
+def test_a_density_without_digits_is_not_halved_for_ever(monkeypatch):
+    """A staircase of 1e4 steps a unit is as rough in every part as in the whole; its moments are those of the slope."""
+    sizes, scanned = [], quadrature.scanned_nodes
+
+    def counted(*arguments, **options):
+        rule = scanned(*arguments, **options)
+        sizes.append(rule.panels.width.size)
+        return rule
+
+    monkeypatch.setattr(quadrature, "scanned_nodes", counted)
+    stairs = site(lambda f: bump(pt.round(1e4 * f) / 1e4, 0.2, 0.1))
+    log_z, mean, variance = compile_site(stairs).moments(0.0, 0.0, 1.0)[:3]
+    assert sizes and max(sizes) < 3000
+    assert log_z == pytest.approx(np.log(0.1) - 0.5 * np.log(1.01) - 0.5 * 0.04 / 1.01, abs=1e-4)
+    assert mean == pytest.approx(0.2 / 1.01, abs=1e-4)
+    assert variance == pytest.approx(0.01 / 1.01, rel=1e-3)
+
+
 @pytest.mark.parametrize("case", SMOOTH)
 def test_smooth_peaks_need_no_scan(case, monkeypatch):
     log_t, _, mean, variance = SMOOTH[case]

@@ -62,6 +62,9 @@ _TOLERANCE = 1e-9
 rule is about its square, since n nodes are exact to degree 2 n - 1."""
 _HALVINGS = 30
 """Most rounds of halving, to 1e-9 of a panel: a jump of t is then enclosed in a panel of no mass."""
+_MOST_PANELS = 1024
+"""Panels a site beyond which none is halved: a peak or a jump takes two a round, but where a density has lost its
+digits every half is as rough as the whole."""
 
 
 def defined(log_density: LogDensity, highest: float = np.inf) -> LogDensity:
@@ -111,7 +114,7 @@ def scanned_nodes(
         values = evaluate(panels)
         for _ in range(_HALVINGS):
             rule = weighed(panels, *values, found.centre, log_centre, mean, variance, power)
-            rough = _unresolved(rule)
+            rough = _unresolved(rule) & (np.bincount(panels.site)[panels.site] < _MOST_PANELS)
             if not rough.any():
                 break
             panels, values = _halved(panels, values, rough, evaluate)
