@@ -96,7 +96,7 @@ def learned_reference(case: Case, numbers: Numbers) -> LearnedReference | None:
     values = nodes.log_prior(u) + np.array([part.log_evidence for part in parts])
     weights = np.exp(values - values.max())
     # Half as many nodes, where the posterior of log tau is not narrower than they are.
-    half = abs(np.log(2 * weights[::2].sum() / weights.sum()))
+    half = abs(2 * weights[::2].sum() / weights.sum() - 1.0)
     log_z = float(np.log(weights.sum() * FINE) + values.max())
     weights /= weights.sum()
     means, sds = np.array([part.mean for part in parts]), np.array([part.sd for part in parts])

@@ -234,7 +234,7 @@ def observations(case: Case, eta: np.ndarray, s: float, trials: np.ndarray, rng:
         case "above":
             if not case.likely:
                 return size * np.abs(noise)
-            return s * stats.truncnorm.rvs(-eta / s, np.inf, loc=eta / s, random_state=rng)
+            return s * stats.truncnorm.rvs(-eta / s, np.inf, loc=eta / s, size=case.n, random_state=rng)
         case "within":
             return np.clip(eta + s * noise if case.likely else size * noise, -s, s)
         case "count above":
