@@ -9,6 +9,7 @@ from scipy.special import log_expit
 import pymc_ep as pmep
 from pymc_ep.graphs.hyperparameters import coordinates_of
 from pymc_ep.hyper.integration import integrate
+from pymc_ep.hyper.integration.interpolated_sites import InterpolatedSites
 from pymc_ep.numerics.interpolation.heavy_tails import HeavyTails
 
 X = np.array([-2.0, -1.5, -1.0, -0.5, 0.5, 1.0, 1.5, 2.0])
@@ -111,6 +112,17 @@ def test_coordinates_are_a_bijection_with_its_derivatives():
         np.testing.assert_allclose(gradient[:, i], (ends[1] - ends[0]) / (2 * h), atol=1e-7)
 
 
+def test_a_site_beyond_all_fits_is_that_of_the_nearest_place():
+    """Its precision cannot go on falling, to less than zero; then its mean, shift over precision, must not either."""
+    theta = np.linspace(0.0, 1.0, 6)
+    precision, mean = 10 + 5 * theta, 3 + 0.1 * theta
+    sites = InterpolatedSites(theta[:, None], (mean * precision)[:, None], precision[:, None])
+    for place, nearest in ((-3.0, 0.0), (5.0, 1.0), (0.5, 0.5)):
+        shift, found = sites(np.array([place]))
+        np.testing.assert_allclose(found, 10 + 5 * nearest, rtol=1e-6)
+        np.testing.assert_allclose(shift / found, 3 + 0.1 * nearest, rtol=1e-3)
+
+
 def test_group_means_where_the_overdispersion_goes_beyond_all_fits():
     """Counts of two groups by quadrature over the logarithm of alpha and the log means.
 
@@ -119,6 +131,8 @@ def test_group_means_where_the_overdispersion_goes_beyond_all_fits():
     counts = np.array(
         [[11, 9, 15, 22, 15, 16, 13, 10, 26, 26, 24, 13], [10, 7, 20, 14, 14, 12, 10, 23, 17, 20, 14, 13]]
     )
+    many, few = [11, 9, 15, 22, 15, 16, 13, 10, 26, 26, 24, 13], [10, 7, 20, 14, 14, 12, 10, 23, 17, 20, 14, 13]
+    counts = np.array([many, few])
     with pm.Model() as model:
         alpha, level = pm.HalfCauchy("alpha", 10), pm.Normal("level", 2, 1, shape=2)
         pm.NegativeBinomial("y", mu=pm.math.exp(level)[:, None] * np.ones(12), alpha=alpha, observed=counts)
