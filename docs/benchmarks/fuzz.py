@@ -2,7 +2,7 @@
 
     python -m docs.benchmarks fuzz [--models 2400] [--learned 200] [--processes 1]
 
-Each part of 400 models runs in a process of its own, and each of 50 models with a learned standard deviation. Writes a
+Each part of 200 models runs in a process of its own, and each of 25 models with a learned standard deviation. Writes a
 section of docs/reliability.md. Half an hour.
 """
 
@@ -21,9 +21,9 @@ from docs.benchmarks._fuzz_models import BLOCKS, Case
 from docs.benchmarks._fuzz_outcomes import CLASSES, EXACT, FAR_SHARE, FAULTS, FIXED, KNOWN, LIMITS, SHARE_LIMIT, Outcome
 from docs.benchmarks._fuzz_runs import drawn_outcomes
 
-PART = 400
+PART = 200
 """Models of a process: each likelihood, block and size keeps a compiled model."""
-LEARNED_PART = 50
+LEARNED_PART = 25
 """The same of models with a learned standard deviation, whose references take seconds each."""
 EXAMPLES = 5
 """Examples shown of a class."""
