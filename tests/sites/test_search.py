@@ -1,8 +1,10 @@
 """Moments of densities that say nothing of their shape, against dense panels about the places that a test knows."""
 
 import numpy as np
+import pymc as pm
 import pytensor.tensor as pt
 import pytest
+from scipy.special import log_ndtr
 
 from pymc_ep.sites import quadrature
 from pymc_ep.sites.base import Site
@@ -81,6 +83,21 @@ def test_moments_against_dense_panels(case):
     deviation = np.sqrt(expected[2])
     scale = np.array([1.0, deviation, expected[2], 1 / deviation, 1 / expected[2]])
     np.testing.assert_allclose((found - expected) / scale, 0, atol=2e-8)
+
+
+@pytest.mark.parametrize("mean", [0.0355, -0.2])
+def test_a_density_whose_slope_is_undefined(mean):
+    """A Normal above zero: PyMC's derivative is NaN below zero on one stack, where the density is in order."""
+    y, sd, variance = 0.0025, 0.1, 0.001
+    function = compile_site(site(lambda f: pm.logp(pm.Truncated.dist(pm.Normal.dist(f, sd), lower=0.0), y)))
+    found = np.array(function.moments(0.0, mean, variance))
+    f = mean + np.sqrt(variance) * np.linspace(-9, 9, 40001)
+    weight = np.exp(-(((y - f) / sd) ** 2) / 2 - log_ndtr(f / sd) - (f - mean) ** 2 / (2 * variance))
+    weight /= weight.sum()
+    centre = weight @ f
+    spread = weight @ (f - centre) ** 2
+    expected = [centre, spread, (centre - mean) / variance, 1 / spread - 1 / variance]
+    np.testing.assert_allclose(found[1:], expected, rtol=1e-6)
 
 
 def test_a_density_without_digits_is_not_halved_for_ever(monkeypatch):

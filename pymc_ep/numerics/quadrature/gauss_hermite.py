@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_ep.numerics.quadrature.gauss_legendre import LogDensity, Panels, TiltedNodes
+from pymc_ep.numerics.quadrature.gauss_legendre import LogDensity, Panels, TiltedNodes, jumps
 from pymc_ep.numerics.quadrature.peak_search import (
     Peak,
     Survey,
@@ -169,7 +169,9 @@ def _weighed(
     log_z = top + np.log(total * ratio) - away**2 / (2 * spread)
     site = np.arange(len(mean))
     panels = Panels(offset[0], offset[-1] - offset[0], site, site)
-    return TiltedNodes(panels, centre, offset, weights, power * slope, log_z, mean, variance), smooth
+    rule = TiltedNodes(panels, centre, offset, weights, power * slope, log_z, mean, variance)
+    # Derivatives of a density may be undefined where it is not, as those of PyMC's truncated Normal are.
+    return rule, smooth & ~jumps(rule)
 
 
 def _subset(rule: TiltedNodes, sites: np.ndarray) -> TiltedNodes:

@@ -30,6 +30,7 @@ __all__ = [
     "Panels",
     "TiltedNodes",
     "cumulants_from_nodes",
+    "jumps",
     "legendre",
     "moments_from_nodes",
     "panel_values",
@@ -38,6 +39,10 @@ __all__ = [
     "tilted_nodes",
     "weighed",
 ]
+
+_DISAGREEMENT = 1e-6
+"""Difference between two forms of d log Z / d mean, times the cavity standard deviation, that counts as a jump of t: a
+smaller limit takes quadrature error for a jump, a larger one misses small jumps."""
 
 REACH = 1.0
 """Cavity standard deviations by which the cavity mean of a rule may move: the mass that it then misses is below
@@ -230,6 +235,14 @@ def reweighted(rule: TiltedNodes, step: Array) -> TiltedNodes:
     total = panels.total(weight)
     log_z = rule.log_z + top + xp.log(total) + step * (rule.centre - mean - step / 2) / variance
     return rule._replace(weight=weight / total[panels.site], log_z=log_z, mean=mean + step)
+
+
+def jumps(rule: TiltedNodes) -> np.ndarray:
+    """Whether t jumps or g is not its slope, (n,): E[g] then differs from d log Z / d mean, (E f - mean) / variance."""
+    deviation = np.sqrt(rule.variance)
+    mean = rule.centre + rule.panels.total(rule.weight * rule.offset)
+    gradient = rule.panels.total(rule.weight * rule.slope) * deviation
+    return np.abs(gradient - (mean - rule.mean) / deviation) > _DISAGREEMENT * np.maximum(1, np.abs(gradient))
 
 
 def moments_from_nodes(rule: TiltedNodes, *, log_concave: bool = True) -> tuple[Any, Any, Any, Any, Any]:

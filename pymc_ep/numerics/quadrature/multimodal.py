@@ -17,6 +17,7 @@ from pymc_ep.numerics.quadrature.gauss_legendre import (
     LogDensity,
     Panels,
     TiltedNodes,
+    jumps,
     legendre,
     panel_values,
     panels_between,
@@ -51,10 +52,6 @@ _BREAK_RATIO = 8.0
 _DROP = 60.0
 """Drop below the highest point of the grid, in nats, at which the interval of integration may end: exp(-60) is
 9e-27."""
-_DISAGREEMENT = 1e-6
-"""Difference between two forms of d log Z / d mean, times the cavity standard deviation, that counts as a jump of t: a
-smaller limit takes quadrature error for a jump, a larger one misses small jumps."""
-
 _TAIL_COEFFICIENTS = 4
 """Last Legendre coefficients of a panel that are tested: one or two alone may vanish by symmetry."""
 _TOLERANCE = 1e-9
@@ -118,7 +115,7 @@ def scanned_nodes(
             if not rough.any():
                 break
             panels, values = _halved(panels, values, rough, evaluate)
-        jump = _jumps(rule)
+        jump = jumps(rule)
     return rule._replace(jump=jump if jump.any() else None)
 
 
@@ -245,14 +242,6 @@ def _unresolved(rule: TiltedNodes) -> np.ndarray:
     # A panel as narrow as the rounding of its ends cannot be halved.
     room = rule.panels.width > 1e-13 * np.maximum(np.abs(rule.panels.left), np.abs(rule.centre)[site])
     return (tail > _TOLERANCE) & room
-
-
-def _jumps(rule: TiltedNodes) -> np.ndarray:
-    """Whether t jumps, (n,): E[g] then differs from d log Z / d mean, which also follows from the tilted mean."""
-    deviation = np.sqrt(rule.variance)
-    mean = rule.centre + rule.panels.total(rule.weight * rule.offset)
-    gradient = rule.panels.total(rule.weight * rule.slope) * deviation
-    return np.abs(gradient - (mean - rule.mean) / deviation) > _DISAGREEMENT * np.maximum(1, np.abs(gradient))
 
 
 def _last_coefficients(nodes: int) -> np.ndarray:
