@@ -9,6 +9,7 @@ from scipy.special import log_expit
 import pymc_ep as pmep
 from pymc_ep.graphs.hyperparameters import coordinates_of
 from pymc_ep.hyper.integration import integrate
+from pymc_ep.hyper.integration.explore import Explorer
 from pymc_ep.hyper.integration.interpolated_sites import InterpolatedSites
 from pymc_ep.numerics.interpolation.heavy_tails import HeavyTails
 
@@ -81,10 +82,27 @@ def test_fits_reach_as_far_as_draws():
 
 
 def test_draws_beyond_all_fits_are_announced(monkeypatch):
-    monkeypatch.setattr(integrate, "_GUESSES", 1)
-    with pytest.warns(pmep.ConvergenceWarning, match=r"[\d.]+% of the draws are beyond all .* lighter tails"):
+    monkeypatch.setattr(integrate, "_GUESSES", 0)
+    with pytest.warns(pmep.ConvergenceWarning, match=r"[\d.]+% of the posterior is beyond all .* lighter tails"):
         found = pmep.fit(model=scaled(), **QUIET)
     assert not found["fit"]["converged"]
+
+
+def test_mass_where_fits_fail_is_announced(monkeypatch):
+    fit_at = Explorer.__call__
+
+    def failing(self, theta):
+        if theta[0] < np.log(6.0):
+            return fit_at(self, theta)
+        self.failed.append(theta)
+        return None
+
+    monkeypatch.setattr(Explorer, "__call__", failing)
+    with pm.Model() as model:
+        f = pm.Normal("f", 0, pm.HalfCauchy("tau", 1), shape=3)
+        pm.Normal("y", f, 1, observed=[-2.0, 0.5, 3.0])
+    with pytest.warns(pmep.ConvergenceWarning, match=r"[\d.]+% of the posterior is beyond all of these, in tau"):
+        pmep.fit(model=model, **QUIET)
 
 
 def test_location_and_scale_may_be_vectors_and_depend_on_variables():

@@ -45,6 +45,13 @@ class Cloud(NamedTuple):
         """Relative effective sample size of the weights."""
         return float(1.0 / (len(self.weights) * (self.weights**2).sum()))
 
+    def within(self, region: np.ndarray) -> "Cloud":
+        """Return the points with weights in a region alone, where it is true, (m,)."""
+        share = self.weights[region].sum()
+        with np.errstate(divide="ignore", invalid="ignore"):
+            weights = np.where(region, self.weights, 0.0) / share
+            return Cloud(self.z, weights, float(self.log_integral + np.log(share)))
+
 
 def weighted(log_density: LogDensity, draws: np.ndarray) -> Cloud:
     """Return points of a Sobol sequence with importance weights, from the moments of draws, (m, p).

@@ -74,6 +74,8 @@ points where it guesses, and rounds of fits that reduce it."""
 _MOST_BEYOND, _FORESEEN = 2.5e-3, 0.1
 """Largest mass beyond all fits on either side of a hyperparameter, a quarter of that beyond its quantile of 99%, unless
 the emulator foresaw fits there to within so many nats."""
+_MOST_UNTOLD = 5e-3
+"""Largest mass, by the emulator, where fits fail, or end before they have told of it."""
 _IMPORTANCE, _LEAST_EFFECTIVE = 4, 0.1
 """Most dimensions in which importance sampling replaces the chains, and its least relative effective sample size."""
 
@@ -133,7 +135,7 @@ class _Integration:
         predictors = len(mode.at.problem.mean)
         self.corrects = not why_no_correction(self.form, explorer.evidence.engine.power, predictors)
         explorer.correct = self.corrects and predictors <= _MOST_CORRECTED
-        self.untold: tuple[float, int] | None = None
+        self.unknown, self.untold = (0.0, 0), (0.0, 0)
         self.checks = _CHECKS[0] + _CHECKS[1] * min(self.p, _CHECKS[2])
 
     def run(self) -> Integral:
@@ -336,7 +338,7 @@ class _Integration:
         Such is a tail beyond all fits, of which an emulator of a small scale or a long range is too certain. Chains do
         not reach it, but moments and quantiles may depend on it.
         """
-        cloud, self.untold = self._cloud(walkers), None
+        cloud, self.untold = self._cloud(walkers), (0.0, 0)
         limit = min(_WORST, _GUESSED * self.emulator.prior_sd)
         for _ in range(_GUESSES):
             guessed = np.flatnonzero(self.emulator.sd(cloud.z) > limit)
@@ -354,38 +356,62 @@ class _Integration:
             if not guesses and np.all(np.abs(errors) < _FORESEEN):
                 return cloud
         # The fits are used up.
-        self.untold = max(((float(cloud.weights[where].sum()), k) for k, where in self._tails(cloud)), default=None)
+        masses = [(float(cloud.weights[where].sum()), k) for k, where in self._tails(cloud)]
+        self.untold = max(masses, default=self.untold)
         return cloud
 
     def _tails(self, cloud: Cloud) -> list[tuple[int, np.ndarray]]:
         return tails(self.frame.theta(cloud.z), cloud.weights, self._design_points(), _MOST_BEYOND)
 
+    def _near_failed(self, z: np.ndarray) -> np.ndarray:
+        """Whether rows of z, (m, p), are nearer to a fit that failed than to all others."""
+        if not self.explorer.failed:
+            return np.zeros(len(z), dtype=bool)
+        failed = self.frame.z(np.array(self.explorer.failed))
+        return cdist(z, failed).min(axis=1) < cdist(z, self.places).min(axis=1)
+
     def _cloud(self, walkers: Walkers) -> Cloud:
-        """Return points that represent emulator times prior, restricted to where log Z is known."""
+        """Return points that represent emulator times prior, restricted to where log Z is known.
+
+        In few dimensions `unknown` becomes the mass nearest to fits that failed, and the hyperparameter that tells it
+        from the rest.
+        """
+        known = np.zeros(0, dtype=bool)
 
         def log_density(z: np.ndarray) -> np.ndarray:
+            nonlocal known
             value = self._target(z)[0]
-            return np.where(self._known_where(z, value), value, -np.inf)
+            known = self._known_where(z, value)
+            return np.minimum(value, max(point.value for point in self.explorer.points) + _KNOWN)
+
+        def restricted(z: np.ndarray) -> np.ndarray:
+            value = log_density(z)
+            return np.where(known, value, -np.inf)
 
         moved = walkers.move(self._target, self._known, _MOVES)
         if self.p <= _IMPORTANCE:
             # Positions of a few moves tell the moments of the proposal.
-            cloud = weighted(log_density, np.concatenate(moved))
+            whole = weighted(log_density, np.concatenate(moved))
+            cloud = whole.within(known)
             if cloud.effective > _LEAST_EFFECTIVE:
+                theta = self.frame.theta(whole.z) / np.sqrt((self.frame.axes**2).sum(axis=0))
+                moved_by = np.abs(whole.weights @ theta - cloud.weights @ theta)
+                self.unknown = float(whole.weights[~known & self._near_failed(whole.z)].sum()), int(moved_by.argmax())
                 return cloud
         moves = (walkers.move(self._target, self._known, 2)[-1] for _ in range(_CANDIDATES // _WALKERS))
-        return bridged(log_density, np.concatenate(list(moves)), self.rng)
+        return bridged(restricted, np.concatenate(list(moves)), self.rng)
 
     def _with_sentence(self, found: Integral, walkers: Walkers) -> Integral:
         """Set convergence and sentence: the number of fits, or the hyperparameter that the emulator does not reach."""
-        if not self.untold and found.effective > _EFFECTIVE and self.refused_share < _MOST_REFUSED:
+        mass, k = max(self.untold, self.unknown)
+        beyond = mass > _MOST_UNTOLD
+        if not beyond and found.effective > _EFFECTIVE and self.refused_share < _MOST_REFUSED:
             why = correction_warning(found.corrected, self.explorer.evidence)
             found, images = mirrored(found, self.explorer, self.frame, self.rng)
             remarks = [f"hyperparameters integrated over by {found.evaluations} fits", images, why]
             return found._replace(converged=not why, sentence="; ".join(filter(None, remarks)))
-        if self.untold:
-            mass, k = self.untold
-            why, cure = f"{mass:.1%} of the draws are beyond all of these, in", "of lighter tails"
+        if beyond:
+            why, cure = f"{mass:.1%} of the posterior is beyond all of these, in", "of lighter tails"
         else:
             least = least_known(self.emulator, walkers.positions, 1)[0]
             k = int(np.abs(least @ self.frame.axes / self.frame.theta(walkers.positions).std(axis=0)).argmax())
