@@ -28,8 +28,8 @@ class Likelihood:
         Of predictor, scale s, trials and observations: write the observed variable ``y``.
     logp : callable
         Of observations (n,), predictors (..., n), s and trials: log density, written without the package or PyMC.
-    kind : {"real", "count", "binary", "trials", "positive", "share", "category"}
-        What observations are.
+    kind : {"real", "above", "within", "count", "count above", "binary", "trials", "positive", "share", "category"}
+        What observations are; those above are positive reals and counts, and reals within [-s, s] may be censored.
     link : callable
         Mean of an observation, of the predictor; the identity where it is None.
     smooth : bool

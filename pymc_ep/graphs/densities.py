@@ -163,9 +163,7 @@ def _negative_binomial(node: Apply, y: Any) -> TensorVariable:
     n, p = parameters_of(node.default_output())
     inside = pt.ge(y, 0)
     count = pt.switch(inside, y, 0).astype("float64")
-    log_q = pt.switch(pt.gt(count, 0), pt.log(1.0 - p), 0.0)
-    found = log_rising(n, count) - pt.gammaln(count + 1.0) + count * log_q + n * log_of(p)
-    return pt.switch(inside, found, -np.inf)
+    return pt.switch(inside, _negative_binomial_weight(count, n, p) + n * log_of(p), -np.inf)
 
 
 def _beta_binomial(node: Apply, y: Any) -> TensorVariable:

@@ -146,9 +146,6 @@ def test_group_means_where_the_overdispersion_goes_beyond_all_fits():
 
     A twentieth of the mass lies below the alphas that the fits have: their sites must not be half extrapolated.
     """
-    counts = np.array(
-        [[11, 9, 15, 22, 15, 16, 13, 10, 26, 26, 24, 13], [10, 7, 20, 14, 14, 12, 10, 23, 17, 20, 14, 13]]
-    )
     many, few = [11, 9, 15, 22, 15, 16, 13, 10, 26, 26, 24, 13], [10, 7, 20, 14, 14, 12, 10, 23, 17, 20, 14, 13]
     counts = np.array([many, few])
     with pm.Model() as model:

@@ -7,8 +7,6 @@ import numpy as np
 import scipy.linalg
 from scipy.special import gammaincinv, gammaln, logsumexp, ndtri
 
-from pymc_ep.hyper.integration.explore import DesignPoint
-
 __all__ = ["Cloud", "bridged", "outermost", "tails", "weighted"]
 
 _LOG2_POINTS = 14
@@ -104,19 +102,17 @@ def bridged(log_density: LogDensity, draws: np.ndarray, rng: np.random.Generator
     return Cloud(draws, np.full(len(draws), 1.0 / len(draws)), log_r)
 
 
-def tails(
-    theta: np.ndarray, weights: np.ndarray, fits: list[DesignPoint], least: float
-) -> list[tuple[int, np.ndarray]]:
-    """Return tails of weighted points, (m, p), beyond all fits in a hyperparameter.
+def tails(points: np.ndarray, weights: np.ndarray, known: np.ndarray, least: float) -> list[tuple[int, np.ndarray]]:
+    """Return tails of weighted points, (m, p), beyond all known ones, (n, p), in a column.
 
     Returns
     -------
     list of tuple
-        The hyperparameter, and places of its points, outwards, of each tail whose mass is above `least`.
+        The column, and places of its points, outwards, of each tail whose mass is above `least`.
     """
-    found, known = [], np.array([point.theta for point in fits])
-    for k, (own, near) in enumerate(zip(theta.T, known.T)):
-        for outwards in (own - near.max(), near.min() - own):
+    found = []
+    for k, (column, near) in enumerate(zip(points.T, known.T)):
+        for outwards in (column - near.max(), near.min() - column):
             where = np.flatnonzero(outwards > 0.0)
             if weights[where].sum() > least:
                 found.append((k, where[np.argsort(outwards[where])]))

@@ -208,7 +208,8 @@ class _Integration:
         self.emulator = Emulator(self.places, np.array([point.log_z for point in points]), gradients, self.kernel)
         self.kernel = self.emulator.kernel
         left_out = [point.theta for point in self.explorer.points if point.value < min(kept.value for kept in points)]
-        self.unused = self.frame.z(np.array([*self.explorer.failed, *left_out]).reshape(-1, self.p))
+        self.failed, low = (self.frame.z(np.reshape(some, (-1, self.p))) for some in (self.explorer.failed, left_out))
+        self.unused = np.concatenate([self.failed, low])
 
     def _target(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return emulated log Z plus log prior, and gradients, at rows of z."""
@@ -226,12 +227,19 @@ class _Integration:
 
     def _known_where(self, z: np.ndarray, value: np.ndarray) -> np.ndarray:
         """`_known`, given the emulated log density, (m,)."""
-        # A density above that of the mode is an error of the emulator.
-        highest = max(point.value for point in self.explorer.points) + _KNOWN
-        known = (self.emulator.sd(z) < _KNOWN) & (value < highest)
-        if len(self.unused) and known.any():
-            known &= cdist(z, self.unused).min(axis=1) > cdist(z, self.places).min(axis=1)
-        return known
+        known = (self.emulator.sd(z) < _KNOWN) & (value < self._highest)
+        return known & ~self._nearer_to(self.unused, z) if known.any() else known
+
+    @property
+    def _highest(self) -> float:
+        """Largest density that is believed: one far above that of the mode is an error of the emulator."""
+        return max(point.value for point in self.explorer.points) + _KNOWN
+
+    def _nearer_to(self, others: np.ndarray, z: np.ndarray) -> np.ndarray:
+        """Whether rows of z, (m, p), are nearer to some of the others, (k, p), than to the emulator's fits."""
+        if not len(others):
+            return np.zeros(len(z), dtype=bool)
+        return cdist(z, others).min(axis=1) <= cdist(z, self.places).min(axis=1)
 
     def _chain_starts(self) -> np.ndarray:
         """Return starting positions of the chains, (walkers, p): fits, drawn by their density."""
@@ -342,14 +350,13 @@ class _Integration:
         limit = min(_WORST, _GUESSED * self.emulator.prior_sd)
         for _ in range(_GUESSES):
             guessed = np.flatnonzero(self.emulator.sd(cloud.z) > limit)
-            mass, beyond = cloud.weights[guessed], self._tails(cloud)
-            guesses = mass.sum() > _MOST_GUESSED
-            if not guesses and not beyond:
-                return cloud
-            if guesses:
+            mass = cloud.weights[guessed]
+            if guesses := mass.sum() > _MOST_GUESSED:
                 chosen = guessed[self.rng.choice(len(guessed), 2 + self.p, p=mass / mass.sum())]
-            else:
+            elif beyond := self._tails(cloud):
                 chosen = np.concatenate([outermost(where, cloud.weights) for _, where in beyond])
+            else:
+                return cloud
             errors = self._errors(cloud.z[np.unique(chosen)])
             self._emulate()
             cloud = self._cloud(walkers)
@@ -361,14 +368,8 @@ class _Integration:
         return cloud
 
     def _tails(self, cloud: Cloud) -> list[tuple[int, np.ndarray]]:
-        return tails(self.frame.theta(cloud.z), cloud.weights, self._design_points(), _MOST_BEYOND)
-
-    def _near_failed(self, z: np.ndarray) -> np.ndarray:
-        """Whether rows of z, (m, p), are nearer to a fit that failed than to all others."""
-        if not self.explorer.failed:
-            return np.zeros(len(z), dtype=bool)
-        failed = self.frame.z(np.array(self.explorer.failed))
-        return cdist(z, failed).min(axis=1) < cdist(z, self.places).min(axis=1)
+        fits = np.array([point.theta for point in self._design_points()])
+        return tails(self.frame.theta(cloud.z), cloud.weights, fits, _MOST_BEYOND)
 
     def _cloud(self, walkers: Walkers) -> Cloud:
         """Return points that represent emulator times prior, restricted to where log Z is known.
@@ -382,7 +383,7 @@ class _Integration:
             nonlocal known
             value = self._target(z)[0]
             known = self._known_where(z, value)
-            return np.minimum(value, max(point.value for point in self.explorer.points) + _KNOWN)
+            return np.minimum(value, self._highest)
 
         def restricted(z: np.ndarray) -> np.ndarray:
             value = log_density(z)
@@ -396,7 +397,10 @@ class _Integration:
             if cloud.effective > _LEAST_EFFECTIVE:
                 theta = self.frame.theta(whole.z) / np.sqrt((self.frame.axes**2).sum(axis=0))
                 moved_by = np.abs(whole.weights @ theta - cloud.weights @ theta)
-                self.unknown = float(whole.weights[~known & self._near_failed(whole.z)].sum()), int(moved_by.argmax())
+                self.unknown = (
+                    float(whole.weights[~known & self._nearer_to(self.failed, whole.z)].sum()),
+                    int(moved_by.argmax()),
+                )
                 return cloud
         moves = (walkers.move(self._target, self._known, 2)[-1] for _ in range(_CANDIDATES // _WALKERS))
         return bridged(restricted, np.concatenate(list(moves)), self.rng)
@@ -415,12 +419,10 @@ class _Integration:
         else:
             least = least_known(self.emulator, walkers.positions, 1)[0]
             k = int(np.abs(least @ self.frame.axes / self.frame.theta(walkers.positions).std(axis=0)).argmax())
-            why, cure = (
-                (
-                    f"weights of their draws have a relative effective sample size of {found.effective:.2f}, and "
-                    f"{self.refused_share:.0%} of moves lead to where the evidence is unknown, mostly in"
-                ),
-                "that keeps it from there",
+            cure = "that keeps it from there"
+            why = (
+                f"weights of their draws have a relative effective sample size of {found.effective:.2f}, and "
+                f"{self.refused_share:.0%} of moves lead to where the evidence is unknown, mostly in"
             )
         name = hyper_names_of(self.explorer.evidence, np.arange(self.p) == k)[0]
         sentence = (
