@@ -11,7 +11,7 @@ from scipy import special
 
 import pymc_ep as pmep
 
-__all__ = ["CUTS", "LIKELIHOODS", "OPEN", "Likelihood"]
+__all__ = ["CUTS", "LIKELIHOODS", "Likelihood"]
 
 CUTS = np.array([-1.0, 0.5, 2.0])
 """Cutpoints of the ordered likelihoods."""
@@ -292,6 +292,3 @@ LIKELIHOODS = {
         lambda f: np.searchsorted(CUTS, f),
     ),
 }
-OPEN = ("truncated_normal",)
-"""Likelihoods that are drawn by name alone: PyMC's truncated Normal has no slope far below its bound, where means are
-2e-3 standard deviations off."""

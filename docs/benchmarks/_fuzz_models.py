@@ -16,7 +16,7 @@ import pytensor.tensor as pt
 from hypothesis import strategies as st
 from scipy import stats
 
-from docs.benchmarks._fuzz_likelihoods import LIKELIHOODS, OPEN
+from docs.benchmarks._fuzz_likelihoods import LIKELIHOODS
 
 __all__ = ["BLOCKS", "Case", "Numbers", "cases", "model_of", "numbers_of"]
 
@@ -198,7 +198,7 @@ def cases(
     learned: bool = False,
 ) -> Case:
     """Return a strategy of cases, of all or of some likelihoods and blocks, with at most so many observations."""
-    likelihood = draw(st.sampled_from(likelihoods or tuple(name for name in LIKELIHOODS if name not in OPEN)))
+    likelihood = draw(st.sampled_from(likelihoods or tuple(LIKELIHOODS)))
     block = draw(st.sampled_from(blocks or tuple(BLOCKS)))
     long = likelihood == "normal" and block in ("Gaussian process", "random walk")
     sizes = [n for n in (1, 2, 3, 8, *([30] if long else [])) if BLOCKS[block].least <= n <= (30 if long else most)]

@@ -21,7 +21,7 @@ from pytensor.tensor.basic import Alloc
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["log_of", "with_complements"]
+__all__ = ["log_of", "log_of_complement", "with_complements"]
 
 
 def with_complements(graph: TensorVariable) -> TensorVariable:
@@ -46,6 +46,19 @@ def log_of(p: TensorVariable) -> TensorVariable:
         return -pt.softplus(-node.inputs[0])
     rest = _rest_of_share(node)
     return pt.log(p) if rest is None else -pt.log1p(rest / node.inputs[0])
+
+
+def log_of_complement(p: TensorVariable) -> TensorVariable:
+    """Return the graph of log(1 - p), which has a slope where p of a known form is one but for rounding."""
+    node = p.owner
+    if (place := _broadcast_input(node)) is not None:
+        return _broadcast_of(node, place, log_of_complement(node.inputs[place]))
+    if _is_elementwise(node, Sigmoid):
+        return -pt.softplus(node.inputs[0])
+    rest, small = _complement(p), pt.lt(p, 0.5)
+    if rest is None:
+        return pt.log1p(-p)
+    return pt.switch(small, pt.log1p(-pt.switch(small, p, 0.0)), pt.log(pt.switch(small, 1.0, rest)))
 
 
 def _complement(p: Variable) -> Variable | None:

@@ -7,7 +7,11 @@ other densities of this file differ in the same way:
 
 - log Gamma(x + k) - log Gamma(x), of a beta-binomial and of Student's t, cancels for large x;
 - q**a - q**b, of a discrete Weibull, does for q near one;
+- log(1 - P(Y < k)), of a censored count, does where the count is nearly certain;
 - 1 - p does for every probability near one, see `complements`.
+
+Some of PyMC's have all digits and no slope: a truncated Normal far from its bounds, as 0 times infinity, and a beta of
+shape one exactly, where a term is left out.
 """
 
 from collections.abc import Callable
@@ -15,20 +19,28 @@ from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
-from pymc.distributions.continuous import HalfStudentT
+from pymc.distributions.censored import CensoredRV
+from pymc.distributions.continuous import HalfStudentT, TruncatedNormalRV
 from pymc.distributions.discrete import DiscreteWeibull
 from pymc.distributions.mixture import MixtureRV, _HurdleRV
 from pymc.distributions.truncated import TruncatedRV
+from pymc.logprob.abstract import _logprob
 from pymc.logprob.basic import logp as pymc_logp
 from pytensor.graph.basic import Apply
 from pytensor.tensor.basic import get_underlying_scalar_constant_value
 from pytensor.tensor.exceptions import NotScalarConstantError
-from pytensor.tensor.random.basic import BetaBinomialRV, BinomialRV, NegBinomialRV, PoissonRV, StudentTRV
+from pytensor.tensor.random.basic import (
+    BetaBinomialRV,
+    BetaRV,
+    NegBinomialRV,
+    StudentTRV,
+)
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.graphs.complements import log_of, with_complements
 from pymc_ep.graphs.queries import stacked_column
-from pymc_ep.graphs.random_nodes import parameters_of
+from pymc_ep.graphs.random_nodes import parameters_of, without_size
+from pymc_ep.graphs.tails import COUNTS, discrete_weibull_logp, log_survival, negative_binomial_weight
 from pymc_ep.sites.likelihoods.log_gamma import log_rising
 from pymc_ep.sites.likelihoods.student_t import logp as student_t_logp
 
@@ -50,27 +62,31 @@ def _log_density(rv: TensorVariable, y: Any) -> TensorVariable:
     return pymc_logp(rv, y, warn_rvs=False) if found is None else found
 
 
-def _truncated(node: Apply, y: Any) -> TensorVariable | None:
-    """Density of counts with lower <= y <= upper; None for others, and for a range that is wide or no constant."""
-    *inputs, lower, upper = node.inputs
+def _truncated(node: Apply, y: Any) -> TensorVariable:
+    """Density of counts with lower <= y <= upper, or of others above `lower`.
+
+    PyMC's for others with an upper bound, and for counts of a range that is wide or no constant.
+    """
+    *inputs, lower, upper = without_size(node, node.inputs)
     base = node.op.base_rv_op.make_node(*inputs).default_output()
-    tail = _TAILS.get(type(base.owner.op))
-    if tail is None:
-        return None
-    log_zero, share_from, log_weight = tail
-    parameters = parameters_of(base)
     first, last = _constant(lower), _constant(upper)
-    if last == np.inf and first == 1:
-        log_norm = pt.log1mexp(log_zero(*parameters))
+    counts_of, parameters = COUNTS.get(type(base.owner.op)), parameters_of(base)
+    if counts_of is None:
+        log_norm = log_survival(base, lower) if last == np.inf else None
+        if log_norm is None:
+            return _logprob(node.op, (y,), *inputs, lower, upper)
+    elif last == np.inf and first == 1:
+        log_norm = pt.log1mexp(counts_of.log_to(pt.zeros_like(y), *parameters))
     elif last == np.inf:
-        log_norm = pt.log(share_from(pt.ceil(lower), *parameters))
+        log_norm = counts_of.log_from(pt.ceil(lower), *parameters)
     elif first is None or last is None or last - max(first, 0) >= _MOST_COUNTS:
-        return None
+        return _logprob(node.op, (y,), *inputs, lower, upper)
     else:
         counts = np.arange(max(np.ceil(first), 0.0), np.floor(last) + 1.0)
         outside = pt.lt(y, counts[0]) | pt.gt(y, last)
-        log_norm = pt.logsumexp(log_weight(counts, *(pt.expand_dims(p, -1) for p in parameters)), axis=-1)
-        return pt.switch(outside, -np.inf, log_weight(pt.switch(outside, counts[0], y), *parameters) - log_norm)
+        log_norm = pt.logsumexp(counts_of.log_weight(counts, *(pt.expand_dims(p, -1) for p in parameters)), axis=-1)
+        log_weight = counts_of.log_weight(pt.switch(outside, counts[0], y), *parameters)
+        return pt.switch(outside, -np.inf, log_weight - log_norm)
     return pt.switch(pt.lt(y, lower), -np.inf, _log_density(base, y) - log_norm)
 
 
@@ -81,54 +97,53 @@ def _constant(bound: Any) -> float | None:
         return None
 
 
-def _times(count: Any, log_p: Any) -> Any:
-    """Return count log p; zero where the count is, for p = 0 too."""
-    some = pt.gt(count, 0)
-    return pt.switch(some, count * pt.switch(some, log_p, 0.0), 0.0)
+def _censored(node: Apply, y: Any) -> TensorVariable:
+    """Density of observations of which those up to `lower`, and those from `upper` on, are known as such."""
+    base, lower, upper = node.inputs
+    counts_of, parameters = COUNTS.get(type(base.owner.op)), parameters_of(base)
+    # All branches are differentiated: where a bound is not reached, the tail of another value has a slope.
+    above, below = pt.eq(y, upper), pt.eq(y, lower)
+    if counts_of is None:
+        log_tail = log_survival(base, pt.switch(above, y, 1.0))
+        found = pymc_logp(node.default_output(), y, warn_rvs=False)
+        return found if log_tail is None else pt.switch(above, log_tail, found)
+    found = pt.switch(pt.lt(y, lower) | pt.gt(y, upper), -np.inf, _log_density(base, y))
+    found = pt.switch(above, counts_of.log_from(pt.switch(above, y, 1), *parameters), found)
+    return pt.switch(below, counts_of.log_to(pt.switch(below, y, 0), *parameters), found)
 
 
-def _poisson_weight(k: Any, mu: Any) -> Any:
-    return _times(k, pt.log(mu)) - pt.gammaln(k + 1.0)
+_INFINITE = 40.0
+"""Standard deviations from the mean, or the other bound, at which an infinite bound is placed: exp(-40**2 / 2) is zero
+in double precision."""
 
 
-def _negative_binomial_weight(k: Any, n: Any, p: Any) -> Any:
-    return log_rising(n, k) - pt.gammaln(k + 1.0) + _times(k, pt.log(1.0 - p))
+def _truncated_normal(node: Apply, y: Any) -> TensorVariable:
+    """Density of a normal on lower <= y <= upper, either of which may be infinite.
 
+    The interval is turned so that more of it lies above the mean, at 0: it then reaches from a to b > |a|, in standard
+    deviations, and y is at x. With h(k) = phi(k) / Phi(-k) = sqrt(2 / pi) / erfcx(k / sqrt 2), and d the log of
+    Phi(-b) / Phi(-a), the density times sigma is
 
-def _binomial_weight(k: Any, n: Any, p: Any) -> Any:
-    rest = pt.maximum(n - k, 0.0)
-    found = _times(k, log_of(p)) + _times(rest, pt.log1p(-p)) - pt.gammaln(k + 1.0) - pt.gammaln(rest + 1.0)
-    return pt.switch(pt.gt(k, n), -np.inf, found)
-
-
-def _discrete_weibull_logp(k: Any, q: Any, beta: Any) -> Any:
-    """Return the log of ``q**(k**beta) - q**((k + 1)**beta)``, where the first power is factored out."""
-    some = pt.gt(k, 0)
-    count = pt.switch(some, k, 1).astype("float64")
-    log_q, power = pt.log(q), count**beta
-    step = pt.switch(some, power * pt.expm1(beta * pt.log1p(1.0 / count)), 1.0)
-    return pt.switch(some, power * log_q, 0.0) + pt.log1mexp(step * log_q)
-
-
-_TAILS: dict[type, tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]] = {
-    PoissonRV: (lambda mu: -mu, lambda k, mu: pt.gammainc(k, mu), _poisson_weight),
-    NegBinomialRV: (
-        lambda n, p: n * log_of(p),
-        lambda k, n, p: pt.betainc(k, n, 1.0 - p),
-        _negative_binomial_weight,
-    ),
-    BinomialRV: (
-        lambda n, p: n * pt.log1p(-p),
-        lambda k, n, p: pt.betainc(k, n - k + 1.0, p),
-        _binomial_weight,
-    ),
-    DiscreteWeibull.rv_type: (
-        lambda q, beta: pt.log1p(-q),
-        lambda k, q, beta: q ** (k**beta),
-        _discrete_weibull_logp,
-    ),
-}
-"""log P(Y = 0), P(Y >= k), and log P(Y = k) but for terms without k, by type of Op, as functions of the parameters."""
+        h(a) exp((a - x) (a + x) / 2) / (1 - exp(d))    for a > 0,
+        phi(x) / (Phi(b) - Phi(a))                      otherwise.
+    """
+    mu, sigma, lower, upper = parameters_of(node.default_output())
+    low = pt.switch(pt.eq(lower, -np.inf), pt.minimum(mu, upper) - _INFINITE * sigma, lower)
+    high = pt.switch(pt.eq(upper, np.inf), pt.maximum(mu, lower) + _INFINITE * sigma, upper)
+    turned = pt.lt(low + high, 2.0 * mu)
+    x = (y - mu) / sigma * pt.switch(turned, -1.0, 1.0)
+    a = pt.switch(turned, mu - high, low - mu) / sigma
+    b = pt.switch(turned, mu - low, high - mu) / sigma
+    outside = pt.gt(a, 0.0)
+    # Both branches are differentiated.
+    near = pt.switch(outside, a, 0.0)
+    log_hazard, log_hazard_beyond = (0.5 * np.log(2.0 / np.pi) - pt.log(pt.erfcx(k / np.sqrt(2.0))) for k in (near, b))
+    log_ratio = (near - b) * (near + b) / 2.0 + log_hazard - log_hazard_beyond
+    from_bound = log_hazard + (near - x) * (near + x) / 2.0 - pt.log1mexp(log_ratio)
+    share = (pt.erf(b / np.sqrt(2.0)) - pt.erf(pt.switch(outside, 0.0, a) / np.sqrt(2.0))) / 2.0
+    from_mean = -0.5 * (x**2 + np.log(2.0 * np.pi)) - pt.log(share)
+    found = pt.switch(outside, from_bound, from_mean) - pt.log(sigma)
+    return pt.switch(pt.lt(y, lower) | pt.gt(y, upper), -np.inf, found)
 
 
 def _hurdle(node: Apply, y: Any) -> TensorVariable | None:
@@ -163,7 +178,7 @@ def _negative_binomial(node: Apply, y: Any) -> TensorVariable:
     n, p = parameters_of(node.default_output())
     inside = pt.ge(y, 0)
     count = pt.switch(inside, y, 0).astype("float64")
-    return pt.switch(inside, _negative_binomial_weight(count, n, p) + n * log_of(p), -np.inf)
+    return pt.switch(inside, negative_binomial_weight(count, n, p) + n * log_of(p), -np.inf)
 
 
 def _beta_binomial(node: Apply, y: Any) -> TensorVariable:
@@ -172,6 +187,16 @@ def _beta_binomial(node: Apply, y: Any) -> TensorVariable:
     count = pt.switch(inside, y, 0).astype("float64")
     ways = pt.gammaln(n + 1.0) - pt.gammaln(count + 1.0) - pt.gammaln(n - count + 1.0)
     return pt.switch(inside, ways + log_rising(a, count) + log_rising(b, n - count) - log_rising(a + b, n), -np.inf)
+
+
+def _beta(node: Apply, y: Any) -> TensorVariable:
+    rv = node.default_output()
+    a, b = parameters_of(rv)
+    inside = pt.gt(y, 0) & pt.lt(y, 1)
+    share = pt.switch(inside, y, 0.5)
+    constant = pt.gammaln(a + b) - pt.gammaln(a) - pt.gammaln(b)
+    found = (a - 1.0) * pt.log(share) + (b - 1.0) * pt.log1p(-share) + constant
+    return pt.switch(inside, found, pymc_logp(rv, y, warn_rvs=False))
 
 
 def _student_t(node: Apply, y: Any) -> TensorVariable:
@@ -185,11 +210,14 @@ def _half_student_t(node: Apply, y: Any) -> TensorVariable:
 
 
 def _discrete_weibull(node: Apply, y: Any) -> TensorVariable:
-    return pt.switch(pt.lt(y, 0), -np.inf, _discrete_weibull_logp(y, *parameters_of(node.default_output())))
+    return pt.switch(pt.lt(y, 0), -np.inf, discrete_weibull_logp(y, *parameters_of(node.default_output())))
 
 
 _OWN: dict[type, Callable[[Apply, Any], TensorVariable | None]] = {
     TruncatedRV: _truncated,
+    TruncatedNormalRV: _truncated_normal,
+    CensoredRV: _censored,
+    BetaRV: _beta,
     _HurdleRV: _hurdle,
     MixtureRV: _mixture,
     NegBinomialRV: _negative_binomial,

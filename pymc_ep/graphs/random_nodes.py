@@ -11,7 +11,7 @@ from pytensor.tensor.type import DenseTensorType, TensorType
 from pytensor.tensor.type_other import NoneConst
 from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["distribution_name", "is_random", "parameter_positions", "parameters_of", "with_parameters"]
+__all__ = ["distribution_name", "is_random", "parameter_positions", "parameters_of", "with_parameters", "without_size"]
 
 
 def parameters_of(rv: TensorVariable) -> list[TensorVariable]:
@@ -77,10 +77,13 @@ def with_parameters(node: Apply, parameters: Sequence[Variable]) -> TensorVariab
     if isinstance(op, SymbolicRandomVariable):
         return type(op).rv_op(*parameters)
     inputs = _with_replaced_parameters(node, parameters)
-    size = _size_position(node)
-    assert size is not None, "an Op that holds no graph of its own has a size among its inputs"
-    inputs[size] = NoneConst
-    return op.make_node(*inputs).default_output()
+    return op.make_node(*without_size(node, inputs)).default_output()
+
+
+def without_size(node: Apply, inputs: Sequence[Variable]) -> list[Variable]:
+    """Return inputs of a node for draws of the shape of its parameters; an Op with an inner graph keeps its size."""
+    base, size = getattr(node.op, "base_rv_op", node.op), _size_position(node)
+    return [NoneConst if k == size and isinstance(base, RandomVariable) else v for k, v in enumerate(inputs)]
 
 
 def _with_replaced_parameters(node: Apply, parameters: Sequence[Variable]) -> list[Variable]:

@@ -1,0 +1,130 @@
+"""Log probabilities of counts and of tails, with all their digits and slopes.
+
+P(Y > y) as one less a distribution function is zero where the tail is 1e-17, and its logarithm infinite.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytensor.tensor as pt
+from pymc.distributions.continuous import WeibullBetaRV
+from pymc.distributions.discrete import DiscreteWeibull
+from pymc.logprob.basic import logcdf
+from pytensor.tensor.random.basic import (
+    BinomialRV,
+    CauchyRV,
+    ExponentialRV,
+    GammaRV,
+    GeometricRV,
+    LaplaceRV,
+    LogisticRV,
+    NegBinomialRV,
+    PoissonRV,
+    StudentTRV,
+)
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_ep.graphs.complements import log_of, log_of_complement
+from pymc_ep.graphs.random_nodes import parameters_of
+from pymc_ep.sites.likelihoods.log_gamma import log_rising
+
+__all__ = ["COUNTS", "discrete_weibull_logp", "log_survival", "negative_binomial_weight"]
+
+_LARGEST_EXPONENT = 700.0
+"""Of an exponential that must not overflow."""
+
+
+def log_survival(rv: TensorVariable, y: Any) -> TensorVariable | None:
+    """Return the graph of log P(Y > y) of a continuous distribution; None where PyMC's is taken."""
+    parameters = parameters_of(rv)
+    if isinstance(rv.owner.op, _SYMMETRIC):
+        # The location is the last parameter but one.
+        return logcdf(rv, 2.0 * parameters[-2] - y, warn_rvs=False)
+    own = _LOG_SURVIVAL.get(type(rv.owner.op))
+    return None if own is None else own(y, *parameters)
+
+
+_SYMMETRIC = (CauchyRV, LaplaceRV, StudentTRV)
+_LOG_SURVIVAL: dict[type, Callable[..., Any]] = {
+    ExponentialRV: lambda y, scale: -pt.maximum(y, 0.0) / scale,
+    GammaRV: lambda y, shape, scale: pt.log(pt.gammaincc(shape, pt.maximum(y, 0.0) / scale)),
+    LogisticRV: lambda y, mu, scale: -pt.softplus((y - mu) / scale),
+    WeibullBetaRV: lambda y, shape, scale: -((pt.maximum(y, 0.0) / scale) ** shape),
+}
+
+
+def _times(count: Any, log_p: Any) -> Any:
+    """Return count log p; zero where the count is, for p = 0 too."""
+    some = pt.gt(count, 0)
+    return pt.switch(some, count * pt.switch(some, log_p, 0.0), 0.0)
+
+
+def _poisson_weight(k: Any, mu: Any) -> Any:
+    return _times(k, pt.log(mu)) - pt.gammaln(k + 1.0)
+
+
+def negative_binomial_weight(k: Any, n: Any, p: Any) -> Any:
+    """Return the log of a negative binomial probability, but for the term n log p."""
+    return log_rising(n, k) - pt.gammaln(k + 1.0) + _times(k, log_of_complement(p))
+
+
+def _binomial_weight(k: Any, n: Any, p: Any) -> Any:
+    rest = pt.maximum(n - k, 0.0)
+    found = _times(k, log_of(p)) + _times(rest, log_of_complement(p)) - pt.gammaln(k + 1.0) - pt.gammaln(rest + 1.0)
+    return pt.switch(pt.gt(k, n), -np.inf, found)
+
+
+def discrete_weibull_logp(k: Any, q: Any, beta: Any) -> Any:
+    """Return the log of ``q**(k**beta) - q**((k + 1)**beta)``, where the first power is factored out."""
+    some = pt.gt(k, 0)
+    count = pt.switch(some, k, 1).astype("float64")
+    log_q, power = log_of(q), count**beta
+    # Its exponential must not overflow, or it has no derivative; the second power is zero long before.
+    step = pt.switch(some, power * pt.expm1(pt.minimum(beta * pt.log1p(1.0 / count), _LARGEST_EXPONENT)), 1.0)
+    return pt.switch(some, power * log_q, 0.0) + pt.log1mexp(step * log_q)
+
+
+class Counts(NamedTuple):
+    """Log probabilities of a count as functions of k and the parameters.
+
+    Attributes
+    ----------
+    log_to, log_from : callable
+        log P(Y <= k) and log P(Y >= k).
+    log_weight : callable
+        log P(Y = k), but for terms without k.
+    """
+
+    log_to: Callable[..., Any]
+    log_from: Callable[..., Any]
+    log_weight: Callable[..., Any]
+
+
+COUNTS: dict[type, Counts] = {
+    PoissonRV: Counts(
+        lambda k, mu: pt.switch(pt.eq(k, 0), -mu, pt.log(pt.gammaincc(k + 1.0, mu))),
+        lambda k, mu: pt.log(pt.gammainc(k, mu)),
+        _poisson_weight,
+    ),
+    NegBinomialRV: Counts(
+        lambda k, n, p: pt.switch(pt.eq(k, 0), n * log_of(p), pt.log(pt.betainc(n, k + 1.0, p))),
+        lambda k, n, p: pt.log(pt.betainc(k, n, 1.0 - p)),
+        negative_binomial_weight,
+    ),
+    BinomialRV: Counts(
+        lambda k, n, p: pt.switch(pt.eq(k, 0), n * log_of_complement(p), pt.log(pt.betainc(n - k, k + 1.0, 1.0 - p))),
+        lambda k, n, p: pt.log(pt.betainc(k, n - k + 1.0, p)),
+        _binomial_weight,
+    ),
+    GeometricRV: Counts(
+        lambda k, p: pt.log1mexp(k * log_of_complement(p)),
+        lambda k, p: (k - 1.0) * log_of_complement(p),
+        lambda k, p: (k - 1.0) * log_of_complement(p),
+    ),
+    DiscreteWeibull.rv_type: Counts(
+        lambda k, q, beta: pt.log1mexp((k + 1.0) ** beta * log_of(q)),
+        lambda k, q, beta: k**beta * log_of(q),
+        discrete_weibull_logp,
+    ),
+}
