@@ -1,4 +1,5 @@
-"""EP's own error of posterior variances, announced where observations nearly repeat one another, against quadrature."""
+"""EP's own error of posterior variances, announced where observations nearly repeat or contradict one another, against
+quadrature."""
 
 import warnings
 
@@ -6,6 +7,7 @@ import numpy as np
 import pymc as pm
 import pytest
 import scipy.special
+import scipy.stats
 
 import pymc_ep as pmep
 from pymc_ep.hyper.evidence.cumulants import variance_error
@@ -97,7 +99,7 @@ def test_second_order_of_the_variance_of_correlated_predictors():
         )[:, None]
         * (z**2 - 1)
     )
-    np.testing.assert_allclose(found, expected - mixed, rtol=1e-10, atol=1e-13)
+    np.testing.assert_allclose(found.sum(axis=0), expected - mixed, rtol=1e-10, atol=1e-13)
 
 
 def test_the_announcement_begins_where_a_fifth_is_missing():
@@ -114,3 +116,19 @@ def test_the_announcement_begins_where_a_fifth_is_missing():
         ratio = float(found["posterior_sd"]["f"]) / exact_sd(-np.logaddexp(0, -GRID), 5, wide)
         announced[ratio < 0.8] = ["EP's own error" in str(one.message) for one in caught]
     assert announced == {False: [], True: [True]}
+
+
+@pytest.mark.parametrize(("apart", "announced"), [(1.5, False), (4.0, True)])
+def test_contradicting_observations_are_announced(apart, announced):
+    """Two observations with Student-t errors: EP's standard deviation is 1.14 and 1.49 times the exact one."""
+    with pm.Model():
+        f = pm.Normal("f", 0.0, 2.0)
+        pm.StudentT("y", nu=4, mu=f + 1e-9 * np.arange(2), sigma=0.5, observed=[-apart / 2, apart / 2])
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", pmep.ConvergenceWarning)
+            found = pmep.fit(draws=0, progressbar=False)
+    log_density = sum(scipy.stats.t.logpdf((y - GRID) / 0.5, 4) for y in (-apart / 2, apart / 2))
+    ratio = float(found["posterior_sd"]["f"]) / exact_sd(log_density, 1, 2.0)
+    assert (ratio > 1.25) == announced
+    assert ["EP's own error" in str(one.message) for one in caught] == [True] * announced
+    assert ("too large by about a quarter or more" in found["fit"].attrs["status"]) == announced
