@@ -285,3 +285,17 @@ def test_a_tail_beyond_all_fits_is_not_guessed():
     beyond = weights[grid[:, 0] > 2].sum() / weights.sum()
     draws = pmep.fit(model=model, random_seed=1, progressbar=False)["posterior"]["scale"].to_numpy()
     np.testing.assert_allclose((draws > np.exp(2.0)).mean(), beyond, atol=0.003)
+
+
+def test_without_any_fit_that_converged_nothing_is_integrated():
+    with pm.Model() as model:
+        pm.Poisson(
+            "y",
+            pt.exp(pm.Normal("f", 0.0, pm.HalfNormal("tau", 1.0), shape=3) + pm.Normal("a", 0.0, 3.0)),
+            observed=[0, 1, 7],
+        )
+    with pytest.warns(
+        pmep.ConvergenceWarning, match=r"no fit on the way to the mode .* converged.*held where it ended"
+    ):
+        result = pmep.fit(model=model, hyper="integrate", draws=3, max_iter=1, progressbar=False)
+    assert "hyper_weight" not in group(result, "fit")

@@ -76,6 +76,7 @@ _MOST_BEYOND, _FORESEEN = 2.5e-3, 0.1
 the emulator foresaw fits there to within so many nats."""
 _MOST_UNTOLD = 5e-3
 """Largest mass, by the emulator, where fits fail, or end before they have told of it."""
+_NO_FIT = "no fit on the way to the mode of the hyperparameters converged, and they are held where it ended"
 _IMPORTANCE, _LEAST_EFFECTIVE = 4, 0.1
 """Most dimensions in which importance sampling replaces the chains, and its least relative effective sample size."""
 
@@ -112,7 +113,7 @@ def integrate(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Int
     objective = Objective(evidence, start, gain=_MODE_GAIN, on_fit=explorer.record)
     try:
         endless = search(objective, theta)
-        sentence = why_not_settled(objective, theta, 1.0) if endless else ""
+        sentence = why_not_settled(objective, theta, 1.0) if endless else "" if explorer.points else _NO_FIT
         mode = held_fixed(objective.at, np.array(objective.trace), not sentence, sentence)
         return not_integrated(mode, explorer, sentence) if sentence else _Integration(explorer, mode).run()
     except INTERRUPTS as stop:
