@@ -24,7 +24,7 @@ from pymc_ep.engines.preferences.values import ComparedUsers, Learned
 from pymc_ep.forms.cache import compiled_form
 from pymc_ep.sites.base import get_site
 
-__all__ = ["Films", "bits_of", "curve", "fitted", "loaded", "npca"]
+__all__ = ["FLAT", "PROPER", "Films", "bits_of", "curve", "fitted", "loaded", "npca"]
 
 PSI = 1.0
 """Of the kernel exp(-|x - x'|^2 / psi) of genres x, as in the paper's figure 3.5."""
@@ -34,7 +34,7 @@ FIRST_SCALE = 0.1
 EFFORT = Effort(1e-8, 200)
 FLAT = pm.Flat, pm.HalfFlat, pm.Flat
 """Priors of b, sigma and V."""
-PROPER = partial(pm.Normal, sigma=2.0), partial(pm.HalfNormal, sigma=2.0), partial(pm.Normal, sigma=0.5)
+PROPER = partial(pm.Normal, sigma=2.0), partial(pm.HalfNormal, sigma=2.0), partial(pm.Normal, sigma=1.0)
 """The same, which hold the scale of utilities."""
 
 

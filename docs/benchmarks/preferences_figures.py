@@ -17,7 +17,8 @@ from scipy.stats import binomtest
 
 import pymc_ep as pmep
 from docs.benchmarks._common import PAGES, header, markdown_table, write_page
-from docs.benchmarks.preferences import HELD_OUT, PROTOCOLS, drawn, model_of
+from docs.benchmarks._films import PROPER
+from docs.benchmarks.preferences import PROTOCOLS, drawn, model_of
 from pymc_ep.compat import group
 from pymc_ep.datasets import load_sushi, pairs_from_rankings
 
@@ -35,8 +36,7 @@ ARROWS = {"heaviness": "less oily", "price": "price", "frequency_eaten": "eaten 
 DPI = 110
 HEAD = ["Probability said", "Comparisons", "Mean said", "Share that came true", "95% interval"]
 CALIBRATION = """\
-Sushi-B, GPVU, a tenth held out while b and V are learned: three draws of 5,000 people with ten comparisons each, and
-one more to predict.
+Sushi-B, GPVU, proper priors: three draws of 5,000 people with ten comparisons each, and one more to predict.
 Of each held-out comparison this counts the kind that is said to win with more than 1/2. Intervals are Wilson's.
 """
 PICTURES = f"""\
@@ -59,8 +59,8 @@ person](preferences_map.png)
 def fitted(seed: int) -> tuple[Any, pm.Model, np.ndarray, np.ndarray]:
     """Fit Sushi-B; return the result, the model, features and probabilities of the held-out winners."""
     x, train, held_out = drawn(PROTOCOLS["B"], seed)
-    model = model_of("GPVU", PROTOCOLS["B"], x, train)
-    idata = pmep.fit(model=model, draws=0, progressbar=False, **HELD_OUT)
+    model = model_of("GPVU", PROTOCOLS["B"], x, train, priors=PROPER)
+    idata = pmep.fit(model=model, draws=0, progressbar=False)
     return idata, model, x, np.exp(pmep.log_predictive(idata, model, {"prefers": held_out})["prefers"].to_numpy())
 
 
@@ -142,8 +142,9 @@ def draw_map() -> None:
     number = {name: k for k, name in enumerate(features.index)}
     coords = {"person": rankings.index, "kind": ENGLISH.split("/"), "factor": range(3)}
     with pm.Model(coords=coords):
-        V, b, sigma = pm.Flat("V", dims=("kind", "factor")), pm.Flat("b", dims="kind"), pm.HalfFlat("sigma")
-        f = pmep.PreferenceUtility("f", V=V, b=b, sigma=sigma, dims=("person", "kind"))
+        b, sigma, V = PROPER
+        terms = {"b": b("b", dims="kind"), "sigma": sigma("sigma"), "V": V("V", dims=("kind", "factor"))}
+        f = pmep.PreferenceUtility("f", dims=("person", "kind"), **terms)
         winners, losers = (pairs[which].map(number).to_numpy() for which in ("winner", "loser"))
         pmep.PairwiseProbit("prefers", f, users=pairs["user"].to_numpy(), winners=winners, losers=losers)
         idata = pmep.fit(draws=0, progressbar=False)
