@@ -383,8 +383,6 @@ class _ProgressBar(Report):
 
 
 def warn_unless_converged(method: Method, solution: Solution) -> None:
-    """Warn the caller's caller of a fit that did not converge."""
+    """Warn the caller's caller of a fit that did not converge, or whose error is known to be large."""
     if not solution.converged:
-        warnings.warn(
-            f"The fit by {method.name} did not converge: {solution.status}.", ConvergenceWarning, stacklevel=4
-        )
+        warnings.warn(f"The result of {method.name} may be off: {solution.status}.", ConvergenceWarning, stacklevel=4)

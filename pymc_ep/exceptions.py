@@ -80,7 +80,8 @@ class ClusterError(RuntimeError):
 
 
 class ConvergenceWarning(UserWarning):
-    """An iteration stopped before it met its tolerance; the result says how far it came."""
+    """An iteration stopped before it met its tolerance, or what is left of its own error is large; the status says by
+    how much."""
 
 
 def at_index(index: tuple[int, ...]) -> str:

@@ -88,7 +88,7 @@ def verdict(
 def _convergence(fit: xr.Dataset) -> list[Finding]:
     if bool(fit["converged"]):
         return []
-    return [Finding(_WRONG, f"The fit did not converge: {fit.attrs['status']}.")]
+    return [Finding(_WRONG, f"The result may be off: {fit.attrs['status']}.")]
 
 
 def _hyperparameters(fit: xr.Dataset, hyper: str, names: tuple[str, ...], *, held: bool) -> list[Finding]:

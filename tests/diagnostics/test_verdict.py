@@ -79,7 +79,7 @@ def test_a_fit_that_did_not_converge(poisson):
     with pytest.warns(pmep.ConvergenceWarning):
         lines, _ = lines_of(poisson[0], max_iter=1)
     assert lines[0] == "Not to be trusted."
-    assert lines[1].startswith("- The fit did not converge: stopped after 1 iterations")
+    assert lines[1].startswith("- The result may be off: stopped after 1 iterations")
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_ties_count_by_chance(monkeypatch):
     np.testing.assert_allclose(data.user_mean(TASK.users, scores.recall), (0.25 + 1.0) / 2)
 
 
-@pytest.mark.filterwarnings("ignore:The fit by ml did not converge")
+@pytest.mark.filterwarnings("ignore:The result of ml may be off")
 def test_validation_events_are_those_of_a_fit():
     train = [np.arange(n) % N_ITEMS for n in (3, 20, 21, 60)]
     task = data.validation_of(train, N_ITEMS)

@@ -413,7 +413,7 @@ class _Integration:
         if not beyond and found.effective > _EFFECTIVE and self.refused_share < _MOST_REFUSED:
             why = correction_warning(found.corrected, self.explorer.evidence)
             found, images = mirrored(found, self.explorer, self.frame, self.rng)
-            remarks = [f"hyperparameters integrated over by {found.evaluations} fits", images, why]
+            remarks = [why, f"hyperparameters integrated over by {found.evaluations} fits", images]
             return found._replace(converged=not why, sentence="; ".join(filter(None, remarks)))
         if beyond:
             why, cure = f"{mass:.1%} of the posterior is beyond all of these, in", "of lighter tails"

@@ -61,7 +61,7 @@ def test_items_that_nobody_chooses_twice_are_known():
     assert nats[False] > left + 1.0
 
 
-@pytest.mark.filterwarnings("ignore:The fit by ml did not converge")
+@pytest.mark.filterwarnings("ignore:The result of ml may be off")
 def test_results_are_read_with_the_network_of_their_fit():
     def model_of(**options):
         with pm.Model() as model:

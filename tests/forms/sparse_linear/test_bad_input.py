@@ -368,6 +368,6 @@ def test_maps_without_entries(monkeypatch):
 def test_an_iteration_that_ends_too_early_says_so():
     with pm.Model() as model:
         pmep.RectifiedPoisson("y", blurred(), observed=COUNTS)
-    with pytest.warns(pmep.ConvergenceWarning, match="The fit by ep did not converge: stopped after 1"):
+    with pytest.warns(pmep.ConvergenceWarning, match="The result of ep may be off: stopped after 1"):
         fit = fit_group(pmep.fit(model=model, max_iter=1, **QUIET))
     assert not bool(fit["converged"])

@@ -81,7 +81,7 @@ def solve(call: Call[CompiledLatentGaussian]) -> Solution:
         solution = replace(solution, status=f"{solution.status}; {boundary}")
     if not (warning := error_warning(fit.evidence, fit.found.at)):
         return solution
-    return replace(solution, converged=False, status=f"{solution.status}; {warning}")
+    return replace(solution, converged=False, status=f"{warning}; {solution.status}")
 
 
 def cost(call: Call[CompiledLatentGaussian]) -> Cost:
