@@ -63,3 +63,9 @@ def test_the_same_point_twice_does_no_harm():
     points = np.array([[0.0, 0.1], [0.5, -0.2], [0.5, -0.2], [1.0, 1.0]])
     emulator = Emulator(points, wavy(points), slopes(points))
     np.testing.assert_allclose(emulator.mean(points)[0], wavy(points), atol=1e-4)
+
+
+def test_one_stationary_point_gives_a_constant(recwarn):
+    emulator = Emulator(np.zeros((1, 2)), np.array([-3.0]), np.zeros((1, 2)))
+    value, gradient = emulator.mean(np.ones((1, 2)))
+    assert value == -3.0 and not gradient.any() and not recwarn.list

@@ -183,7 +183,9 @@ def _log_likelihood(factor: np.ndarray, observed: np.ndarray) -> float:
     """Return the log marginal likelihood, maximised over the scale s."""
     half = scipy.linalg.solve_triangular(factor, observed, lower=True, check_finite=False)
     m = len(observed)
-    return float(-np.log(np.diagonal(factor)).sum() - 0.5 * m * np.log(half @ half / m))
+    # A single fit where the density is stationary tells of no scale.
+    square = max(half @ half / m, np.finfo(float).tiny)
+    return float(-np.log(np.diagonal(factor)).sum() - 0.5 * m * np.log(square))
 
 
 def least_known(emulator: Emulator, pool: np.ndarray, count: int) -> np.ndarray:
