@@ -80,8 +80,7 @@ class ClusterError(RuntimeError):
 
 
 class ConvergenceWarning(UserWarning):
-    """An iteration stopped before it met its tolerance, or what is left of its own error is large; the status says by
-    how much."""
+    """A result may be off: an iteration stopped before its tolerance, or the method's own error is large."""
 
 
 def at_index(index: tuple[int, ...]) -> str:

@@ -29,12 +29,7 @@ from pymc.logprob.basic import logp as pymc_logp
 from pytensor.graph.basic import Apply
 from pytensor.tensor.basic import get_underlying_scalar_constant_value
 from pytensor.tensor.exceptions import NotScalarConstantError
-from pytensor.tensor.random.basic import (
-    BetaBinomialRV,
-    BetaRV,
-    NegBinomialRV,
-    StudentTRV,
-)
+from pytensor.tensor.random.basic import BetaBinomialRV, BetaRV, NegBinomialRV, StudentTRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.graphs.complements import log_of, with_complements
@@ -76,7 +71,7 @@ def _truncated(node: Apply, y: Any) -> TensorVariable:
         if log_norm is None:
             return _logprob(node.op, (y,), *inputs, lower, upper)
     elif last == np.inf and first == 1:
-        log_norm = pt.log1mexp(counts_of.log_to(pt.zeros_like(y), *parameters))
+        log_norm = pt.log1mexp(counts_of.log_zero(*parameters))
     elif last == np.inf:
         log_norm = counts_of.log_from(pt.ceil(lower), *parameters)
     elif first is None or last is None or last - max(first, 0) >= _MOST_COUNTS:
@@ -109,7 +104,8 @@ def _censored(node: Apply, y: Any) -> TensorVariable:
         return found if log_tail is None else pt.switch(above, log_tail, found)
     found = pt.switch(pt.lt(y, lower) | pt.gt(y, upper), -np.inf, _log_density(base, y))
     found = pt.switch(above, counts_of.log_from(pt.switch(above, y, 1), *parameters), found)
-    return pt.switch(below, counts_of.log_to(pt.switch(below, y, 0), *parameters), found)
+    found = pt.switch(below, counts_of.log_to(pt.switch(below & pt.gt(y, 0), y, 1), *parameters), found)
+    return pt.switch(below & pt.eq(y, 0), counts_of.log_zero(*parameters), found)
 
 
 _INFINITE = 40.0

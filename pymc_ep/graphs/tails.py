@@ -90,12 +90,15 @@ class Counts(NamedTuple):
 
     Attributes
     ----------
+    log_zero : callable
+        log P(Y = 0), of the parameters alone.
     log_to, log_from : callable
-        log P(Y <= k) and log P(Y >= k).
+        log P(Y <= k) and log P(Y >= k), for k > 0.
     log_weight : callable
         log P(Y = k), but for terms without k.
     """
 
+    log_zero: Callable[..., Any]
     log_to: Callable[..., Any]
     log_from: Callable[..., Any]
     log_weight: Callable[..., Any]
@@ -103,26 +106,31 @@ class Counts(NamedTuple):
 
 COUNTS: dict[type, Counts] = {
     PoissonRV: Counts(
-        lambda k, mu: pt.switch(pt.eq(k, 0), -mu, pt.log(pt.gammaincc(k + 1.0, mu))),
+        lambda mu: -mu,
+        lambda k, mu: pt.log(pt.gammaincc(k + 1.0, mu)),
         lambda k, mu: pt.log(pt.gammainc(k, mu)),
         _poisson_weight,
     ),
     NegBinomialRV: Counts(
-        lambda k, n, p: pt.switch(pt.eq(k, 0), n * log_of(p), pt.log(pt.betainc(n, k + 1.0, p))),
+        lambda n, p: n * log_of(p),
+        lambda k, n, p: pt.log(pt.betainc(n, k + 1.0, p)),
         lambda k, n, p: pt.log(pt.betainc(k, n, 1.0 - p)),
         negative_binomial_weight,
     ),
     BinomialRV: Counts(
-        lambda k, n, p: pt.switch(pt.eq(k, 0), n * log_of_complement(p), pt.log(pt.betainc(n - k, k + 1.0, 1.0 - p))),
+        lambda n, p: n * log_of_complement(p),
+        lambda k, n, p: pt.log(pt.betainc(n - k, k + 1.0, 1.0 - p)),
         lambda k, n, p: pt.log(pt.betainc(k, n - k + 1.0, p)),
         _binomial_weight,
     ),
     GeometricRV: Counts(
+        lambda p: pt.full_like(p, -np.inf),
         lambda k, p: pt.log1mexp(k * log_of_complement(p)),
         lambda k, p: (k - 1.0) * log_of_complement(p),
         lambda k, p: (k - 1.0) * log_of_complement(p),
     ),
     DiscreteWeibull.rv_type: Counts(
+        lambda q, beta: pt.log1p(-q),
         lambda k, q, beta: pt.log1mexp((k + 1.0) ** beta * log_of(q)),
         lambda k, q, beta: k**beta * log_of(q),
         discrete_weibull_logp,
