@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.compile.ops import ViewOp
-from pytensor.graph.basic import Constant
+from pytensor.graph.basic import Apply, Constant
 from pytensor.graph.replace import clone_replace, graph_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, io_toposort
@@ -24,6 +24,7 @@ from pymc_ep.concurrency import compiled_function, compiling
 from pymc_ep.graphs.jacobian_products import pullback
 
 __all__ = [
+    "apply_path",
     "depends_on",
     "dominators",
     "elementwise",
@@ -38,6 +39,13 @@ __all__ = [
     "without_casts",
     "without_views",
 ]
+
+
+def apply_path(path: Iterable[Apply], graph: TensorVariable) -> TensorVariable:
+    """Return a graph after the operations of nodes, in their order, with their other inputs as they are."""
+    for node in path:
+        graph = node.op.make_node(graph, *node.inputs[1:]).outputs[0]
+    return graph
 
 
 def depends_on(expressions: Iterable, variables: Iterable, blockers: Iterable | None = None) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import pytensor.tensor as pt
-from pymc.distributions.distribution import SymbolicRandomVariable
+from pymc.distributions.distribution import PartialObservedRV, SymbolicRandomVariable
 from pymc.distributions.truncated import TruncatedRV
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.tensor.random.op import RandomVariable
@@ -11,7 +11,15 @@ from pytensor.tensor.type import DenseTensorType, TensorType
 from pytensor.tensor.type_other import NoneConst
 from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["distribution_name", "is_random", "parameter_positions", "parameters_of", "with_parameters", "without_size"]
+__all__ = [
+    "distribution_name",
+    "is_random",
+    "parameter_positions",
+    "parameters_of",
+    "separated",
+    "with_parameters",
+    "without_size",
+]
 
 
 def parameters_of(rv: TensorVariable) -> list[TensorVariable]:
@@ -78,6 +86,38 @@ def with_parameters(node: Apply, parameters: Sequence[Variable]) -> TensorVariab
         return type(op).rv_op(*parameters)
     inputs = _with_replaced_parameters(node, parameters)
     return op.make_node(*without_size(node, inputs)).default_output()
+
+
+def separated(rv: TensorVariable) -> TensorVariable:
+    """Return the observed part of a variable with missing values as a distribution of its own; others as they are.
+
+    PyMC does so for some distributions. Values of one must not depend on each other.
+    """
+    if not isinstance(rv.owner.op, PartialObservedRV) or rv.owner.op.ndim_supp:
+        return rv
+    whole, missing = rv.owner.inputs
+    found = _selected(whole, ~missing, missing.shape)
+    found.name = rv.name
+    return found
+
+
+def _selected(rv: TensorVariable, mask: TensorVariable, shape: TensorVariable) -> TensorVariable:
+    """Return the distribution of the masked values of a variable, whose parameters broadcast to `shape`."""
+    node = rv.owner
+    inputs = [node.inputs[i] for i in parameter_positions(node)]
+    ndims = getattr(node.op, "ndims_params", None) or [0] * len(inputs)
+    # The components of a mixture may have an axis of their own.
+    own = [rv.shape[axis] for axis in range(mask.ndim, rv.ndim)]
+    parts = []
+    for v, ndim in zip(inputs, ndims, strict=True):
+        if is_random(v):
+            parts.append(_selected(v, mask, shape))
+        elif v.ndim <= ndim + len(own):
+            parts.append(v)
+        else:
+            core = [v.shape[axis] for axis in range(v.ndim - ndim, v.ndim)]
+            parts.append(pt.broadcast_to(v, (*shape, *own, *core))[mask])
+    return with_parameters(node, parts)
 
 
 def without_size(node: Apply, inputs: Sequence[Variable]) -> list[Variable]:

@@ -99,17 +99,6 @@ def heavy_tails_between():
     pm.Poisson("y", pt.exp(f + g), observed=COUNTS)
 
 
-MASKED = np.ma.masked_array([1.0, 2.0, 0.5, 3.0], [False, True, False, False])
-
-
-def missing_of_two_densities():
-    pm.AsymmetricLaplace("y", kappa=2.0, mu=normal(), b=1.0, observed=MASKED)
-
-
-def missing_of_a_censored_one():
-    pm.Censored("y", pm.Normal.dist(normal(), 1.0), lower=0.0, upper=2.0, observed=MASKED)
-
-
 CASES = [
     (product, {}, r"'a', 'b'.*latent="),
     (no_gaussian, {}, r"no Gaussian latent variable.*'rate' is gamma.*Gaussian priors"),
@@ -131,15 +120,12 @@ CASES = [
     (laplace_latent, {"latent": ["b"]}, r"'b', a laplace variable, not a Gaussian"),
     (heavy_tails_between, {}, r"no Gaussian latent variable.*'f' enters .*'g' is t"),
     (heavy_tails_between, {"latent": ["f"]}, r"'f'.*non-Gaussian variable"),
-    (missing_of_two_densities, {}, r"'y' has missing values.*AsymmetricLaplace.*Leave them"),
-    (missing_of_a_censored_one, {}, r"'y' has missing values.*Censored of Normal.*Leave them"),
     (product, {"latent": ["a", "b"]}, r"'y'.*Mul.*'a', 'b'"),
     (product, {"latent": ["c"]}, r"'c'"),
     (product, {"latent": ["y"]}, r"'y', which is not a free random variable"),
 ]
 
 
-@pytest.mark.filterwarnings("ignore:Data in y contains missing values")
 @pytest.mark.parametrize(("write", "options", "message"), CASES, ids=lambda value: getattr(value, "__name__", None))
 def test_refusals(write, options, message):
     with pm.Model() as model:

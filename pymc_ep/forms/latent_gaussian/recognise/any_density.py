@@ -37,7 +37,7 @@ from pymc_ep.graphs.predictor import (
     operation_of,
     require_latent,
 )
-from pymc_ep.graphs.queries import dominators, stacked_column, value_dependent
+from pymc_ep.graphs.queries import apply_path, dominators, stacked_column, value_dependent
 from pymc_ep.graphs.random_nodes import distribution_name, is_random, parameter_positions, with_parameters
 from pymc_ep.sites.base import Site
 
@@ -212,7 +212,7 @@ class _Rebuilder:
 
     def _rebuilt(self, graph: Any, path: tuple[Apply, ...], eta: Any, values: Any) -> Any:
         if graph is self.eta:
-            self.predictor = _apply_path(path, graph)
+            self.predictor = apply_path(path, graph)
             return eta
         node = graph.owner
         if is_random(graph):
@@ -246,7 +246,7 @@ class _Rebuilder:
         place = self._positions.get((graph, path))
         if place is None:
             place = self._positions[graph, path] = len(self.leaves)
-            self.leaves.append(_apply_path(path, graph))
+            self.leaves.append(apply_path(path, graph))
         value = pt.dscalar() if values is None else values[place]
         return value if graph.dtype.startswith("float") else pt.round(value).astype(graph.dtype)
 
@@ -263,12 +263,6 @@ class _Rebuilder:
             f"The predictor of {self.name!r} is not affine in the latent variables: the operation "
             f"{operation_of(first)} is applied to {names_of(first, list(self.affine.noise))} before {why}"
         )
-
-
-def _apply_path(path: tuple[Apply, ...], graph: TensorVariable) -> TensorVariable:
-    for node in path:
-        graph = node.op.make_node(graph, *node.inputs[1:]).outputs[0]
-    return graph
 
 
 def _verify(

@@ -16,7 +16,7 @@ from pymc_ep.graphs.families import family_of
 from pymc_ep.graphs.gaussian_variables import gaussian_of
 from pymc_ep.graphs.predictor import AffineTest, Found, NotAffineError, find_predictor
 from pymc_ep.graphs.queries import depends_on
-from pymc_ep.graphs.random_nodes import distribution_name, parameters_of
+from pymc_ep.graphs.random_nodes import distribution_name, parameters_of, separated
 
 __all__ = ["find_site", "outside_predictor", "require_univariate"]
 
@@ -24,15 +24,9 @@ __all__ = ["find_site", "outside_predictor", "require_univariate"]
 def require_univariate(rv: TensorVariable) -> None:
     """Raise where the elements of an observed variable are not independent given its parameters."""
     if isinstance(rv.owner.op, PartialObservedRV):
-        name, distribution = rv.name.removesuffix("_observed"), distribution_name(rv.owner.inputs[0].owner)
-        if rv.owner.op.ndim_supp:
-            raise UnsupportedModelError(
-                f"{name!r} is a vector with missing values, which depend on the observed ones. Observe it as a shorter "
-                f"vector without them."
-            )
         raise UnsupportedModelError(
-            f"{name!r} has missing values, which PyMC does not separate from the observed ones of the distribution "
-            f"{distribution}. Leave them and their predictors out: they say nothing of the other variables."
+            f"{rv.name.removesuffix('_observed')!r} is a vector with missing values, which depend on the observed "
+            f"ones. Observe it as a shorter vector without them."
         )
     if not rv.owner.op.ndim_supp:
         return
@@ -128,6 +122,7 @@ def outside_predictor(
         return set()
     if (vector := correlated_gaussian(rv)) is not None:
         return {c for c in candidates if depends_on(vector.covariance_inputs, [c], blockers=model.basic_RVs)}
+    rv = separated(rv)
     reached = [{c for c in candidates if depends_on([p], [c], blockers=model.basic_RVs)} for p in parameters_of(rv)]
     start = model.initial_point() if len(set().union(*reached)) > 1 else {}
     sizes = [sum(np.size(start.get(model.rvs_to_values[c].name, 0.0)) for c in found) for found in reached]

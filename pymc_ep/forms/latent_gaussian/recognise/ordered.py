@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 import pytensor.tensor as pt
 import scipy.special
+from pytensor.graph.basic import Apply
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import sub
+from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.graphs.predictor import (
@@ -21,7 +24,7 @@ from pymc_ep.graphs.predictor import (
     at_zero_noise_and_shape,
     require_latent,
 )
-from pymc_ep.graphs.queries import dominators, value_depends_on
+from pymc_ep.graphs.queries import apply_path, dominators, value_depends_on
 from pymc_ep.numerics.backend.namespace import namespace
 from pymc_ep.sites.base import Relation, Site, get_site
 
@@ -82,11 +85,29 @@ def find_ordered(name: str, parameters: Sequence[TensorVariable], affine: Affine
     An affine dominator of the probabilities must be cutpoints minus predictor, or the negative, along its last axis:
     the first one that is written so, else the nearest. The part that depends on noise must be the same in all columns.
     """
-    (probabilities,) = parameters
+    probabilities, path = _before_selection(parameters[0])
     require_latent(name, parameters, affine)
-    found = [one for one in dominators(parameters, affine.noise) if one.ndim == probabilities.ndim and affine(one)]
+    found = [one for one in dominators([probabilities], affine.noise) if one.ndim == probabilities.ndim and affine(one)]
     written = [one for one in found if _written_apart(one, affine) is not None]
-    return _match_ordered(probabilities, (written or found)[0], affine) if found else None
+    matched = _match_ordered(probabilities, (written or found)[0], affine) if found else None
+    if matched is None or not path:
+        return matched
+    predictor, *columns = (
+        apply_path(path, graph[..., None])[..., 0] for graph in (matched.predictor, *matched.parameters)
+    )
+    return matched._replace(predictor=predictor, parameters=columns)
+
+
+def _before_selection(graph: TensorVariable) -> tuple[TensorVariable, list[Apply]]:
+    """Return the probabilities of which some observations are selected, as the present ones are, and the selection."""
+    path: list[Apply] = []
+    while isinstance(getattr(graph.owner, "op", None), AdvancedSubtensor | DimShuffle):
+        inner = graph.owner.inputs[0]
+        if inner.ndim < 2 or inner.type.shape[-1] in (None, 1) or inner.type.shape[-1] != graph.type.shape[-1]:
+            break
+        path.insert(0, graph.owner)
+        graph = inner
+    return graph, path
 
 
 def _match_ordered(probabilities: TensorVariable, current: TensorVariable, affine: AffineTest) -> Found | None:

@@ -36,7 +36,7 @@ from pymc_ep.graphs.hyperparameters import (
 )
 from pymc_ep.graphs.predictor import AffineTest, Found, NotAffineError
 from pymc_ep.graphs.queries import depends_on, evaluate_constants, without_casts
-from pymc_ep.graphs.random_nodes import parameters_of
+from pymc_ep.graphs.random_nodes import parameters_of, separated
 
 __all__ = ["recognise_latent_gaussian"]
 
@@ -87,7 +87,7 @@ def recognise_latent_gaussian(
         return _try_in_order(lambda registered: build(chosen, wanted=wanted, registered=registered))
     if not candidates and not any(map(correlated_gaussian, model.observed_RVs)):
         for rv in model.observed_RVs:
-            require_univariate(rv)
+            require_univariate(separated(rv))
         raise UnsupportedModelError(no_latent_message(model, relevant))
 
     def with_all(registered: bool) -> LatentGaussian:
@@ -144,11 +144,12 @@ def _build(
     latents = [*latents, *unobserved]
     deterministics = [d for d in model.deterministics if follows_from(model, d, [*relevant, *unobserved])]
     likelihoods = [*model.observed_RVs, *predicted]
+    present = [separated(rv) for rv in likelihoods]
     graphs = NoiseGraphs(model, latents)
     # One call for all graphs, so that common subexpressions stay shared.
     vectors = [correlated_gaussian(rv) if rv in model.observed_RVs else None for rv in likelihoods]
     own_parameters = [
-        correlated_parameters(rv, vector) if vector else parameters_of(rv) for rv, vector in zip(likelihoods, vectors)
+        correlated_parameters(rv, vector) if vector else parameters_of(rv) for rv, vector in zip(present, vectors)
     ]
     parameters = [p for own in own_parameters for p in own]
     first = len(parameters)
@@ -164,7 +165,7 @@ def _build(
             )
     groups, fixed = [], []
     rest = iter(outputs)
-    for rv, vector, given in zip(likelihoods, vectors, own_parameters):
+    for rv, some, vector, given in zip(likelihoods, present, vectors, own_parameters):
         own = [next(rest) for _ in given]
         # Without latent variables, the noise of an observed vector is what is integrated out.
         alone = vector is not None and not latents
@@ -178,9 +179,9 @@ def _build(
             blocks.append(block)
             groups.append(group)
             continue
-        require_univariate(rv)
+        require_univariate(some)
         observed = without_casts(model.rvs_to_values[rv]) if rv in model.observed_RVs else None
-        found = find_site(rv, own, observed, test, registered_only=registered_only)
+        found = find_site(some, own, observed, test, registered_only=registered_only)
         groups.append(_site_group(rv.name, found, observed))
     n_observed = len(model.observed_RVs) - len(fixed)
     if not n_observed:
