@@ -59,10 +59,10 @@ _FEW_CHECKS, _SETTLED, _CLOSE = 3, 0.02, 3e-3
 """One in so many of these fits is enough where the emulator missed the last round's fits by less than `_SETTLED`, and
 emulated evidence and interpolated corrections miss these by less than `_CLOSE`, spreads in nats: the integral then errs
 by 1e-3. Emulators that have settled miss by 1e-4."""
-_INTERPOLATION_ERROR, _MOST_AT_DRAWS = 0.03, 250
-"""Error of predictors from interpolated sites, in standard deviations, beyond which sites are fitted at the draws
-instead, and the most such fits. Sites of outliers under heavy tails jump: 0.10 was measured for two groups under
-Student-t noise, and 0.01 for counts."""
+_INTERPOLATION_ERROR, _MOST_AT_DRAWS, _AT_ONCE = 0.03, 250, 25
+"""Error of predictors from interpolated sites, in standard deviations, beyond which sites are fitted at draws as well,
+and beyond which these fits alone are kept; the most such fits, and how many of them test those before. Sites of
+outliers under heavy tails jump: 0.10 was measured for two groups under Student-t noise, and 0.01 for counts."""
 _MOST_CORRECTED = 2000
 """Most sites with a correction at every fit, since it costs a term for each pair of sites; beyond, only fits at
 representatives of the draws have one."""
@@ -311,15 +311,14 @@ class _Integration:
     def _integral(self, cloud: Cloud, weights: np.ndarray, log_factor: float) -> Integral:
         """Return draws from a reweighted cloud, its log integral plus `log_factor`, and the fits for their sites."""
         draws = cloud.z[self.rng.permutation(stratified(cloud.z, weights, most_draws(self.form), self.rng))]
-        points = self._design_points()
-        near = nearest(draws, self.frame.z(np.array([point.theta for point in points])))
+        points, draws = self._design_points(), self.frame.theta(draws)
         return Integral(
             self.mode,
             self.frame.theta(cloud.z),
             weights,
-            self.frame.theta(draws),
+            draws,
             points,
-            np.bincount(near, minlength=len(points)) / len(draws),
+            self._shares(draws, points),
             cloud.log_integral + float(np.linalg.slogdet(self.frame.axes)[1]) + log_factor,
             None,
             np.nan,
@@ -330,16 +329,29 @@ class _Integration:
         )
 
     def _fitted_at_draws(self, found: Integral) -> Integral:
-        """Fit at the draws themselves where interpolated sites are inaccurate."""
+        """Fit at some draws until sites interpolated between all fits are accurate, or else keep these draws alone."""
         if self.interpolation_error < _INTERPOLATION_ERROR:
             return found
         # The draws follow the corrected density already.
         self.explorer.correct = False
         even, size = np.full(len(found.draws), 1.0 / len(found.draws)), min(_MOST_AT_DRAWS, len(found.draws))
-        some = found.draws[stratified(self.frame.z(found.draws), even, size, self.rng)]
-        points = [point for point in map(self.explorer, some) if point is not None]
+        some = found.draws[self.rng.permutation(stratified(self.frame.z(found.draws), even, size, self.rng))]
+        points: list[DesignPoint] = []
+        for part in np.array_split(some, -(-size // _AT_ONCE)):
+            made = [point for point in map(self.explorer, part) if point is not None]
+            error = error_between(self.form, [*found.points, *points], made)
+            points += made
+            if made and error < _INTERPOLATION_ERROR:
+                points = [*found.points, *points]
+                shares = self._shares(found.draws, points)
+                return found._replace(points=points, weights=shares, evaluations=self.explorer.evaluations)
         weights, none = np.full(len(points), 1.0 / len(points)), np.zeros((0, self.p))
         return found._replace(points=points, weights=weights, draws=none, evaluations=self.explorer.evaluations)
+
+    def _shares(self, draws: np.ndarray, points: list[DesignPoint]) -> np.ndarray:
+        """Return the shares of the draws, rows of theta, that are nearest to each of some fits."""
+        fits = self.frame.z(np.array([point.theta for point in points]))
+        return np.bincount(nearest(self.frame.z(draws), fits), minlength=len(points)) / len(draws)
 
     def _informed_cloud(self, walkers: Walkers) -> Cloud:
         """Return `_cloud`, with fits where the emulator guesses or extrapolates, as long as some of the mass is there.

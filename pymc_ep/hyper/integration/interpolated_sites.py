@@ -77,8 +77,10 @@ def error_between(form: CompiledSiteForm, points: Sequence[DesignPoint], made: S
     errors = []
     for point in made:
         found = form.prior(point.theta).posterior(*sites(point.theta), log_concave=log_concave)
-        sd = np.sqrt(point.variance)
+        # Of a predictor that is known, such as that of a class with which others are compared, nothing is interpolated.
+        free = point.variance > 0.0
+        sd, shift = np.sqrt(point.variance[free]), found.mean[free] - point.mean[free]
         with np.errstate(all="ignore"):
-            error = [np.abs(found.mean - point.mean) / sd, np.abs(np.log(np.sqrt(found.variance) / sd))]
-        errors.append(min(float(np.nan_to_num(np.max(error), nan=np.inf)), _MOST_ERROR))
+            error = [np.abs(shift) / sd, np.abs(np.log(np.sqrt(found.variance[free]) / sd))]
+        errors.append(min(float(np.nan_to_num(np.max(error, initial=0.0), nan=np.inf)), _MOST_ERROR))
     return float(np.mean(errors)) if errors else 0.0
