@@ -299,3 +299,13 @@ def test_without_any_fit_that_converged_nothing_is_integrated():
     ):
         result = pmep.fit(model=model, hyper="integrate", draws=3, max_iter=1, progressbar=False)
     assert "hyper_weight" not in group(result, "fit")
+
+
+def test_a_predictor_that_is_known_costs_no_fits():
+    """Observations of a baseline have the predictor zero, which interpolated sites cannot miss."""
+    with pm.Model() as model:
+        tau = pm.HalfNormal("tau", 1.0)
+        effect = pm.Normal("effect", 0.0, tau) * np.repeat([0.0, 1.0], 4)
+        pm.Poisson("y", pt.exp(effect), observed=[1, 0, 2, 1, 3, 5, 2, 4])
+    fit = group(pmep.fit(model=model, draws=0, progressbar=False), "fit")
+    assert fit["converged"] and int(fit["n_evaluations"]) < 60
