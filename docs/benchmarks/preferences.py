@@ -149,7 +149,7 @@ def main() -> None:
         "the evidence, and EM is the paper's algorithm. Published are figures of the paper, by EM. Seconds are "
         "medians, compilation included, beside other work.\n"
     )
-    parts = [header("Preferences from comparisons", NAME), about]
+    parts = [header("Held-out comparisons of sushi", NAME), about]
     for name, protocol in PROTOCOLS.items():
         parts += section(name, protocol, lambda line: print(line, flush=True))
     write_page("preferences", parts)
