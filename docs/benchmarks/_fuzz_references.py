@@ -185,6 +185,8 @@ def line_integral(
     if first is None or second is None:
         return None
     (log_z, mean, variance), (other_z, other_mean, other_variance) = second, first
+    if min(variance, other_variance) <= 0.0:  # A density narrower than the distances of numbers about its mean.
+        return None
     differences = [log_z - other_z, (mean - other_mean) / np.sqrt(variance), np.log(variance / other_variance)]
     error = float(np.abs(differences).max())
     return (log_z, mean, variance, error) if np.isfinite(error) else None
