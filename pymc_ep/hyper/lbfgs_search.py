@@ -1,5 +1,6 @@
 """The search for the maximum of log evidence plus log prior over unconstrained hyperparameters."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +37,9 @@ largest distance, a factor of 3000, crosses a range of scales on which EP does n
 _FARTHEST = 16.0
 """Distance of a logarithm or logit from its start, a factor of 9 million, at which a search that still rises is ended.
 A larger one costs fits where the density has no mode; a smaller one misjudges a start that is far off."""
+_AHEAD, _FORETOLD, _OTHER_MODE = np.arange(0.5, _FARTHEST, 0.5), 3.0, 2.0
+"""Distances at which `_better_fit_foreseen` foretells the density, the gain, in nats, that it acts on, and the least
+distance of a mode that the search would not find by itself."""
 _STILL, _OFF = 1e-8, 0.1
 """Largest slope of a real hyperparameter, in nats, that is rounding, and the standard deviation of the step by which a
 start with such a slope is moved."""
@@ -182,7 +186,9 @@ def search(objective: Objective, theta: np.ndarray) -> bool:
             if retries in (_RETRIES - 2, 0) and _better_fit_uphill(objective, transformed):
                 width, factor, retries = reach, None, _RETRIES
         elif done and not border.any():
-            return False
+            if not _better_fit_foreseen(objective, transformed):
+                return False
+            width, factor, retries = reach, None, _RETRIES
         elif transformed[border].any() and _runs_to_boundary(before, objective, theta, transformed & border):
             return True
         else:
@@ -215,6 +221,31 @@ def _better_fit_uphill(objective: Objective, transformed: np.ndarray) -> bool:
         if objective.at is not at:
             return True
     objective.sites = at.sites
+    return False
+
+
+def _better_fit_foreseen(objective: Objective, transformed: np.ndarray) -> bool:
+    """Whether a fit is better at a far larger scale, where the mode that was found is that of the prior alone.
+
+    A variance too small to matter adds a multiple of itself to log Z. With s the slope of log Z in its logarithm, log Z
+    is therefore larger by s (exp(d) - 1) at a distance d; in that of a standard deviation by s (exp(2 d) - 1) / 2. A
+    fit is made where that first outweighs the fall of the prior.
+    """
+    at, form = objective.at, objective.evidence.form
+    if objective.evidence.density != "unconstrained":
+        return False
+    slope = objective.slope - form.rows.log_prior_gradients(at.theta[None])[1][0]
+    for i, power in itertools.product(np.flatnonzero(transformed & (slope > 0)), (2, 1)):
+        ahead = at.theta + _AHEAD[:, None] * (np.arange(at.theta.size) == i)
+        with np.errstate(all="ignore"):
+            fall = at.prior.log_prior - form.rows.log_prior(ahead)
+        first = int(np.argmax(slope[i] * np.expm1(power * _AHEAD) / power - fall > _FORETOLD))
+        if _AHEAD[first] < _OTHER_MODE:
+            continue
+        objective(ahead[first])
+        if objective.at is not at:
+            return True
+        objective.sites = at.sites
     return False
 
 

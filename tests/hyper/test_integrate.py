@@ -309,3 +309,20 @@ def test_a_predictor_that_is_known_costs_no_fits():
         pm.Poisson("y", pt.exp(effect), observed=[1, 0, 2, 1, 3, 5, 2, 4])
     fit = group(pmep.fit(model=model, draws=0, progressbar=False), "fit")
     assert fit["converged"] and int(fit["n_evaluations"]) < 60
+
+
+@pytest.mark.parametrize(("power", "effect"), [(2, 1000.0), (1, 20.0)], ids=["a standard deviation", "a variance"])
+def test_a_mode_of_the_prior_is_not_taken_for_that_of_the_posterior(power, effect):
+    """A large effect, whose scale has a prior of 1e-4: near it the data hardly matter."""
+    with pm.Model() as model:
+        scale = pm.HalfCauchy("scale", 1e-4)
+        pm.Normal("y", pm.Normal("effect", 0.0, scale ** (power / 2)), 1.0, observed=effect)
+    log_scale = np.linspace(-30.0, 60.0, 10_000)
+    value = scipy.stats.norm.logpdf(effect, 0.0, np.sqrt(1.0 + np.exp(power * log_scale)))
+    value += scipy.stats.halfcauchy.logpdf(np.exp(log_scale), scale=1e-4) + log_scale
+    log_evidence = logsumexp(value) + np.log(log_scale[1] - log_scale[0])
+    fit = pmep.fit(model=model, draws=1000, random_seed=1, progressbar=False)
+    np.testing.assert_allclose(float(group(fit, "fit")["log_evidence"]), log_evidence, atol=0.01)
+    weight = np.exp(value - value.max())
+    median = np.interp(0.5, np.cumsum(weight) / weight.sum(), log_scale)
+    np.testing.assert_allclose(np.median(np.log(fit["posterior"]["scale"])), median, atol=0.1)

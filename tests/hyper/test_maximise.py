@@ -87,7 +87,8 @@ def test_the_first_step_is_short_and_no_point_is_evaluated_twice():
         return SimpleNamespace(value=value, theta=theta.copy(), sites=sites, run=SimpleNamespace(status=status))
 
     form = SimpleNamespace(transformed=np.ones(2, dtype=bool))
-    objective = Objective(SimpleNamespace(form=form, at=at, gradient=lambda at: -100 * (at.theta - 3)), None)
+    evidence = SimpleNamespace(form=form, at=at, gradient=lambda at: -100 * (at.theta - 3), density="natural")
+    objective = Objective(evidence, None)
     search(objective, np.zeros(2))
     assert np.linalg.norm(visited[1]) < 1 + 1e-9
     assert len({tuple(theta) for theta in visited}) == len(visited)
