@@ -6,6 +6,7 @@ import mpmath
 import numpy as np
 import pymc as pm
 import pytest
+from scipy import stats
 
 import pymc_ep as pmep
 
@@ -127,3 +128,27 @@ def test_digits_lost_between_coefficients_are_told(noise):
     assert error < 1e-5 or "rounding" in found["fit"].attrs["status"]
     assert bool(found["fit"]["converged"]) == ("lost to rounding" not in found["fit"].attrs["status"])
     assert error < 1e-2 or not bool(found["fit"]["converged"])
+
+
+def test_a_fit_that_quadrature_stops_has_converged():
+    """That of a censored Laplace density, whose kink its site does not know, leaves changes of 1e-7 for ever."""
+    rng, group = np.random.default_rng(5), np.repeat(np.arange(4), 3)
+    y = np.clip(rng.laplace(0.3, 1.0, 12), -1.0, 1.2)
+    with pm.Model():
+        level = pm.Normal("level", 0.0, 1.0, shape=4)
+        pm.Censored("y", pm.Laplace.dist(level[group], 0.7), lower=-1.0, upper=1.2, observed=y)
+        found = pmep.fit(draws=0, progressbar=False)
+    assert found["fit"]["converged"]
+    assert "further steps do not lower it" in found["fit"].attrs["status"]
+    grid = np.linspace(-5.0, 5.0, 20_001)[:, None]
+    log_p = stats.laplace.logpdf(y, grid, 0.7)
+    log_p = np.where(y == 1.2, stats.laplace.logsf(1.2, grid, 0.7), log_p)
+    log_p = np.where(y == -1.0, stats.laplace.logcdf(-1.0, grid, 0.7), log_p)
+    log_p = stats.norm.logpdf(grid) + log_p @ (group[:, None] == np.arange(4))
+    weight = np.exp(log_p - log_p.max(axis=0))
+    weight /= weight.sum(axis=0)
+    mean = (weight * grid).sum(axis=0)
+    sd = np.sqrt((weight * (grid - mean) ** 2).sum(axis=0))
+    # EP's own error.
+    np.testing.assert_allclose((found["posterior_mean"]["level"] - mean) / sd, 0.0, atol=0.1)
+    np.testing.assert_allclose(found["posterior_sd"]["level"], sd, rtol=0.1)
