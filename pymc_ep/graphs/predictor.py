@@ -152,7 +152,7 @@ def find_predictor(
         between = [operation_of(v) for v in chain[: chain.index(nearest)]]
         raise NotAffineError(
             f"The link of {name!r} is none of {', '.join(family.links)}: its parameter is {' of '.join(between)} of an "
-            f"affine predictor. Use one of these links, or leave {names_of(nearest, list(affine.noise))} out of "
+            f"affine predictor. Use one of these links, or name all but {names_of(nearest, list(affine.noise))} in "
             f"latent=[...]."
         )
     raise NotAffineError(not_affine_message(name, parameter, affine))
@@ -309,8 +309,8 @@ def not_affine_message(name: str, parameter: TensorVariable, affine: AffineTest)
     current = first_not_affine(parameter, affine)
     return (
         f"The predictor of {name!r} is not affine in the latent variables: the operation {operation_of(current)} is "
-        f"applied to {names_of(current, list(affine.noise))}. Leave one of these out of latent=[...] so that it "
-        f"becomes a hyperparameter, or rewrite that term."
+        f"applied to {names_of(current, list(affine.noise))}. Name all but one of these in latent=[...], "
+        f"which becomes a hyperparameter, or rewrite that term."
     )
 
 

@@ -113,8 +113,8 @@ def find_generic(
         if isinstance(node.op, MixtureRV):
             raise UnsupportedModelError(
                 f"{name!r} is a {distribution_name(node)} with latent variables in several components, each with a "
-                f"predictor of its own, and a site takes one. Its posterior has several modes: use pm.sample, or leave "
-                f"these variables out of latent=[...]."
+                f"predictor of its own, and a site takes one. Its posterior has several modes: use pm.sample, or name "
+                f"all but these variables in latent=[...]."
             ) from error
         raise UnsupportedModelError(
             f"{name!r} has the distribution {distribution_name(node)}, whose log density PyMC cannot give or "
@@ -137,7 +137,7 @@ def _predictor(name: str, parameters: Sequence[TensorVariable], affine: AffineTe
         depend = " and on ".join(sorted({names_of(p, noise) for p in carriers}))
         raise NotAffineError(
             f"{name!r} has more than one predictor: its parameters depend on {depend}, each in its own way, and a site "
-            f"takes one. Leave some of these out of latent=[...], so that they become hyperparameters."
+            f"takes one. Name only some of these in latent=[...], so that the others become hyperparameters."
         )
     raise NotAffineError(not_affine_message(name, carriers[0], affine))
 
@@ -253,7 +253,7 @@ class _Rebuilder:
     def _not_elementwise_error(self, graph: TensorVariable) -> UnsupportedModelError:
         why = (
             f"{operation_of(graph)}, which is not elementwise, so that observations do not depend on one predictor "
-            f"value each. Rewrite that term, or leave the latent variables in it out of latent=[...]."
+            f"value each. Rewrite that term, or name all but the latent variables in it in latent=[...]."
         )
         first = first_not_affine(graph, self.affine)
         if first is graph:

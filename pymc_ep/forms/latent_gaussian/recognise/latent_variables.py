@@ -52,9 +52,9 @@ def _latent_free_graphs(
 
 
 def largest_affine_set(
-    candidates: Sequence[TensorVariable], build: Callable[[list[TensorVariable]], LatentGaussian]
+    model: Model, candidates: Sequence[TensorVariable], build: Callable[[list[TensorVariable]], LatentGaussian]
 ) -> list[TensorVariable]:
-    """Return the largest set of candidates in which all predictors are affine; raise for ties.
+    """Return the set of candidates with most values in which all predictors are affine; raise for ties.
 
     Sets that lack one candidate are tried first, then greedy sets grown from each candidate.
     """
@@ -82,8 +82,9 @@ def largest_affine_set(
         for rv in candidates:
             if not any(rv in latents for latents in sets):
                 sets.append(greedy_set(rv))
-        most = max(map(len, sets))
-        sets = [latents for latents in sets if len(latents) == most > 0]
+    start = model.initial_point()
+    sizes = [sum(start[model.rvs_to_values[rv].name].size for rv in latents) for latents in sets]
+    sets = [latents for latents, size in zip(sets, sizes) if size == max(sizes) > 0]
     if not sets:
         raise refusals[-1]
     if len(sets) > 1:
@@ -91,9 +92,10 @@ def largest_affine_set(
         together, _, _ = str(refusals[-1]).partition(". ")
         tied = [rv.name for rv in candidates if any(rv not in latents for latents in sets)]
         raise UnsupportedModelError(
-            f"Predictors are affine in some of {tied} but not in all of them together. {together}. Say which to "
-            f"integrate out with latent=[...]; the others become hyperparameters. Inner products of rows of two "
-            f"matrices are another form: use BilinearPoisson, BilinearBernoulli, or a predictor with {SPELLINGS}."
+            f"Predictors are affine in some of {tied} but not in all of them together, and these have as many values. "
+            f"{together}. Say which to integrate out with latent=[...]; the others become hyperparameters. Inner "
+            f"products of rows of two matrices are another form: use BilinearPoisson, BilinearBernoulli, or a "
+            f"predictor with {SPELLINGS}."
         )
     return sets[0]
 

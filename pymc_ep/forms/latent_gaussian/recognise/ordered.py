@@ -153,8 +153,8 @@ def _found(site: str, link: str, current: TensorVariable, factor: float, count: 
     one, other = ([rng.standard_normal(affine.noise[v]).astype(v.dtype) for v in noise] for _ in range(2))
     if not np.allclose(function(*one), function(*other), rtol=1e-9, atol=1e-9):
         raise NotAffineError(
-            "The cutpoints of ordered categories depend on the latent variables, as well as the predictor. Leave those "
-            "of the cutpoints out of latent=[...], so that they become hyperparameters."
+            "The cutpoints of ordered categories depend on the latent variables, as well as the predictor. Name all "
+            "but those of the cutpoints in latent=[...], so that these become hyperparameters."
         )
     at_zero = at_zero_noise(current, affine)
     predictor, cutpoints = _written_apart(current, affine) or ((at_zero - current)[..., 0], at_zero)

@@ -94,7 +94,7 @@ def recognise_latent_gaussian(
         return build(candidates, wanted=wanted, registered=registered)
 
     def with_most(registered: bool) -> LatentGaussian:
-        latents = largest_affine_set(candidates, partial(build, wanted=(), registered=registered))
+        latents = largest_affine_set(model, candidates, partial(build, wanted=(), registered=registered))
         return build(latents, wanted=wanted, registered=registered)
 
     return _try_in_order(with_all, with_most)
@@ -131,14 +131,14 @@ def _build(
         if depends_on([potential], latents):
             raise UnsupportedModelError(
                 f"The potential {potential.name!r} depends on a latent variable, and a potential has no site. Write it "
-                f"as an observed distribution, or leave that variable out of latent=."
+                f"as an observed distribution, or name all but that variable in latent=[...]."
             )
     hyper = [rv for rv in relevant if rv not in latents]
     for rv in hyper:
         if depends_on(parameters_of(rv), latents, blockers=model.basic_RVs):
             raise NotAffineError(
-                f"The prior of {rv.name!r} depends on a latent variable, so it cannot be a hyperparameter; add "
-                f"{rv.name!r} to latent=, or leave what it depends on out."
+                f"The prior of {rv.name!r} depends on a latent variable, so it cannot be a hyperparameter; name "
+                f"{rv.name!r} in latent=[...] as well, or what it depends on neither."
             )
     unobserved, predicted = _prediction_variables(model, wanted, relevant, latents)
     latents = [*latents, *unobserved]
@@ -160,8 +160,8 @@ def _build(
     for rv, graph in zip(latents, outputs[first:]):
         if not test(graph):
             raise NotAffineError(
-                f"The mean of {rv.name!r} is not affine in the other latent variables; leave one of them out of "
-                f"latent= so that it becomes a hyperparameter."
+                f"The mean of {rv.name!r} is not affine in the other latent variables. Name all but one of them in "
+                f"latent=[...], which becomes a hyperparameter."
             )
     groups, fixed = [], []
     rest = iter(outputs)
