@@ -46,6 +46,7 @@ __all__ = [
     "identity",
     "printed",
     "progress",
+    "require_room",
     "warn_unless_converged",
 ]
 
@@ -160,6 +161,12 @@ def cost_of(method: Method, call: Call, sampling: Mapping[str, Any]) -> Cost | N
     )
 
 
+def require_room(cost: Cost | None) -> None:
+    """Raise `InvalidDataError` for a fit that exceeds the free memory."""
+    if cost is not None:
+        require_memory(cost.memory, cost.what, cost.arrays, cost.cure)
+
+
 def foresee(cost: Cost | None) -> None:
     """Refuse a fit that exceeds the free memory, and tell one that takes minutes.
 
@@ -167,10 +174,8 @@ def foresee(cost: Cost | None) -> None:
     ------
     InvalidDataError
     """
-    if cost is None:
-        return
-    require_memory(cost.memory, cost.what, cost.arrays, cost.cure)
-    if cost.seconds > _LONG:
+    require_room(cost)
+    if cost is not None and cost.seconds > _LONG:
         _log.warning(
             "This fit takes about %s: %s, with %s. Ctrl-C returns what was reached. %s",
             in_words(cost.seconds),

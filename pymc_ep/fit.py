@@ -24,6 +24,7 @@ from pymc_ep.calls import (
     identity,
     printed,
     progress,
+    require_room,
     warn_unless_converged,
 )
 from pymc_ep.compat import Container
@@ -267,6 +268,7 @@ def _default_cost(method: Method, form: CompiledForm) -> str:
     try:
         hyper, _ = chosen_hyper(method, form, {}, chains=True)
         cost = cost_of(method, Call(form, form.start, hyper), {"chains": _CHAINS} | _FEW_DRAWS)
+        require_room(cost)
     except (InvalidDataError, UnsupportedModelError) as error:
         return str(error)
     return "" if cost is None else cost.sentence

@@ -4,11 +4,14 @@ import logging
 import re
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pymc as pm
 import pytest
+import scipy.sparse
+from pytensor.sparse import as_sparse_variable
 
 import pymc_ep as pmep
 from pymc_ep.calls import cost_of
@@ -144,6 +147,39 @@ def test_a_fit_that_exceeds_the_memory_is_refused_before_it_begins(make, method,
 )
 def test_explain_tells_the_cost(make, sizes):
     assert re.search(r"\ncost +about 1 MB of memory and \d s\n", pmep.explain(make(*sizes)))
+
+
+def test_explain_tells_that_a_fit_would_be_refused(monkeypatch):
+    monkeypatch.setattr(memory, "_free_memory", lambda: 1000)
+    assert re.search(
+        r"\ncost +A fit of 10 observations needs 0\.0 GB, and .* are free: 12 matr", pmep.explain(walk(10))
+    )
+
+
+def test_an_autoregression_is_explained_without_its_matrices():
+    """A matrix of 20,000 x 20,000 values has 3.2 GB, and several of them told that the mean is zero."""
+    with pm.Model() as model:
+        path = pm.AR("path", rho=[0.5, 0.2], sigma=1.0, init_dist=pm.Normal.dist(0.0, 1.0, shape=2), shape=20_000)
+        pm.Poisson("y", pm.math.exp(path), observed=np.zeros(20_000))
+    tracemalloc.start()
+    assert "38" in pmep.explain(model), "what a fit needs, or why it is refused"
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1e9
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_dense_precisions_are_refused_before_they_are_formed(sparse, monkeypatch):
+    monkeypatch.setattr(memory, "_free_memory", lambda: 10_000)
+    chain = scipy.sparse.diags([np.ones(99), np.ones(99)], [-1, 1])
+    with pm.Model() as model:
+        weights = as_sparse_variable(chain.tocsr()) if sparse else chain.toarray()
+        areas = pm.CAR("areas", mu=np.zeros(100), W=weights, alpha=0.9, tau=1.0)
+        pm.Poisson("y", pm.math.exp(areas), observed=np.zeros(100))
+    with pytest.raises(
+        pmep.InvalidDataError, match=r"precision of 100 areas of 'areas' needs.*4 matrices of 100 x 100"
+    ):
+        pmep.explain(model)
 
 
 def test_time_of_a_chain_is_that_of_a_fit_at_each_step():

@@ -12,7 +12,7 @@ from pytensor.tensor.type import TensorType
 from pymc_ep.compat import restore_observed
 from pymc_ep.concurrency import compiling
 from pymc_ep.contracts.form import CompiledForm
-from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.forms.registry import entry_of, recognise
 from pymc_ep.graphs.hyperparameters import initial_values
 from pymc_ep.graphs.random_nodes import is_random
@@ -53,6 +53,8 @@ def compiled_form(
     ------
     UnsupportedModelError
         Raised by the recognisers and by `require_readable`.
+    InvalidDataError
+        Where arrays of the model itself exceed the memory.
     """
     restore_observed(model)
     require_readable(model)
@@ -68,15 +70,18 @@ def compiled_form(
     start = (lengths, repr(list(model.rvs_to_initial_values.values())))
     if key in known and known[key][1] == start:
         return known[key][0]
-    with compiling(cxx=""):
-        form = known[key][0].form if key in known else recognise(model, names, wanted)
-        entry = entry_of(form)
-        values = initial_values(model, form.hyper_values)
-    if key in known:
-        compiled = known[key][0]
-        compiled.restart(values)
-    else:
-        compiled = entry.compiled(form, values, compile_kwargs)
+    try:
+        with compiling(cxx=""):
+            form = known[key][0].form if key in known else recognise(model, names, wanted)
+            entry = entry_of(form)
+            values = initial_values(model, form.hyper_values)
+        if key in known:
+            compiled = known[key][0]
+            compiled.restart(values)
+        else:
+            compiled = entry.compiled(form, values, compile_kwargs)
+    except MemoryError as error:
+        raise InvalidDataError(f"Arrays of the model exceed the memory: {error}. Take fewer observations.") from error
     known[key] = (compiled, start)
     return compiled
 

@@ -14,6 +14,7 @@ from pymc.distributions.multivariate import CARRV, ICARRV, MatrixNormal, MvNorma
 from pymc.distributions.timeseries import AutoRegressiveRV, RandomWalkRV
 from pytensor.sparse import dense_from_sparse
 from pytensor.sparse.type import SparseTensorType
+from pytensor.tensor.basic import get_underlying_scalar_constant_value
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
@@ -21,8 +22,12 @@ from pymc_ep.distributions.sparse_field import SparseFieldRV
 from pymc_ep.distributions.wavelet_tree import WaveletTreeRV
 from pymc_ep.graphs.adjacency import require_connected, require_neighbours
 from pymc_ep.graphs.random_nodes import parameters_of
+from pymc_ep.numerics.memory import require_memory
 
 __all__ = ["Gaussian", "gaussian_of"]
+
+_DENSE_COPIES = 4
+"""Least number of dense matrices of the size of a precision that are held at a time."""
 
 Shape = Sequence
 """Shape of a random variable, as scalar graphs."""
@@ -199,7 +204,7 @@ def _autoregression(rv: TensorVariable) -> Gaussian | None:
         return None
     op = rv.owner.op
     m0, s0 = parameters_of(first)
-    constant, weights = (rho[0], rho[1:]) if op.constant_term else (pt.zeros(()), rho)
+    constant, weights = (rho[0], rho[1:]) if op.constant_term else (pt.constant(0.0), rho)
 
     def residuals(time: TensorVariable) -> TensorVariable:
         follows = (pt.arange(time) >= op.ar_order)[:, None]
@@ -226,7 +231,9 @@ def _autoregression(rv: TensorVariable) -> Gaussian | None:
         half = root(shape)
         return half.T @ half
 
-    return Gaussian(mean, covariance, root, (rho, sigma, s0))
+    # Without a level the mean is zero, and takes no matrix.
+    zero = all(get_underlying_scalar_constant_value(v, raise_not_constant=False) == 0 for v in (m0, constant))
+    return Gaussian(None if zero else mean, covariance, root, (rho, sigma, s0))
 
 
 def _from_precision(
@@ -246,7 +253,7 @@ def _from_precision(
 def _conditional_autoregression(rv: TensorVariable) -> Gaussian:
     """CAR prior of precision tau (D - alpha W); PyMC's density lacks the constants -d log(2 pi) / 2 + log|D| / 2."""
     mean, weights, alpha, tau, _ = parameters_of(rv)
-    w = _matrix(weights)
+    w = _matrix(weights, rv)
     neighbours = w.sum(axis=0)
     precision = _scalar(tau) * (pt.diag(neighbours) - _scalar(alpha) * w)
 
@@ -261,7 +268,7 @@ def _conditional_autoregression(rv: TensorVariable) -> Gaussian:
 def _intrinsic_autoregression(rv: TensorVariable) -> Gaussian:
     """ICAR prior: differences of neighbours and a soft zero-sum constraint; PyMC normalises the constraint alone."""
     weights, sigma, zero_sum_sd = parameters_of(rv)
-    below = pt.eq(pt.tril(_matrix(weights)), 1).astype("float64")
+    below = pt.eq(pt.tril(_matrix(weights, rv)), 1).astype("float64")
     w = below + below.T
     n = w.shape[0]
     sd = _scalar(zero_sum_sd) * n
@@ -299,8 +306,15 @@ def _block_diagonal(stack: TensorVariable) -> TensorVariable:
     return pt.set_subtensor(pt.zeros((b, b, k, k))[place, place], stack).swapaxes(1, 2).reshape((b * k, b * k))
 
 
-def _matrix(weights: TensorVariable) -> TensorVariable:
-    """Return an adjacency matrix as a dense matrix, without leading axes of length one."""
+def _matrix(weights: TensorVariable, rv: TensorVariable) -> TensorVariable:
+    """Return the adjacency matrix of the areas of a variable as a dense one, without leading axes of length one."""
+    n = rv.type.shape[-1] or 0
+    require_memory(
+        8 * _DENSE_COPIES * n**2,
+        f"The dense precision of {n} areas of {rv.name!r} needs",
+        f"{_DENSE_COPIES} matrices of {n} x {n}",
+        "Take fewer areas, or larger ones.",
+    )
     if isinstance(weights.type, SparseTensorType):
         weights = dense_from_sparse(weights)
     return weights.reshape(weights.shape[-2:]).astype("float64")
