@@ -25,6 +25,7 @@ from pymc_ep.forms.latent_gaussian.form import AffineVariable, LatentGaussian
 from pymc_ep.forms.latent_gaussian.prior_moments import variances_of
 from pymc_ep.forms.latent_gaussian.values import AffineMoments, NoiseMoments
 from pymc_ep.graphs.hyper_functions import HyperFunctions
+from pymc_ep.graphs.roots import with_slopes_at_zero
 from pymc_ep.numerics.backend.namespace import Array, on_host, to_jax
 from pymc_ep.numerics.gaussian.protocol import GaussianPrior
 from pymc_ep.sites.compiled import CompiledSite, compile_site
@@ -332,7 +333,7 @@ class SiteFunctions(HyperFunctions, ABC):
     @property
     def _pullback(self) -> Callable[..., Any]:
         def build() -> Callable[..., Any]:
-            outputs = self._moments
+            outputs = with_slopes_at_zero(self._moments)
             cotangents = [v.type() for v in outputs]
             values = list(self.form.hyper_values)
             natural, unconstrained = pt.dscalars("natural", "unconstrained")
