@@ -9,32 +9,32 @@
 A double next to one leaves 1 - p = 0 from x = 37 on, where log(1 - p) is -37 and goes on falling.
 """
 
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Constant, Variable, equal_computations
-from pytensor.graph.traversal import io_toposort
 from pytensor.scalar.basic import Add, Exp, Pow, Second, Sub, TrueDiv
 from pytensor.scalar.math import Sigmoid
 from pytensor.tensor.basic import Alloc
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_ep.graphs.queries import rebuilt
+
 __all__ = ["log_of", "log_of_complement", "with_complements"]
 
 
 def with_complements(graph: TensorVariable) -> TensorVariable:
     """Return a graph in which each ``1 - p`` of a known form is replaced by its complement."""
-    known: dict[Variable, Variable] = {}
-    for node in io_toposort([], [graph]):
-        inputs = [known.get(v, v) for v in node.inputs]
-        if _is_elementwise(node, Sub) and _is_one(inputs[0]) and (found := _complement(inputs[1])) is not None:
-            broadcast, out = pt.second(inputs[0], found), node.outputs[0]
-            known[out] = out.type.filter_variable(broadcast.astype(out.dtype), allow_convert=True)
-        elif inputs != node.inputs:
-            known.update(zip(node.outputs, node.clone_with_new_inputs(inputs).outputs))
-    return known.get(graph, graph)
+
+    def complement(node: Apply, inputs: list[Any]) -> TensorVariable | None:
+        if not (_is_elementwise(node, Sub) and _is_one(inputs[0])):
+            return None
+        found = _complement(inputs[1])
+        return None if found is None else pt.second(inputs[0], found)
+
+    return rebuilt([graph], complement)[0]
 
 
 def log_of(p: TensorVariable) -> TensorVariable:

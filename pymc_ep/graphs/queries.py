@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.compile.ops import ViewOp
-from pytensor.graph.basic import Apply, Constant
+from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.replace import clone_replace, graph_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, io_toposort
@@ -33,6 +34,7 @@ __all__ = [
     "evaluated",
     "is_affine_numerically",
     "is_affine_symbolically",
+    "rebuilt",
     "stacked_column",
     "value_dependent",
     "value_depends_on",
@@ -217,6 +219,24 @@ def stacked_column(graph: TensorVariable, k: int) -> TensorVariable | None:
     if expanded is None or not isinstance(expanded.op, DimShuffle) or expanded.op.new_order[-1:] != ("x",):
         return None
     return expanded.inputs[0]
+
+
+def rebuilt(
+    graphs: Sequence[TensorVariable], replace: Callable[[Apply, list[Any]], TensorVariable | None]
+) -> list[TensorVariable]:
+    """Return graphs in which ``replace(node, inputs)``, where it is not None, stands for what a node computes.
+
+    `inputs` are those of the node, rebuilt already.
+    """
+    known: dict[Variable, Variable] = {}
+    for node in io_toposort([], list(graphs)):
+        inputs = [known.get(v, v) for v in node.inputs]
+        if (found := replace(node, inputs)) is not None:
+            out = node.outputs[0]
+            known[out] = out.type.filter_variable(found.astype(out.dtype), allow_convert=True)
+        elif inputs != node.inputs:
+            known.update(zip(node.outputs, node.clone_with_new_inputs(inputs).outputs))
+    return [known.get(graph, graph) for graph in graphs]
 
 
 def evaluated(graphs: Sequence[TensorVariable]) -> list[np.ndarray]:

@@ -5,26 +5,26 @@ out as infinity times zero.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytensor.tensor as pt
-from pytensor.graph.basic import Variable
-from pytensor.graph.traversal import io_toposort
+from pytensor.graph.basic import Apply
 from pytensor.scalar.basic import Sqrt
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
+
+from pymc_ep.graphs.queries import rebuilt
 
 __all__ = ["with_slopes_at_zero"]
 
 
 def with_slopes_at_zero(graphs: Sequence[TensorVariable]) -> list[TensorVariable]:
     """Return graphs with the same values whose square roots have a slope of zero at zero."""
-    copies: dict[Variable, Variable] = {}
-    for node in io_toposort([], list(graphs)):
-        inputs = [copies.get(v, v) for v in node.inputs]
-        if isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, Sqrt):
-            zero = pt.eq(inputs[0], 0.0)
-            root = pt.switch(zero, 0.0, pt.sqrt(pt.switch(zero, 1.0, inputs[0])))
-            copies[node.outputs[0]] = root.astype(node.outputs[0].dtype)
-        elif any(new is not old for new, old in zip(inputs, node.inputs)):
-            copies |= zip(node.outputs, node.clone_with_new_inputs(inputs).outputs)
-    return [copies.get(graph, graph) for graph in graphs]
+
+    def root(node: Apply, inputs: list[Any]) -> TensorVariable | None:
+        if not (isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, Sqrt)):
+            return None
+        zero = pt.eq(inputs[0], 0.0)
+        return pt.switch(zero, 0.0, pt.sqrt(pt.switch(zero, 1.0, inputs[0])))
+
+    return rebuilt(graphs, root)

@@ -37,9 +37,9 @@ largest distance, a factor of 3000, crosses a range of scales on which EP does n
 _FARTHEST = 16.0
 """Distance of a logarithm or logit from its start, a factor of 9 million, at which a search that still rises is ended.
 A larger one costs fits where the density has no mode; a smaller one misjudges a start that is far off."""
-_AHEAD, _FORETOLD, _OTHER_MODE = np.arange(0.5, _FARTHEST, 0.5), 3.0, 2.0
+_AHEAD, _FORETOLD, _OTHER_MODE = np.arange(0.5, _FARTHEST, 0.5), 3.0, 4.0
 """Distances at which `_better_fit_foreseen` foretells the density, the gain, in nats, that it acts on, and the least
-distance of a mode that the search would not find by itself."""
+distance of a mode that the integration would not find by itself: the prior falls by some nats on the way."""
 _STILL, _OFF = 1e-8, 0.1
 """Largest slope of a real hyperparameter, in nats, that is rounding, and the standard deviation of the step by which a
 start with such a slope is moved."""
