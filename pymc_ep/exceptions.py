@@ -1,5 +1,6 @@
 """Exceptions and warnings, each with its sentence and its cure."""
 
+import math
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -43,6 +44,8 @@ class NumericalError(ArithmeticError):
 class ImpossibleDensityError(NumericalError):
     """A log density is infinite, or that of a discrete variable above zero, where a posterior may have mass.
 
+    Or it is minus infinity everywhere: the observation lies outside the support.
+
     Parameters
     ----------
     observation : str
@@ -57,7 +60,11 @@ class ImpossibleDensityError(NumericalError):
         self.index = index
         self._found = observation, y, eta, value
         super().__init__(
-            f"The log density of {observation} (y = {y:.6g}) is computed as {value:.3g} at the predictor {eta:.4g}, "
+            f"No predictor gives a probability to {observation} (y = {y:.6g}): it is outside the support of its "
+            f"distribution. Correct or remove it, or where a hyperparameter is the bound, start elsewhere, with "
+            f"start={{...}}."
+            if value == -math.inf
+            else f"The log density of {observation} (y = {y:.6g}) is computed as {value:.3g} at the predictor {eta:.4g}, "
             f"which no distribution has: its digits are lost there. Give the latent variables priors that keep the "
             f"predictor from there, or write the distribution as a pm.CustomDist with a logp that is stable."
         )

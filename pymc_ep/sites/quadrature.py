@@ -31,6 +31,10 @@ _ROUNDING = 1e-6
 """Largest log density of a discrete variable, whose exact one is at most zero: it allows for rounding of terms of
 1e9."""
 
+_ANYWHERE = np.concatenate([[0.0], np.geomspace(1e-3, 30.0, 20), -np.geomspace(1e-3, 30.0, 20)])
+"""Distances of predictors at which an observation has some probability, if it lies in its support. Beyond 30 what links
+return overflows or vanishes."""
+
 
 class QuadratureFunctions:
     """The functions of a compiled site that concern quadrature; arguments are vectors, (n,) each."""
@@ -72,8 +76,14 @@ class QuadratureFunctions:
     def _require_possible(self, seen: Survey, arrays: Sequence[Any], first: int) -> None:
         """Raise where a density ends under the cavity because it is infinite, or too high for a discrete variable.
 
-        An end that is undefined or minus infinity is taken for that of the support.
+        An end that is undefined or minus infinity is taken for that of the support, unless it is so at all predictors.
         """
+        name = f"an observation of the {self.site.name} site"
+        for k in np.flatnonzero(~np.isfinite(seen.level).any(axis=0)):
+            y, mean, _, _, *parameters = (array[k : k + 1] for array in arrays)
+            log_t = self._density_function(mean + _ANYWHERE[:, None], y, *parameters)[0]
+            if np.all(log_t == -np.inf):
+                raise ImpossibleDensityError(name, first + int(k), y[0], mean[0], -np.inf)
         points, sites = np.nonzero(beside_support(seen))
         if not points.size:
             return
@@ -83,7 +93,6 @@ class QuadratureFunctions:
         wrong = np.flatnonzero(log_t > self._highest)
         if wrong.size:
             k = wrong[0]
-            name = f"an observation of the {self.site.name} site"
             raise ImpossibleDensityError(name, first + int(sites[k]), y[k], eta[k], log_t[k])
 
     def _rule(self, arrays: Sequence[Any], seen: Survey | None = None) -> TiltedNodes:

@@ -191,7 +191,7 @@ def stacks_laplace_ridge() -> pm.Model:
     return model
 
 
-@public("bugs_air", SOURCE, obstacle="product of two Gaussians")
+@public("bugs_air", SOURCE)
 def air() -> pm.Model:
     d = _data("air/air", 2)
     with pm.Model() as model:

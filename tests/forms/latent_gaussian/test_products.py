@@ -70,3 +70,19 @@ def test_errors_in_a_covariate_against_quadrature():
     np.testing.assert_allclose(float(found["posterior_mean"]["slope"]), mean, atol=0.02 * sd)
     np.testing.assert_allclose(float(found["posterior_sd"]["slope"]), sd, rtol=0.02)
     np.testing.assert_allclose(found["posterior_mean"]["x"], weight @ np.array(means), atol=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore:Data in x contains missing values")
+def test_a_covariate_with_missing_values_is_returned_whole():
+    """And so is any other Deterministic of what is observed, with its values."""
+    seen = np.ma.masked_array(X[:10], np.arange(10) > 7)
+    with pm.Model():
+        slope, x = pm.Normal("slope", 0.0, 1.0), pm.Normal("x", 0.0, 1.0, observed=seen)
+        y = pm.Normal("y", slope * x, 0.5, observed=Y[:10])
+        pm.Deterministic("residual", y - slope * x)
+        draws = pmep.fit(draws=50, random_seed=1, progressbar=False)["posterior"]
+    whole = draws["x"].to_numpy()
+    np.testing.assert_array_equal(whole[..., 8:], draws["x_unobserved"])
+    np.testing.assert_allclose(whole[..., :8], np.broadcast_to(X[:8], whole[..., :8].shape))
+    fitted = draws["slope"].to_numpy()[..., None] * whole
+    np.testing.assert_allclose(draws["residual"] + fitted, np.broadcast_to(Y[:10], whole.shape), rtol=1e-10)
