@@ -64,9 +64,9 @@ class ImpossibleDensityError(NumericalError):
             f"distribution. Correct or remove it, or where a hyperparameter is the bound, start elsewhere, with "
             f"start={{...}}."
             if value == -math.inf
-            else f"The log density of {observation} (y = {y:.6g}) is computed as {value:.3g} at the predictor {eta:.4g}, "
-            f"which no distribution has: its digits are lost there. Give the latent variables priors that keep the "
-            f"predictor from there, or write the distribution as a pm.CustomDist with a logp that is stable."
+            else f"The log density of {observation} (y = {y:.6g}) is computed as {value:.3g} at the predictor "
+            f"{eta:.4g}, which no distribution has: its digits are lost there. Give the latent variables priors that "
+            f"keep the predictor from there, or write the distribution as a pm.CustomDist with a logp that is stable."
         )
 
     def named(self, observation: str) -> "ImpossibleDensityError":

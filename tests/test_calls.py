@@ -1,6 +1,7 @@
 """What the calls that fit share."""
 
 import io
+import logging
 from contextlib import redirect_stderr
 from types import SimpleNamespace
 
@@ -12,9 +13,11 @@ import pymc_ep as pmep
 from pymc_ep import calls
 
 
-def shown(tell, monkeypatch, seconds=-1.0, enabled=True):
-    """Return the last line of the bar that `tell` leaves."""
+def shown(tell, monkeypatch, seconds=-1.0, enabled=True, ended=False):
+    """Return the last line of the bar that `tell` leaves, or of that of a fit that has ended."""
     monkeypatch.setattr(calls, "_SILENT_SECONDS", seconds)
+    if not ended:
+        monkeypatch.setattr(calls._ProgressBar, "finish", lambda _: None)
     with redirect_stderr(io.StringIO()) as out, calls.progress("ep", enabled) as report:
         tell(report)
     return out.getvalue().strip().split("\r")[-1]
@@ -42,6 +45,30 @@ def test_phases_of_known_length_count_what_is_done(monkeypatch):
     line = shown(tell, monkeypatch)
     assert line.startswith("EP, integrating")
     assert "3/120" in line and "objective -12" in line and "change 1e-09" in line
+
+
+def test_a_bar_ends_full(monkeypatch):
+    """A phase may need fewer steps than it may take."""
+
+    def tell(report):
+        report.phase("integrating", total=120)
+        report.advance()
+
+    assert "1/1" in shown(tell, monkeypatch, ended=True)
+
+
+def test_a_minute_without_a_bar_is_told_once(monkeypatch, caplog):
+    def tell(report):
+        report.phase("integrating", total=120)
+        for _ in range(3):
+            report.advance()
+
+    monkeypatch.setattr(calls, "_LONG", -1.0)
+    with caplog.at_level(logging.WARNING):
+        assert shown(tell, monkeypatch, enabled=False) == ""
+    assert [record.getMessage() for record in caplog.records] == [
+        "This fit has taken a minute: integrating, step 0 of at most 120. Ctrl-C returns what was reached."
+    ]
 
 
 def test_a_phase_without_values_yet(monkeypatch):

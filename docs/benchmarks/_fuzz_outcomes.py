@@ -1,8 +1,11 @@
 """What fits of cases come to: each ends in one of a few classes."""
 
+import logging
 import time
 import traceback
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +60,19 @@ class Outcome:
     said: str
 
 
+@contextmanager
+def logged() -> Iterator[list[logging.LogRecord]]:
+    """Yield the list of what the package logs meanwhile."""
+    told: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.handle = told.append  # type: ignore[assignment]
+    logging.getLogger("pymc_ep").addHandler(handler)
+    try:
+        yield told
+    finally:
+        logging.getLogger("pymc_ep").removeHandler(handler)
+
+
 def outcome_of(case: Case) -> Outcome:
     """Fit a case and say what came of it."""
     numbers = numbers_of(case)
@@ -65,7 +81,7 @@ def outcome_of(case: Case) -> Outcome:
     # Fixed, a prior is as it is written; learned, the fit is as a user makes it.
     options: dict[str, Any] = {"random_seed": 1} if case.learned else {"hyper": "fixed", "draws": 0}
     began = time.process_time()
-    with warnings.catch_warnings(record=True) as heard:
+    with logged() as told, warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         try:
             fit = pmep.fit("ep", model=model, progressbar=False, **options)
@@ -77,7 +93,7 @@ def outcome_of(case: Case) -> Outcome:
             return Outcome("undocumented exception", type(refusal).__name__, traceback.format_exc(limit=-3))
         except Exception as fault:
             return Outcome("undocumented exception", type(fault).__name__, traceback.format_exc(limit=-3))
-    if time.process_time() - began > MINUTE and not heard:
+    if time.process_time() - began > MINUTE and not heard and not told:
         return Outcome("slow", "", f"{time.process_time() - began:.0f} s")
     announced = any(issubclass(one.category, pmep.ConvergenceWarning) for one in heard)
     status = str(group(fit, "fit").attrs["status"])

@@ -117,9 +117,8 @@ def keeps_gaussian(model: Model, rv: TensorVariable) -> bool:
 
 
 def follows_from(model: Model, variable: TensorVariable, relevant: Sequence[TensorVariable]) -> bool:
-    """Whether all free random ancestors of a Deterministic are relevant variables, and there are some."""
-    behind = [rv for rv in model.free_RVs if depends_on([variable], [rv])]
-    return bool(behind) and all(rv in relevant for rv in behind)
+    """Whether all free random ancestors of a Deterministic are relevant variables."""
+    return all(rv in relevant for rv in model.free_RVs if depends_on([variable], [rv]))
 
 
 def hyper_fields(model: Model, hyper: Sequence[TensorVariable]) -> dict[str, Any]:
