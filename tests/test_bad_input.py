@@ -138,6 +138,23 @@ def test_missing_values_that_pymc_would_impute():
     np.testing.assert_allclose(found["fit"]["log_evidence"], wanted["fit"]["log_evidence"], rtol=1e-7)
 
 
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (lambda: pm.Normal("a", 0.0, -1.0), r"prior of 'a', normal.*sigma > 0 does not hold"),
+        (lambda: pm.HalfStudentT("a", 4, np.nan), r"prior of 'a', halfstudentt.*sigma > 0.*does not hold"),
+        (lambda: pm.Gamma("a", np.array([1.0, -1.0]), 1.0, shape=2)[0], r"prior of 'a', gamma.*alpha > 0.*does not"),
+    ],
+)
+def test_parameters_of_a_prior_outside_their_range(write, message):
+    """PyMC's log density raises; the square of a negative standard deviation does not."""
+    with pm.Model() as model:
+        pm.Normal("y", latent() + write(), 1.0, observed=np.zeros(N))
+    for call in (lambda: pmep.explain(model), lambda: pmep.fit(model=model, **QUIET)):
+        with pytest.raises(pmep.InvalidDataError, match=message):
+            call()
+
+
 def test_parameters_of_a_likelihood_outside_their_range():
     with pm.Model() as model:
         pm.Normal("y", latent(), np.array([1.0, 0.5, -1.0, 1.0, 1.0]), observed=np.zeros(N))
