@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+from pytensor.compile.mode import get_mode
+from pytensor.link.jax.linker import JAXLinker
 from threadpoolctl import ThreadpoolController
 
 from pymc_ep import compat
@@ -35,6 +37,7 @@ from pymc_ep.results.row_labels import earlier_rows
 __all__ = [
     "blas_threads",
     "check_blas_cores",
+    "check_mode",
     "check_numbers",
     "check_options",
     "check_sample_kwargs",
@@ -125,6 +128,15 @@ def chosen_hyper(method: Method, form: CompiledForm, options: dict[str, Any], *,
             f"({', '.join(form.form.hyper_names)}) have the values of start={{...}}, or the initial ones."
         )
     return hyper if hyper in method.hyper else method.hyper[0], why
+
+
+def check_mode(method: Method, compile_kwargs: dict[str, Any] | None) -> None:
+    """Raise for the mode JAX where the algorithm would run on NumPy all the same."""
+    mode = (compile_kwargs or {}).get("mode")
+    if mode is not None and not method.jax and isinstance(get_mode(mode).linker, JAXLinker):
+        raise ValueError(
+            f"compile_kwargs= asks for the mode JAX, and method={method.name!r} runs on NumPy alone; leave it out."
+        )
 
 
 def check_sample_kwargs(hyper: str, sample_kwargs: dict[str, Any] | None) -> None:

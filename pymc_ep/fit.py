@@ -14,6 +14,7 @@ import pymc as pm
 from pymc_ep.calls import (
     blas_threads,
     check_blas_cores,
+    check_mode,
     check_numbers,
     check_options,
     check_sample_kwargs,
@@ -35,6 +36,7 @@ from pymc_ep.contracts.solution import RandomSeed
 from pymc_ep.engines.checkpoint import Checkpoint
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.forms import able_methods, compiled_form, forms, get_method, methods
+from pymc_ep.graphs.context import model_of
 from pymc_ep.marginal import sample
 from pymc_ep.results import check_dims, fit_state, layout_of, write_solution
 from pymc_ep.results.row_labels import earlier_rows, labelled_rows
@@ -176,14 +178,18 @@ def fit(
         there is one. The status of the result holds the reason.
     """
     began = time.perf_counter()
-    if isinstance(method, pm.Model):
-        raise TypeError("fit() takes the model by keyword: fit(model=model), or no model in its `with` block.")
-    model = pm.modelcontext(model)
+    if not isinstance(method, str | None):
+        raise TypeError(
+            f"method= is the name of a method, such as 'ep', and no {type(method).__name__}; give a model by keyword: "
+            f"fit(model=model), or by its `with` block."
+        )
+    model = model_of(model)
     check_dims(model)
     check_numbers(draws, chains, random_seed, log_likelihood)
     check_blas_cores(blas_cores)
     form = compiled_form(model, latent, compile_kwargs)
     chosen = get_method(method, form.form)
+    check_mode(chosen, compile_kwargs)
     check_options(chosen, hyper, options, inspect.signature(fit).parameters)
     why = None
     if hyper == "auto":
@@ -254,7 +260,7 @@ def explain(model: pm.Model | None = None, *, latent: Sequence[str] | None = Non
     UnsupportedModelError
         Where `fit` would raise it.
     """
-    compiled = compiled_form(pm.modelcontext(model), latent)
+    compiled = compiled_form(model_of(model), latent)
     able = able_methods(compiled.form)
     lines = [re.split(r"\s{2,}", line, maxsplit=1) for line in compiled.describe().splitlines()]
     if able and (cost := _default_cost(able[0], compiled)):

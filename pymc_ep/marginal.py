@@ -29,6 +29,7 @@ from pymc_ep.exceptions import ConvergenceWarning, UnsupportedModelError
 from pymc_ep.forms import compiled_form
 from pymc_ep.forms.marginal_model import latents_missing_from, marginal_model, unconstrained
 from pymc_ep.forms.registry import get_method
+from pymc_ep.graphs.context import model_of
 from pymc_ep.results import check_dims, write_solution
 
 __all__ = ["marginalize", "recover", "sample"]
@@ -117,7 +118,7 @@ def marginalize(
     UnsupportedModelError
         Where `fit` would raise it, for a model without hyperparameters, and for methods without an evidence.
     """
-    model = pm.modelcontext(model)
+    model = model_of(model)
     form = compiled_form(model, latent, compile_kwargs)
     chosen = _sampling_method(method, form, options)
     return _marginal(model, form, chosen, _evidence_op(form, chosen, options))
@@ -191,7 +192,7 @@ def recover(
     UnsupportedModelError, NumericalError
         As in `fit`.
     """
-    model = pm.modelcontext(model)
+    model = model_of(model)
     check_dims(model)
     if max_fits < 1 or (draws is not None and draws < 1):
         raise ValueError(f"draws={draws!r} and max_fits={max_fits!r} must be whole numbers of at least 1.")

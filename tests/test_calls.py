@@ -172,3 +172,51 @@ def test_names_like_no_other_are_not_guessed(model):
 def test_a_model_for_a_method(model):
     with pytest.raises(TypeError, match=r"by keyword: fit\(model=model\)"):
         pmep.fit(model)
+
+
+def test_a_bambi_model_is_built_and_stands_for_its_own(model):
+    class Model:
+        built = False
+
+        def build(self):
+            self.built, self.backend = True, SimpleNamespace(model=model)
+
+    Model.__module__, Model.backend = "bambi.models", None
+    of_bambi = Model()
+    assert pmep.explain(of_bambi) == pmep.explain(model)
+    assert of_bambi.built
+    assert pmep.fit(model=of_bambi, draws=0, hyper="fixed")["fit"]["converged"]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda model: pmep.fit(), r"There is no model: call this within `with model:`"),
+        (lambda model: pmep.explain(), r"There is no model"),
+        (lambda model: pmep.fit(model="m"), r"of the type str; give the pm\.Model"),
+        (
+            lambda model: pmep.predict(pmep.fit(model=model, draws=0, hyper="fixed"), "m"),
+            r"of the type str; give the pm\.Model",
+        ),
+    ],
+)
+def test_what_is_no_model(model, call, message):
+    with pytest.raises(TypeError, match=message):
+        call(model)
+
+
+@pytest.mark.parametrize("name", ["chain", "draw"])
+def test_names_of_axes_of_draws(name):
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal(name, 0.0, 1.0), 1.0, observed=0.5)
+    with pytest.raises(pmep.UnsupportedModelError, match=f"'{name}' is the name of an axis"):
+        pmep.fit(model=model)
+
+
+@pytest.mark.parametrize("method", ["vg", "vbmf"])
+def test_jax_is_refused_where_it_is_not_used(method):
+    with pm.Model() as model:
+        rows, cols = pm.Normal("rows", 0, 1, shape=(3, 2)), pm.Normal("cols", 0, 1, shape=(2, 2))
+        pmep.BilinearPoisson("y", rows, cols, [0, 1, 2], [0, 1, 1], link="softplus", observed=[1, 0, 2])
+    with pytest.raises(ValueError, match=f"mode JAX, and method='{method}' runs on NumPy alone"):
+        pmep.fit(method, model=model, compile_kwargs={"mode": "JAX"})

@@ -114,6 +114,8 @@ class Method:
     changeable : tuple of str
         Options with which a fit may go on from its checkpoint though they are others, as they change nothing on the way
         of the iteration: the limit of its length, or where its data lie.
+    jax : bool
+        Whether the algorithm runs under JAX where ``compile_kwargs`` ask for its mode; otherwise that is refused.
     """
 
     name: str
@@ -130,3 +132,4 @@ class Method:
     choose_hyper: Callable[..., tuple[str, Status]] = lambda form, options, *, chains: ("optimize", _CONVERGED)
     cost: Callable[[Any], Cost] | None = None
     changeable: tuple[str, ...] = ("max_iter",)
+    jax: bool = False

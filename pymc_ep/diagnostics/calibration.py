@@ -13,6 +13,7 @@ from pymc_ep.contracts.posterior import SitePosterior
 from pymc_ep.diagnostics.leave_out import only_name, weights_without
 from pymc_ep.engines.ep.sweep import KNOWN, cavities, group_slices
 from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.graphs.context import model_of
 from pymc_ep.predict.log_predictive import at_predictor, likelihoods, require_observations
 from pymc_ep.predict.rebuild import own_predictions, posterior_of, single_posterior_of
 from pymc_ep.predict.response import LINES
@@ -65,7 +66,7 @@ def loo_pit(idata: Container, model: pm.Model | None = None, var_name: str | Non
         For averages over translated grids, for other observations than counts, zeros and ones and continuous ones, for
         counts that add up to more than 1e7, and where a predictive density does not add up to one.
     """
-    model = pm.modelcontext(model)
+    model = model_of(model)
     posterior = single_posterior_of(idata, model)
     form = posterior.form.form
     name = only_name([group.name for group in form.groups], var_name)
@@ -123,7 +124,7 @@ def predictive_pit(idata: Container, model: pm.Model | None, data: Mapping[str, 
     UnsupportedModelError
         For likelihoods and counts as in `loo_pit`.
     """
-    model = pm.modelcontext(model)
+    model = model_of(model)
     if not isinstance(data, Mapping) or len(data) != 1:
         raise ValueError("predictive_pit takes one variable at a time, a mapping of its name to its new observations.")
     if (own := own_predictions(idata, model)) is not None:

@@ -16,6 +16,7 @@ from pymc_ep.engines.ep.sweep import group_slices
 from pymc_ep.engines.loop import run
 from pymc_ep.engines.prior import Prior
 from pymc_ep.exceptions import at_index, first_index
+from pymc_ep.graphs.context import model_of
 from pymc_ep.hyper.evidence.repeats import RepeatedGroup, Repeats, repeats_at
 from pymc_ep.numerics.gaussian.observation_space import DensePrior
 from pymc_ep.numerics.interpolation.mixtures import left_out_of_all
@@ -78,7 +79,7 @@ def loo(
     fit = fit_group(idata)
     name = only_name(_loo_names(fit), var_name)
     pointwise, reached = fit[f"{name}{_LOO}"].rename(name), True
-    model = model if groups is None else pm.modelcontext(model)
+    model = model if groups is None else model_of(model)
     if model is not None:
         require_fitted_data(idata, model)
     in_sample = _draws_of_log_likelihood(idata, model, name)

@@ -14,6 +14,7 @@ from pymc_ep.contracts.posterior import JointDraws, Posterior, SitePosterior
 from pymc_ep.diagnostics.verdict import verdict
 from pymc_ep.diagnostics.weights import LEAST_DRAWS, importance
 from pymc_ep.engines.ep.sweep import KNOWN, cavities, group_slices
+from pymc_ep.graphs.context import model_of
 from pymc_ep.hyper.evidence.cumulants import all_cumulants, evidence_correction, non_gaussianity, why_no_correction
 from pymc_ep.hyper.evidence.repeats import repeats_at
 from pymc_ep.numerics.backend.namespace import on_host
@@ -110,7 +111,7 @@ def diagnose(idata: Container, model: pm.Model | None = None) -> xr.Dataset:
     UnsupportedModelError
         For averages over translated grids.
     """
-    model = pm.modelcontext(model)
+    model = model_of(model)
     fit = fit_group(idata)
     own = own_predictions(idata, model)
     scalars = {name: fit[name] for name in ("converged", "n_iter", "log_evidence") if name in fit}

@@ -89,8 +89,16 @@ def compiled_form(
 
 
 def require_readable(model: Model) -> None:
-    """Raise for free variables in single precision, variables with named axes, and observations in minibatches."""
+    """Raise for free variables in single precision, variables with named axes, and observations in minibatches.
+
+    Also for a variable with the name of an axis of draws, which no result can hold.
+    """
     for rv in model.basic_RVs:
+        if rv.name in ("chain", "draw"):
+            raise UnsupportedModelError(
+                f"{rv.name!r} is the name of an axis of draws in results, which cannot hold a variable of that name: "
+                f"call it by another."
+            )
         if not isinstance(rv.type, TensorType):
             raise UnsupportedModelError(
                 f"{rv.name!r} is a variable of pymc.dims, whose axes have names within the graph; write it as "

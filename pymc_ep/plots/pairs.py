@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from pymc_ep.compat import Container
 from pymc_ep.engines.options import check_whole
+from pymc_ep.graphs.context import model_of
 from pymc_ep.numerics.quadrature.logistic import log_mean_sigmoid
 from pymc_ep.plots.axes import axes_for
 from pymc_ep.predict.rows import recommend
@@ -123,7 +124,7 @@ def plot_preference(
        arXiv:1409.2824.
     """
     check_whole("n", n)
-    model = pm.modelcontext(model)
+    model = model_of(model)
     fit = fit_group(idata)
     pairs = _pairs(fit, var_name)
     (dim,), counts = pairs.dims, pairs.to_numpy()

@@ -14,6 +14,7 @@ from pymc_ep.contracts.form import Likelihood, SiteForm
 from pymc_ep.contracts.posterior import SitePosterior
 from pymc_ep.engines.ep.sweep import KNOWN
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
+from pymc_ep.graphs.context import model_of
 from pymc_ep.predict.rebuild import own_predictions, posterior_of
 from pymc_ep.results import labelled
 from pymc_ep.sites import CompiledSite, check_finite
@@ -51,7 +52,7 @@ def log_predictive(idata: Container, model: pm.Model | None, data: Mapping[str, 
     InvalidDataError
         For observations outside the likelihood's domain, or of a wrong shape.
     """
-    model = pm.modelcontext(model)
+    model = model_of(model)
     if not isinstance(data, Mapping) or not data:
         raise ValueError("log_predictive takes a mapping of names of variables to their new observations.")
     if (own := own_predictions(idata, model)) is not None:

@@ -11,6 +11,7 @@ from pymc_ep.concurrency import one_at_a_time
 from pymc_ep.contracts.form import Likelihood
 from pymc_ep.contracts.posterior import SitePosterior
 from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.graphs.context import model_of
 from pymc_ep.predict.drawn_response import drawn_response
 from pymc_ep.predict.log_predictive import at_predictor, likelihoods, require_separate
 from pymc_ep.predict.rebuild import posterior_of
@@ -69,7 +70,7 @@ def predict(
     ValueError
         Where result and model do not belong together.
     """
-    model = pm.modelcontext(model)
+    model = model_of(model)
     if kind not in ("expectation", "observation"):
         raise ValueError(f"kind={kind!r} must be 'expectation' or 'observation'.")
     if not len(quantiles) or not all(0 < q < 1 for q in quantiles):

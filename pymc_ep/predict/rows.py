@@ -13,6 +13,7 @@ from pymc_ep.contracts.rows import Ranked, RankedBlock, RowPredictions, Rows, be
 from pymc_ep.engines.options import check_flag, check_whole
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms import compiled_form
+from pymc_ep.graphs.context import model_of
 from pymc_ep.predict.rebuild import registered
 from pymc_ep.predict.utilities import fitted_utilities, ranked_users
 from pymc_ep.results import fit_method, settings
@@ -162,7 +163,7 @@ def rank_items(
        arXiv:1409.2824, equation 12.
     """
     check_flag("exclude_observed", exclude_observed)
-    model = pm.modelcontext(model)
+    model = model_of(model)
     if (utilities := fitted_utilities(idata, model)) is not None:
         if by is not None or not exclude_observed or cells is not None:
             raise ValueError("rank_items of utilities takes none of by=, exclude_observed= and cells=.")
@@ -313,7 +314,7 @@ def _score(fitted: _Fitted, side: int, by: str | None) -> str:
 
 def _fitted(idata: Container, model: pm.Model | None, caller: str) -> tuple[pm.Model, _Fitted]:
     """Return the model and its fit; raise unless it has two matrices of rows."""
-    model = pm.modelcontext(model)
+    model = model_of(model)
     predictions = registered(idata, model, lambda entry: entry.row_predictions)
     if predictions is None:
         raise UnsupportedModelError(

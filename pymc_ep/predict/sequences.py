@@ -10,6 +10,7 @@ from pymc_ep.compat import Container
 from pymc_ep.concurrency import one_at_a_time
 from pymc_ep.engines.options import check_whole
 from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.graphs.context import model_of
 from pymc_ep.predict.rebuild import registered
 from pymc_ep.results import fit_method
 from pymc_ep.results.row_labels import numbered_rows, row_labels
@@ -50,7 +51,7 @@ def next_items(idata: Container, model: pm.Model | None = None, *, n: int = 10, 
         For unknown users, and more items than there are.
     """
     check_whole("n", n)
-    model = pm.modelcontext(model)
+    model = model_of(model)
     predictions = registered(idata, model, lambda entry: entry.sequence_predictions)
     if predictions is None:
         raise UnsupportedModelError(

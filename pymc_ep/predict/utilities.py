@@ -12,6 +12,7 @@ from pymc_ep.contracts.solution import RandomSeed
 from pymc_ep.contracts.utilities import UtilityPredictions
 from pymc_ep.engines.options import check_whole
 from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.graphs.context import model_of
 from pymc_ep.predict.rebuild import registered
 from pymc_ep.results import fit_method
 from pymc_ep.results.container import model_dims
@@ -108,7 +109,7 @@ def next_pairs(idata: Container, model: pm.Model | None = None, *, n: int = 5, *
        preference learning, arXiv:1112.5745.
     """
     check_whole("n", n)
-    model = pm.modelcontext(model)
+    model = model_of(model)
     fitted = fitted_utilities(idata, model)
     if fitted is None:
         raise UnsupportedModelError(

@@ -177,4 +177,5 @@ EP = Method(
     condition=condition,
     choose_hyper=choose_hyper,
     cost=cost,
+    jax=True,
 )

@@ -160,5 +160,6 @@ def no_latent_message(model: Model, relevant: Sequence[TensorVariable]) -> str:
     return (
         f"The model has no Gaussian latent variable (Normal, Flat, MvNormal or another that the documentation lists) "
         f"that enters its observed variables through a mean or a predictor, so there is nothing to integrate out: "
-        f"{', '.join(reasons)}. Give coefficients Gaussian priors, or use pm.sample."
+        f"{', '.join(reasons)}. Give coefficients Gaussian priors, or sparse ones by pymc_ep.SparseField, or use "
+        f"pm.sample."
     )

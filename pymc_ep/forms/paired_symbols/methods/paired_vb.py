@@ -326,4 +326,5 @@ PAIRED_VB = Method(
     # Pairs in files are known by what they are.
     cost=_cost,
     changeable=("max_iter", "partitions"),
+    jax=True,
 )

@@ -181,5 +181,7 @@ def _earlier_design(call: Call[CompiledPreferences]) -> Design | None:
     return Design.of_state(start)
 
 
-PREFERENCE_EP = Method("ep", Preferences, solve, rebuild, OPTIONS, TREATMENTS, choose_hyper=choose_hyper, cost=cost)
+PREFERENCE_EP = Method(
+    "ep", Preferences, solve, rebuild, OPTIONS, TREATMENTS, choose_hyper=choose_hyper, cost=cost, jax=True
+)
 """Gaussian posterior of each user's utilities, by expectation propagation."""

@@ -43,5 +43,6 @@ PREFERENCE_JAAKKOLA = Method(
     takes=_bounded,
     choose_hyper=choose_hyper,
     cost=cost,
+    jax=True,
 )
 """Gaussian posterior of each user's utilities, by the best Gaussians below the logistic."""

@@ -18,5 +18,6 @@ PREFERENCE_LAPLACE = Method(
     TREATMENTS,
     choose_hyper=choose_hyper,
     cost=cost,
+    jax=True,
 )
 """Gaussian posterior of each user's utilities, at their mode with the curvature there."""

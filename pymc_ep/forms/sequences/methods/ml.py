@@ -240,4 +240,5 @@ ML = Method(
     ("fixed",),
     choose_hyper=lambda form, options, *, chains: ("fixed", Status(True, "")),
     changeable=("epochs",),
+    jax=True,
 )

@@ -183,4 +183,5 @@ EP = Method(
     suits=lambda site: site is None or not site.coupled,
     choose_hyper=choose_hyper,
     cost=cost,
+    jax=True,
 )

@@ -1,0 +1,25 @@
+"""The model that a call is about."""
+
+from typing import Any
+
+import pymc as pm
+
+__all__ = ["model_of"]
+
+
+def model_of(model: Any) -> pm.Model:
+    """Return a model: the given one, that of the ``with`` block, or that of a Bambi model, built if it is not yet."""
+    if model is None:
+        try:
+            return pm.modelcontext(None)
+        except TypeError:
+            raise TypeError("There is no model: call this within `with model:`, or give it by model=.") from None
+    if type(model).__module__.partition(".")[0] == "bambi" and hasattr(model, "backend"):
+        if not model.built:
+            model.build()
+        return model.backend.model
+    if not isinstance(model, pm.Model):
+        raise TypeError(
+            f"What is given as the model is of the type {type(model).__name__}; give the pm.Model, or the bambi.Model."
+        )
+    return model
