@@ -1,10 +1,12 @@
 """Nodes of random variables: their parameters, and the same distribution with other parameters."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytensor.tensor as pt
 from pymc.distributions.distribution import PartialObservedRV, SymbolicRandomVariable
 from pymc.distributions.truncated import TruncatedRV
+from pymc.logprob.abstract import _logprob
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.type import DenseTensorType, TensorType
@@ -12,10 +14,12 @@ from pytensor.tensor.type_other import NoneConst
 from pytensor.tensor.variable import TensorVariable
 
 __all__ = [
+    "density_of",
     "distribution_name",
     "is_random",
     "parameter_positions",
     "parameters_of",
+    "rebuilds",
     "separated",
     "with_parameters",
     "without_size",
@@ -86,6 +90,16 @@ def with_parameters(node: Apply, parameters: Sequence[Variable]) -> TensorVariab
         return type(op).rv_op(*parameters)
     inputs = _with_replaced_parameters(node, parameters)
     return op.make_node(*without_size(node, inputs)).default_output()
+
+
+def rebuilds(node: Apply) -> bool:
+    """Whether `with_parameters` can rebuild a distribution: not one whose density may hold arrays, such as weights."""
+    return not isinstance(node.op, SymbolicRandomVariable) or hasattr(type(node.op), "rv_op")
+
+
+def density_of(node: Apply, parameters: Sequence[Variable], y: Any) -> TensorVariable:
+    """Return the graph of the log density of such a distribution with other parameters of the same shapes."""
+    return _logprob(node.op, (y,), *_with_replaced_parameters(node, parameters))
 
 
 def separated(rv: TensorVariable) -> TensorVariable:

@@ -38,7 +38,14 @@ from pymc_ep.graphs.predictor import (
     require_latent,
 )
 from pymc_ep.graphs.queries import apply_path, dominators, stacked_column, value_dependent
-from pymc_ep.graphs.random_nodes import distribution_name, is_random, parameter_positions, with_parameters
+from pymc_ep.graphs.random_nodes import (
+    density_of,
+    distribution_name,
+    is_random,
+    parameter_positions,
+    rebuilds,
+    with_parameters,
+)
 from pymc_ep.sites.base import Site
 
 __all__ = ["find_generic"]
@@ -79,12 +86,16 @@ def find_generic(
     """
     require_latent(name, parameters, affine)
     eta = _predictor(name, parameters, affine)
-    dependent = value_dependent(parameters, affine.noise)
+    whole = None if rebuilds(node) or observed is None else density_of(node, parameters, observed)
+    dependent = value_dependent(parameters if whole is None else [whole], affine.noise)
     rebuilder = _Rebuilder(name, eta, dependent, affine)
     discrete = node.default_output().dtype.startswith(("int", "uint", "bool"))
-    log_scale = is_log_scale(node, parameters, eta, dependent, affine)
+    log_scale = whole is None and is_log_scale(node, parameters, eta, dependent, affine)
 
     def logp(y: Any, eta: Any, *values: Any) -> Any:
+        if whole is not None:
+            # Observations are among its leaves.
+            return rebuilder.density(whole, eta, values) + pt.zeros_like(y)
         if log_scale:
             at_zero, at_one = (rebuilder(node, parameters, at(eta), values) for at in (pt.zeros_like, pt.ones_like))
             return log_scale_density(at_zero, at_one, y, eta)
@@ -92,7 +103,10 @@ def find_generic(
         return log_density(rebuilder(node, parameters, eta, values), y)
 
     try:
-        rebuilder(node, parameters, pt.dscalar(), None)
+        if whole is None:
+            rebuilder(node, parameters, pt.dscalar(), None)
+        else:
+            rebuilder.density(whole, pt.dscalar(), None)
         leaves = [at_zero_noise(leaf, affine) for leaf in rebuilder.leaves]
         site = Site(
             name=f"generic {distribution_name(node)}",
@@ -106,7 +120,8 @@ def find_generic(
         link = "as written, by quadrature of the distribution's own log density"
         found = Found(site, {}, rebuilder.predictor, link, leaves)
         if observed is not None:
-            _verify(name, node, parameters, observed, found, affine)
+            density = log_density(with_parameters(node, parameters), observed) if whole is None else whole
+            _verify(name, density, observed, found, affine)
     except UnsupportedModelError:
         raise
     except (NotImplementedError, NullTypeGradError, TypeError, ValueError, AttributeError) as error:
@@ -194,6 +209,10 @@ class _Rebuilder:
             ]
         return with_parameters(node, parts)
 
+    def density(self, graph: TensorVariable, eta: Any, values: Sequence[Any] | None) -> TensorVariable:
+        """Return the graph of a log density with predictor `eta` and leaves `values`, as for a distribution."""
+        return self._rebuilt(graph, (), eta, values)
+
     def _vector(self, graph: TensorVariable, path: tuple[Apply, ...], eta: Any, values: Any) -> TensorVariable:
         """Return a rebuilt parameter that is a vector for each observation, such as the weights of a mixture."""
         count = graph.type.shape[-1]
@@ -265,16 +284,8 @@ class _Rebuilder:
         )
 
 
-def _verify(
-    name: str,
-    node: Apply,
-    parameters: Sequence[TensorVariable],
-    observed: TensorVariable,
-    found: Found,
-    affine: AffineTest,
-) -> None:
+def _verify(name: str, whole: TensorVariable, observed: TensorVariable, found: Found, affine: AffineTest) -> None:
     """Raise where the rebuilt density and PyMC's differ at random values of the latent variables."""
-    whole = log_density(with_parameters(node, parameters), observed)
     flat = [pt.broadcast_to(v, observed.shape).ravel().astype("float64") for v in (found.predictor, *found.parameters)]
     single = found.site.logp(observed.ravel().astype("float64"), *flat)
     # Raises where there is no derivative.
