@@ -52,7 +52,8 @@ def relevant_variables(model: Model) -> list[TensorVariable]:
     """Return the free random variables that an observed variable or potential depends on, in the model's order."""
     if not model.observed_RVs:
         raise UnsupportedModelError(
-            "The model has no observed variable, so there is nothing to fit; pass observed= to a distribution."
+            "The model has no observed variable, so there is nothing to fit; pass observed= to a distribution. Where a "
+            "pm.Potential has the data, write it as a pm.CustomDist with logp= and observed=."
         )
     roots = [*model.observed_RVs, *model.potentials]
     relevant = [rv for rv in model.free_RVs if depends_on(roots, [rv])]

@@ -82,7 +82,8 @@ def find_site(
             raise NotAffineError(
                 f"The probabilities of the categories of {rv.name!r} are not those of pm.OrderedLogistic or "
                 f"pm.OrderedProbit with one affine predictor, and other categories have one predictor each. Use one of "
-                f"these two, or pm.Binomial for two categories."
+                f"these two, pm.Binomial for two categories, or for more their counts of zero and one as pm.Poisson, "
+                f"with the exponential of each predictor and a pm.Flat intercept for each observation."
             )
         return ordered
     family = family_of(rv)

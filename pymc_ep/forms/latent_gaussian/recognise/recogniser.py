@@ -131,7 +131,8 @@ def _build(
         if depends_on([potential], latents):
             raise UnsupportedModelError(
                 f"The potential {potential.name!r} depends on a latent variable, and a potential has no site. Write it "
-                f"as an observed distribution, or name all but that variable in latent=[...]."
+                f"as an observed distribution: weighted observations as a pm.CustomDist whose logp has the weights. "
+                f"Differences of neighbours are pm.ICAR. Or name all but that variable in latent=[...]."
             )
     hyper = [rv for rv in relevant if rv not in latents]
     for rv in hyper:
