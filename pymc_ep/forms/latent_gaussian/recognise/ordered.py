@@ -1,4 +1,7 @@
-"""Ordered categories: a Categorical with cumulative probabilities F(cutpoints - predictor)."""
+"""Ordered categories: a Categorical whose cumulative probabilities, or those of stopping, are F(cutpoints - predictor).
+
+The probability of stopping at a category is that of the category among itself and all above it (Tutz 1991).
+"""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -79,11 +82,36 @@ def ordered_site(name: str, cutpoints: int) -> Site:
     )
 
 
+@lru_cache
+def stopping_site(name: str, cutpoints: int) -> Site:
+    """Return the site of categories 0 to `cutpoints` of which each is stopped at with probability F(cutpoint - eta).
+
+    Its parameters are all cutpoints, in any order; the registered site `name` gives log F and log(1 - F).
+    """
+    two = get_site(name)
+
+    def logp(y: Any, eta: Any, *cuts: Any) -> Any:
+        stops = (pt.switch(pt.eq(y, k), two.logp(y, eta, -np.inf, cut), 0.0) for k, cut in enumerate(cuts))
+        goes_on = (pt.switch(y > k, two.logp(y, eta, cut, np.inf), 0.0) for k, cut in enumerate(cuts))
+        return pt.add(*stops, *goes_on)
+
+    return Site(
+        name=f"stopping {name.removeprefix('ordered_')}",
+        parameters=tuple(f"cutpoint_{k}" for k in range(cutpoints)),
+        parameter_domains=("real",) * cutpoints,
+        relation=Relation(lambda y, *cuts: y <= cutpoints, f"categories from 0 to {cutpoints}"),
+        domain=two.domain,
+        log_concave=True,
+        logp=logp,
+    )
+
+
 def find_ordered(name: str, parameters: Sequence[TensorVariable], affine: AffineTest) -> Found | None:
     """Return the predictor of ordered categories from `parameters`, the probabilities of a Categorical; else None.
 
-    An affine dominator of the probabilities must be cutpoints minus predictor, or the negative, along its last axis:
-    the first one that is written so, else the nearest. The part that depends on noise must be the same in all columns.
+    They are cumulative, or those of stopping. An affine dominator of the probabilities must be cutpoints minus
+    predictor, or the negative, along its last axis: the first one that is written so, else the nearest. The part that
+    depends on noise must be the same in all columns.
     """
     probabilities, path = _before_selection(parameters[0])
     require_latent(name, parameters, affine)
@@ -120,14 +148,18 @@ def _match_ordered(probabilities: TensorVariable, current: TensorVariable, affin
     shape = np.shape(affine.compile(at_zero_noise_and_shape(current, affine), [])())
     ascending = np.sort(np.random.default_rng(0).uniform(-2.5, 2.5, shape), axis=-1)
     for sign in (1.0, -1.0):
-        with np.errstate(invalid="ignore"):
-            found = np.cumsum(function((sign * ascending).astype(current.dtype)), axis=-1)
-        if found.shape != (*shape[:-1], shape[-1] + 1):
+        with np.errstate(invalid="ignore", divide="ignore"):
+            each = np.asarray(function((sign * ascending).astype(current.dtype)))
+            up_to = np.cumsum(each, axis=-1)
+            stopping = each / (1.0 - up_to + each)
+        if each.shape != (*shape[:-1], shape[-1] + 1):
             return None
         for link, (site, distribution) in _NOISE.items():
-            scale = _scale(distribution, ascending, found[..., :-1])
-            if scale is not None:
-                return _found(site, link, current, sign * scale, shape[-1], affine)
+            for how, make, found in (("", ordered_site, up_to), ("stopping ", stopping_site, stopping)):
+                scale = _scale(distribution, ascending, found[..., :-1])
+                if scale is not None:
+                    of = make(site, shape[-1])
+                    return _found(of, f"{how}{link}", current, sign * scale, shape[-1], affine)
     return None
 
 
@@ -144,7 +176,7 @@ def _scale(distribution: Callable, argument: np.ndarray, found: np.ndarray) -> f
     )
 
 
-def _found(site: str, link: str, current: TensorVariable, factor: float, count: int, affine: AffineTest) -> Found:
+def _found(site: Site, link: str, current: TensorVariable, factor: float, count: int, affine: AffineTest) -> Found:
     """Split thresholds = factor * current into cutpoints and predictor."""
     spread = factor * (current - current[..., 0][..., None])
     rng = np.random.default_rng(1)
@@ -159,7 +191,7 @@ def _found(site: str, link: str, current: TensorVariable, factor: float, count: 
     at_zero = at_zero_noise(current, affine)
     predictor, cutpoints = _written_apart(current, affine) or ((at_zero - current)[..., 0], at_zero)
     columns = [factor * cutpoints[..., k] for k in range(count)]
-    return Found(ordered_site(site, count), {}, factor * predictor, link, columns)
+    return Found(site, {}, factor * predictor, link, columns)
 
 
 def _written_apart(current: TensorVariable, affine: AffineTest) -> tuple[TensorVariable, TensorVariable] | None:
