@@ -23,6 +23,7 @@ from pytensor.tensor.variable import TensorConstant, TensorVariable
 from pymc_ep.compat import indices_of, inlined, numpy_mode, quick_mode
 from pymc_ep.concurrency import compiled_function, compiling
 from pymc_ep.graphs.jacobian_products import pullback
+from pymc_ep.graphs.random_nodes import is_random
 
 __all__ = [
     "apply_path",
@@ -266,11 +267,14 @@ def evaluate_constants(graphs: Sequence[TensorVariable]) -> list[TensorVariable]
 
 
 def _maximal_constants(graphs: Sequence[TensorVariable]) -> list[TensorVariable]:
-    """Return the constant arrays that enter an operation with other inputs, or are among the graphs themselves."""
+    """Return the constant arrays that enter an operation with other inputs, or are among the graphs themselves.
+
+    A random variable is none, not even a component of a mixture that has all of its mass at a constant.
+    """
     nodes = io_toposort([], list(graphs))
     fixed: set = set()
     for node in nodes:
-        if all(isinstance(v, Constant) or v in fixed for v in node.inputs):
+        if all(isinstance(v, Constant) or v in fixed for v in node.inputs) and not is_random(node.outputs[0]):
             fixed.update(node.outputs)
     ends = {v for node in nodes if node.outputs[0] not in fixed for v in node.inputs} | set(graphs)
     return [v for v in ends if v in fixed and isinstance(v.type, DenseTensorType) and v.ndim]

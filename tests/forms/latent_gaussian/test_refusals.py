@@ -169,3 +169,11 @@ def test_a_model_whose_data_depend_on_nothing_free():
         pm.Normal("y", 0.0, 1.0, observed=[1.0, 2.0])
     with pytest.raises(pmep.UnsupportedModelError, match="observed variables depend on no free random variable, so"):
         pmep.explain(model)
+
+
+@pytest.mark.parametrize("distribution", [pm.ZeroInflatedPoisson, pm.HurdlePoisson])
+def test_a_thousand_zeros_are_a_distribution(distribution):
+    """A component with all of its mass at zero is an array of constants, but a random variable all the same."""
+    with pm.Model() as model:
+        distribution("y", 0.7, pt.exp(pm.Normal("f", 0.0, 1.0) * np.ones(1000)), observed=np.zeros(1000, dtype=int))
+    assert "y: 1000 values" in pmep.explain(model)
