@@ -18,6 +18,8 @@ _DRAW = 8
 """Sweeps that the posterior at one draw of the hyperparameters takes the time of, with its moments and draws."""
 _FIT_SECONDS, _SITE_SECONDS = 5e-3, 3e-6
 """Time of the smallest fit, and of the moments of one site by quadrature, s."""
+_SEARCHED = 10.0
+"""Factor of both for densities whose peaks are searched for: most of those by PyMC's own log density."""
 _PER_SECOND = 7e10
 """Multiplications a second, counted so, of one core of a server of 2023: a walk of 4000 took 170 s, of 2000 18 s."""
 
@@ -41,8 +43,10 @@ def cost_of(form: CompiledLatentGaussian, hyper: str) -> Cost:
         memory = 8 * (_DESIGN_COPIES * n * p + _PRECISION_COPIES * p**2)
         arrays = f"{_DESIGN_COPIES} designs of {n} x {p} and {_PRECISION_COPIES} matrices of {p} x {p}"
     fits = fits_of(form, hyper)
-    sweeps, by_quadrature = _SWEEPS * fits, any(not group.site.gaussian for group in form.form.factors)
+    sites = [group.site for group in form.form.factors]
+    sweeps, by_quadrature = _SWEEPS * fits, any(not site.gaussian for site in sites)
     seconds = _FIT_SECONDS * fits + _SITE_SECONDS * sweeps * n * by_quadrature
+    seconds *= _SEARCHED if any(site.scanned for site in sites) else 1.0
     if form.start.size and hyper == "integrate":
         sweeps += _DRAW * most_draws(form)
     cure = "Take fewer observations, or a prior of less rank, such as pm.gp.HSGP for a Gaussian process."
