@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
-from threading import Lock
+from threading import Lock, Timer
 from typing import Any
 
 import numpy as np
@@ -363,23 +363,29 @@ def _controller() -> ThreadpoolController:
 
 @contextmanager
 def progress(name: str, enabled: bool) -> Iterator[Report]:
-    """Yield a reporter: it shows a progress bar once a fit has taken `_SILENT_SECONDS`, or tells one of a minute."""
+    """Yield a reporter that shows a progress bar once a fit has taken `_SILENT_SECONDS`; else log one of `_LONG`."""
     with ExitStack() as stack:
-        report = _ProgressBar(name.upper(), stack if enabled else None)
+        if not enabled:
+            minute = Timer(_LONG, _log.warning, ["This fit has taken a minute. Ctrl-C returns what was reached."])
+            minute.daemon = True
+            minute.start()
+            stack.callback(minute.cancel)
+            yield Report()
+            return
+        report = _ProgressBar(name.upper(), stack)
         yield report
         report.finish()
 
 
 class _ProgressBar(Report):
-    """Progress bar, shown after `_SILENT_SECONDS` until `stack` is closed; without one, a word after `_LONG`."""
+    """Progress bar, shown after `_SILENT_SECONDS` until `stack` is closed."""
 
-    def __init__(self, name: str, stack: ExitStack | None):
+    def __init__(self, name: str, stack: ExitStack):
         self._name, self._stack, self._began = name, stack, time.perf_counter()
         self._show: Callable[..., None] | None = None
         self._phase, self._done = "", 0
         self._total: int | None = None
         self._values: tuple[float, ...] = ()
-        self._told = False
 
     def __call__(self, objective: float, change: float) -> None:
         self._values = objective, change
@@ -401,18 +407,10 @@ class _ProgressBar(Report):
 
     def _refresh(self) -> None:
         elapsed = time.perf_counter() - self._began
-        if self._show is None and self._stack is not None and elapsed > _SILENT_SECONDS:
+        if self._show is None and elapsed > _SILENT_SECONDS:
             self._show = self._stack.enter_context(compat.progress(self._name, elapsed))
         if self._show is not None:
             self._show(self._phase, self._done, self._total, *self._values)
-        elif elapsed > _LONG and not self._told:
-            self._told = True
-            _log.warning(
-                "This fit has taken a minute: %sstep %d%s. Ctrl-C returns what was reached.",
-                f"{self._phase}, " if self._phase else "",
-                self._done,
-                f" of at most {self._total}" if self._total else "",
-            )
 
 
 def warn_unless_converged(method: Method, solution: Solution) -> None:

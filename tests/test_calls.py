@@ -2,6 +2,7 @@
 
 import io
 import logging
+import time
 from contextlib import redirect_stderr
 from types import SimpleNamespace
 
@@ -57,18 +58,15 @@ def test_a_bar_ends_full(monkeypatch):
     assert "1/1" in shown(tell, monkeypatch, ended=True)
 
 
-def test_a_minute_without_a_bar_is_told_once(monkeypatch, caplog):
-    def tell(report):
-        report.phase("integrating", total=120)
-        for _ in range(3):
-            report.advance()
-
-    monkeypatch.setattr(calls, "_LONG", -1.0)
+def test_a_minute_without_a_bar_is_told(monkeypatch, caplog):
+    monkeypatch.setattr(calls, "_LONG", 0.01)
     with caplog.at_level(logging.WARNING):
-        assert shown(tell, monkeypatch, enabled=False) == ""
-    assert [record.getMessage() for record in caplog.records] == [
-        "This fit has taken a minute: integrating, step 0 of at most 120. Ctrl-C returns what was reached."
-    ]
+        shown(lambda report: time.sleep(0.3), monkeypatch, enabled=False)
+        assert [record.getMessage()[:29] for record in caplog.records] == ["This fit has taken a minute. "]
+        monkeypatch.setattr(calls, "_LONG", 0.2)
+        shown(lambda report: None, monkeypatch, enabled=False)
+        time.sleep(0.4)
+    assert len(caplog.records) == 1, "none of a fit that has ended before"
 
 
 def test_a_phase_without_values_yet(monkeypatch):

@@ -6,28 +6,28 @@ import numpy as np
 import pytensor.tensor as pt
 from pymc import Model, logp
 from pymc.logprob.utils import CheckParameterValue
-from pytensor.graph.basic import Apply
+from pytensor.graph.basic import Apply, Constant
+from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.graphs.hyperparameters import kind_of
-from pymc_ep.graphs.queries import depends_on, evaluated
 
 __all__ = ["require_parameters"]
 
 
 def require_parameters(model: Model) -> None:
-    """Raise for a free variable with parameters outside their range that depend on no other variable."""
-    checks = [(rv, node) for rv in model.free_RVs for node in _checks(rv)]
-    checks = [(rv, node) for rv, node in checks if not depends_on(node.inputs[1:], model.basic_RVs)]
-    held = evaluated([pt.all([pt.all(condition) for condition in node.inputs[1:]]) for _, node in checks])
-    for (rv, node), holds in zip(checks, held):
-        if not np.all(holds):
-            raise InvalidDataError(
-                f"The prior of {rv.name!r}, {kind_of(rv)}, has parameters outside their range: {node.op.msg} does not "
-                f"hold. Correct them."
-            )
+    """Raise for a free variable with constant parameters outside their range."""
+    for rv in model.free_RVs:
+        for node in _checks(rv):
+            holds = pt.all([pt.all(condition) for condition in node.inputs[1:]])
+            found = rewrite_graph(holds)
+            if isinstance(found, Constant) and not np.all(found.data):
+                raise InvalidDataError(
+                    f"The prior of {rv.name!r}, {kind_of(rv)}, has parameters outside their range: {node.op.msg} does "
+                    f"not hold. Correct them."
+                )
 
 
 def _checks(rv: TensorVariable) -> Iterator[Apply]:

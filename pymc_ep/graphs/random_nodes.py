@@ -97,9 +97,12 @@ def rebuilds(node: Apply) -> bool:
     return not isinstance(node.op, SymbolicRandomVariable) or hasattr(type(node.op), "rv_op")
 
 
-def density_of(node: Apply, parameters: Sequence[Variable], y: Any) -> TensorVariable:
-    """Return the graph of the log density of such a distribution with other parameters of the same shapes."""
-    return _logprob(node.op, (y,), *_with_replaced_parameters(node, parameters))
+def density_of(node: Apply, parameters: Sequence[Variable], y: Any) -> TensorVariable | None:
+    """Return the graph of the log density of such a distribution with other parameters of the same shapes, if known."""
+    try:
+        return _logprob(node.op, (y,), *_with_replaced_parameters(node, parameters))
+    except NotImplementedError:
+        return None
 
 
 def separated(rv: TensorVariable) -> TensorVariable:

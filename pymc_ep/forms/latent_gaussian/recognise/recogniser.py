@@ -35,6 +35,7 @@ from pymc_ep.graphs.hyperparameters import (
     relevant_variables,
 )
 from pymc_ep.graphs.predictor import AffineTest, Found, NotAffineError
+from pymc_ep.graphs.prior_parameters import require_parameters
 from pymc_ep.graphs.queries import depends_on, evaluate_constants, without_casts
 from pymc_ep.graphs.random_nodes import parameters_of, separated
 
@@ -69,8 +70,11 @@ def recognise_latent_gaussian(
     ------
     UnsupportedModelError
         Names the variable, its problem and the remedy.
+    InvalidDataError
+        For a prior with parameters outside their range.
     """
     relevant = relevant_variables(model)
+    require_parameters(model)
 
     def build(latents: Sequence[TensorVariable], *, wanted: Sequence[str], registered: bool) -> LatentGaussian:
         return finish(*_build(model, relevant, latents, wanted, registered_only=registered))
