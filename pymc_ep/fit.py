@@ -80,7 +80,7 @@ def fit(
         log densities of cells have a largest curvature, ``"vbmf"``. None picks the first that takes all sites of the
         model; for `PairedSymbols` ``"paired_vb"``; for `CollaborativeRNN` ``"ml"``; for `PreferenceUtility` also
         ``"laplace"`` and, of `PairwiseLogit`, ``"jaakkola"``. `pymc_ep.supported` lists all.
-    model : pymc.Model, optional
+    model : pymc.Model or bambi.Model, optional
         By default that of the ``with`` block.
     latent : sequence of str, optional
         Variables to integrate out; by default the largest jointly Gaussian set in which every predictor is affine.
@@ -245,7 +245,7 @@ def explain(model: pm.Model | None = None, *, latent: Sequence[str] | None = Non
 
     Parameters
     ----------
-    model : pymc.Model, optional
+    model : pymc.Model or bambi.Model, optional
         By default that of the ``with`` block.
     latent : sequence of str, optional
         As in `fit`.

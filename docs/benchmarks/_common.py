@@ -209,3 +209,11 @@ def run_module(module: str, options: Sequence[str], limit: float, *, cold: bool 
         last = done.stderr.strip().rpartition("\n")[2]
         return f"the process ended with status {done.returncode}: {last}"
     return ""
+
+
+def result_apart(module: str, options: Sequence[str], limit: float, *, cold: bool = True) -> dict[str, Any]:
+    """Return what a module run by `run_module` wrote to the file of ``--child``; "failed" holds what stopped it."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "out.json"
+        failure = run_module(module, [*options, "--child", str(out)], limit, cold=cold)
+        return {"failed": failure} if failure else json.loads(out.read_text())

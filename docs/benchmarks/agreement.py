@@ -13,12 +13,11 @@ rmcelreath/rethinking and stan-dev/example-models, and the project's own real da
 import argparse
 import json
 import logging
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import pymc_ep as pmep
-from docs.benchmarks._common import PAGES, run_module, write_page
+from docs.benchmarks._common import PAGES, result_apart, write_page
 from docs.benchmarks.public import MODELS
 from docs.benchmarks.public.agreement_report import report
 from docs.benchmarks.public.comparison import measure_fit, verdict
@@ -45,11 +44,7 @@ def store(hyper: str, name: str, row: dict[str, Any]) -> None:
 
 def fit_apart(name: str, hyper: str, limit: float) -> dict[str, Any]:
     """Fit in a process of its own."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "out.json"
-        options = ["--models", name, "--hyper", hyper, "--child", str(out)]
-        failure = run_module("docs.benchmarks.agreement", options, limit)
-        return {"failed": failure} if failure else json.loads(out.read_text())
+    return result_apart("docs.benchmarks.agreement", ["--models", name, "--hyper", hyper], limit)
 
 
 def child(name: str, hyper: str, out: Path) -> None:

@@ -9,7 +9,6 @@ docs/benchmarks/first_calls.md; needs bambi. Ten minutes.
 import argparse
 import json
 import logging
-import tempfile
 import time
 import warnings
 from collections import Counter
@@ -20,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 import pymc_ep as pmep
-from docs.benchmarks._common import header, markdown_table, run_module, write_page
+from docs.benchmarks._common import header, markdown_table, result_apart, write_page
 
 N, LIMIT = 60, 400.0
 """Rows, and seconds of a fit."""
@@ -134,10 +133,8 @@ def first_call(name: str) -> dict[str, Any]:
 
 def apart(name: str) -> dict[str, Any]:
     """Return `first_call` of a process of its own."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "out.json"
-        failure = run_module("docs.benchmarks.first_calls", ["--formulas", name, "--child", str(out)], LIMIT)
-        return {"gives": "raw", "says": failure} if failure else json.loads(out.read_text())
+    found = result_apart("docs.benchmarks.first_calls", ["--formulas", name], LIMIT)
+    return {"gives": "raw", "says": found["failed"]} if "failed" in found else found
 
 
 def main() -> None:

@@ -9,7 +9,7 @@
 A double next to one leaves 1 - p = 0 from x = 37 on, where log(1 - p) is -37 and goes on falling.
 """
 
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
@@ -20,7 +20,7 @@ from pytensor.tensor.basic import Alloc
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_ep.graphs.queries import rebuilt
+from pymc_ep.graphs.queries import applies, rebuilt
 
 __all__ = ["log_of", "log_of_complement", "with_complements"]
 
@@ -29,7 +29,7 @@ def with_complements(graph: TensorVariable) -> TensorVariable:
     """Return a graph in which each ``1 - p`` of a known form is replaced by its complement."""
 
     def complement(node: Apply, inputs: list[Any]) -> TensorVariable | None:
-        if not (_is_elementwise(node, Sub) and _is_one(inputs[0])):
+        if not (applies(node, Sub) and _is_one(inputs[0])):
             return None
         found = _complement(inputs[1])
         return None if found is None else pt.second(inputs[0], found)
@@ -42,7 +42,7 @@ def log_of(p: TensorVariable) -> TensorVariable:
     node = p.owner
     if (place := _broadcast_input(node)) is not None:
         return _broadcast_of(node, place, log_of(node.inputs[place]))
-    if _is_elementwise(node, Sigmoid):
+    if applies(node, Sigmoid):
         return -pt.softplus(-node.inputs[0])
     rest = _rest_of_share(node)
     return pt.log(p) if rest is None else -pt.log1p(rest / node.inputs[0])
@@ -53,7 +53,7 @@ def log_of_complement(p: TensorVariable) -> TensorVariable:
     node = p.owner
     if (place := _broadcast_input(node)) is not None:
         return _broadcast_of(node, place, log_of_complement(node.inputs[place]))
-    if _is_elementwise(node, Sigmoid):
+    if applies(node, Sigmoid):
         return -pt.softplus(node.inputs[0])
     rest, small = _complement(p), pt.lt(p, 0.5)
     if rest is None:
@@ -70,11 +70,11 @@ def _complement(p: Variable) -> Variable | None:
     if (place := _broadcast_input(node)) is not None:
         inner = _complement(inputs[place])
         return None if inner is None else _broadcast_of(node, place, inner)
-    if _is_elementwise(node, Sigmoid):
+    if applies(node, Sigmoid):
         return pt.sigmoid(-inputs[0])
-    if _is_elementwise(node, Exp):
+    if applies(node, Exp):
         return -pt.expm1(inputs[0])
-    if _is_elementwise(node, Pow) and not isinstance(inputs[1], Constant):
+    if applies(node, Pow) and not isinstance(inputs[1], Constant):
         # A negative base has no logarithm.
         positive = pt.gt(inputs[0], 0)
         by_log = -pt.expm1(inputs[1] * pt.log(pt.switch(positive, inputs[0], 1.0)))
@@ -85,7 +85,7 @@ def _complement(p: Variable) -> Variable | None:
 
 def _broadcast_input(node: Apply | None) -> int | None:
     """Return which input a node broadcasts; None for nodes that do more."""
-    if node is None or not (isinstance(node.op, DimShuffle | Alloc) or _is_elementwise(node, Second)):
+    if node is None or not (isinstance(node.op, DimShuffle | Alloc) or applies(node, Second)):
         return None
     return 1 if isinstance(node.op, Elemwise) else 0
 
@@ -97,15 +97,11 @@ def _broadcast_of(node: Apply, place: int, inner: Variable) -> Variable:
 
 def _rest_of_share(node: Apply | None) -> Variable | None:
     """Return b of the node of a / (a + b); None for others."""
-    if not _is_elementwise(node, TrueDiv) or not _is_elementwise(node.inputs[1].owner, Add):
+    if not applies(node, TrueDiv) or not applies(node.inputs[1].owner, Add):
         return None
     terms = node.inputs[1].owner.inputs
     others = [v for v in terms if not _equal(v, node.inputs[0])]
     return others[0] if len(others) == 1 and len(terms) == 2 else None
-
-
-def _is_elementwise(node: Apply | None, scalar_op: type) -> TypeGuard[Apply]:
-    return node is not None and isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, scalar_op)
 
 
 def _is_one(variable: Variable) -> bool:

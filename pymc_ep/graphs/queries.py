@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import pytensor.tensor as pt
@@ -26,6 +26,7 @@ from pymc_ep.graphs.jacobian_products import pullback
 from pymc_ep.graphs.random_nodes import is_random
 
 __all__ = [
+    "applies",
     "apply_path",
     "depends_on",
     "dominators",
@@ -193,6 +194,11 @@ def is_affine_numerically(
         if not np.all(lost | (off <= 1e-10 * size)):
             return False
     return True
+
+
+def applies(node: Apply | None, scalar_op: type) -> TypeGuard[Apply]:
+    """Whether a node applies a scalar operation to each element."""
+    return node is not None and isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, scalar_op)
 
 
 def elementwise(expressions: Iterable, variable: TensorVariable) -> bool:

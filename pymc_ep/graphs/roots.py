@@ -10,10 +10,9 @@ from typing import Any
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply
 from pytensor.scalar.basic import Sqrt
-from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_ep.graphs.queries import rebuilt
+from pymc_ep.graphs.queries import applies, rebuilt
 
 __all__ = ["with_slopes_at_zero"]
 
@@ -22,7 +21,7 @@ def with_slopes_at_zero(graphs: Sequence[TensorVariable]) -> list[TensorVariable
     """Return graphs with the same values whose square roots have a slope of zero at zero."""
 
     def root(node: Apply, inputs: list[Any]) -> TensorVariable | None:
-        if not (isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, Sqrt)):
+        if not applies(node, Sqrt):
             return None
         zero = pt.eq(inputs[0], 0.0)
         return pt.switch(zero, 0.0, pt.sqrt(pt.switch(zero, 1.0, inputs[0])))

@@ -12,7 +12,6 @@ folders of data are named by the environment variables in `FOLDERS`.
 import argparse
 import json
 import logging
-import tempfile
 import time
 import warnings
 from importlib.metadata import version
@@ -24,7 +23,7 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
-from docs.benchmarks._common import PAGES, prepare_compilers, run_module
+from docs.benchmarks._common import PAGES, prepare_compilers, result_apart
 from docs.benchmarks.public.base import MODELS
 from docs.benchmarks.public.noncentred import noncentred_twin
 from docs.benchmarks.public.quadrature import quadrature_posterior
@@ -237,11 +236,8 @@ def _store(name: str, found: dict[str, Any]) -> None:
 
 
 def _run(name: str, limit: float, times: bool) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "out.json"
-        options = ["--models", name, "--limit", str(limit), "--child", str(out), *(["--times"] if times else [])]
-        failure = run_module("docs.benchmarks.public.references", options, 6 * limit + 300, cold=times)
-        return {"failed": failure} if failure else json.loads(out.read_text())
+    options = ["--models", name, "--limit", str(limit), *(["--times"] if times else [])]
+    return result_apart("docs.benchmarks.public.references", options, 6 * limit + 300, cold=times)
 
 
 def main() -> None:

@@ -92,21 +92,23 @@ def find_generic(
     discrete = node.default_output().dtype.startswith(("int", "uint", "bool"))
     log_scale = whole is None and is_log_scale(node, parameters, eta, dependent, affine)
 
+    def rebuilt(eta: Any, values: Sequence[Any] | None) -> TensorVariable:
+        if whole is not None:
+            return rebuilder.density(whole, eta, values)
+        return rebuilder(node, parameters, eta, values)
+
     def logp(y: Any, eta: Any, *values: Any) -> Any:
         if whole is not None:
             # Observations are among its leaves.
-            return rebuilder.density(whole, eta, values) + pt.zeros_like(y)
+            return rebuilt(eta, values) + pt.zeros_like(y)
         if log_scale:
-            at_zero, at_one = (rebuilder(node, parameters, at(eta), values) for at in (pt.zeros_like, pt.ones_like))
+            at_zero, at_one = (rebuilt(at(eta), values) for at in (pt.zeros_like, pt.ones_like))
             return log_scale_density(at_zero, at_one, y, eta)
         y = pt.as_tensor(y).astype("int64") if discrete else y
-        return log_density(rebuilder(node, parameters, eta, values), y)
+        return log_density(rebuilt(eta, values), y)
 
     try:
-        if whole is None:
-            rebuilder(node, parameters, pt.dscalar(), None)
-        else:
-            rebuilder.density(whole, pt.dscalar(), None)
+        rebuilt(pt.dscalar(), None)
         leaves = [at_zero_noise(leaf, affine) for leaf in rebuilder.leaves]
         site = Site(
             name=f"generic {distribution_name(node)}",

@@ -82,11 +82,13 @@ def largest_affine_set(
         for rv in candidates:
             if not any(rv in latents for latents in sets):
                 sets.append(greedy_set(rv))
-    start = model.initial_point()
-    sizes = [sum(start[model.rvs_to_values[rv].name].size for rv in latents) for latents in sets]
-    sets = [latents for latents, size in zip(sets, sizes) if size == max(sizes) > 0]
+    sets = [latents for latents in sets if latents]
     if not sets:
         raise refusals[-1]
+    if len(sets) > 1:
+        start = model.initial_point()
+        sizes = [sum(start[model.rvs_to_values[rv].name].size for rv in latents) for latents in sets]
+        sets = [latents for latents, size in zip(sets, sizes) if size == max(sizes)]
     if len(sets) > 1:
         fits(list(candidates))
         together, _, _ = str(refusals[-1]).partition(". ")
