@@ -28,7 +28,7 @@ print(f"{len(train)} check-ins of {len(users)} users at {len(places)} places")
 
 # %%
 with pm.Model(coords=table.coords) as model:
-    pmep.CollaborativeRNN("visits", hidden=16, cell="gru", item="place", observed=table)
+    pmep.CollaborativeRNN("visits", hidden=16, cell="gru", observed=table)
     print(pmep.explain())
     idata = pmep.fit(method="ml", epochs=40, dtype="float32", users_per_batch=16, patience=3)
 

@@ -32,6 +32,11 @@ class SequenceTable(NamedTuple):
     contexts: list[np.ndarray] | None = None
     context: str | None = None
 
+    def __repr__(self) -> str:
+        """Numbers of users, items and events, by the names of the columns."""
+        sizes = ", ".join(f"{name}: {len(labels)}" for name, labels in self.coords.items())
+        return f"<SequenceTable of {sum(map(len, self.sequences))} events ({sizes})>"
+
 
 def from_events(
     frame: pd.DataFrame, user: str, item: str, time: str | None = None, *, context: str | None = None

@@ -13,6 +13,7 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Constant, Variable
 
 from pymc_ep.distributions.counts import as_real, whole_observations
+from pymc_ep.distributions.labels import numbered
 from pymc_ep.distributions.positive_counts import PositiveCounts
 from pymc_ep.exceptions import InvalidDataError
 
@@ -32,9 +33,9 @@ class BilinearPoisson:
     name : str
     V, U : tensor_like, (I, D) and (J, D)
         Such as ``pm.Normal("V", 0, s, dims=("item", "factor"))``, or ``pm.MvNormal`` with one covariance for all rows.
-    rows, cols : array_like of int, (n,)
-        Row of V and row of U of each cell, counted from zero. A cell that is listed twice is observed twice; cells that
-        are not listed are missing, not zero.
+    rows, cols : array_like, (n,)
+        Row of V and row of U of each cell, counted from zero, or labels of their dims that are no numbers. A cell that
+        is listed twice is observed twice; cells that are not listed are missing, not zero.
     offset : tensor_like, (n,)
         Added to the predictors: biases such as ``b[rows] + c[cols]``, an intercept, the log of an exposure.
     link : {"exp", "softplus"}
@@ -126,7 +127,7 @@ class BilinearBernoulli:
     ----------
     name : str
     V, U : tensor_like, (I, D) and (J, D)
-    rows, cols : array_like of int, (n,)
+    rows, cols : array_like, (n,)
         As for `BilinearPoisson`.
     offset : tensor_like, (n,)
         Added to the predictors.
@@ -185,14 +186,15 @@ def _predictor(name: str, V: Any, U: Any, rows: Any, cols: Any, offset: Any, obs
     matrices = [pt.as_tensor_variable(matrix) for matrix in (V, U)]
     for what, index in zip(("rows", "cols"), (rows, cols)):
         require_unmasked(f"{name!r} has {what}", index)
-    indices = [index if isinstance(index, Variable) else np.asarray(index) for index in (rows, cols)]
-    for what, matrix, index in zip(("row", "column"), matrices, indices):
+    indices = []
+    for what, matrix, index in zip(("row", "column"), matrices, (rows, cols)):
         if matrix.ndim != 2:
             raise InvalidDataError(
                 f"{name!r} takes matrices of shape (rows, factors), but {matrix.name or what!r} has {matrix.ndim} "
                 f"dimensions."
             )
-        _require_index(name, what, index, matrix.type.shape[0])
+        indices.append(index if isinstance(index, Variable) else numbered(f"{name!r}: {what}", index, matrix))
+        _require_index(name, what, indices[-1], matrix.type.shape[0])
     widths = [matrix.type.shape[1] for matrix in matrices]
     if None not in widths and widths[0] != widths[1]:
         left, right = (matrix.name or what for what, matrix in zip(("V", "U"), matrices))

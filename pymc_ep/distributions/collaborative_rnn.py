@@ -148,8 +148,9 @@ class CollaborativeRNN(Discrete):
         Number of users, where nothing is observed and there are no coordinates `user`.
     lengths : array_like of int, (users,), optional
         Number of events of each user to draw, where nothing is observed; one by default.
-    user, item : str
-        Dims of users and items. Where the model has no coordinates of these names they are numbered from zero.
+    user, item : str, optional
+        Dims of users and items; by default the columns of the table that is observed, otherwise ``user`` and ``item``.
+        Where the model has no coordinates of these names they are the labels of that table, or numbered from zero.
     observed : list of array_like of int, SequenceTable, or pymc.Data, (N, 2)
         Positions of the items of each user, in their order; what `pymc_ep.from_events` returned, whose labels are found
         in the coordinates of the model; or rows of user and item. All are stored as such rows, and the coordinates
@@ -197,17 +198,20 @@ class CollaborativeRNN(Discrete):
         initial: float = 0.1,
         n_users: int | None = None,
         lengths: Any = None,
-        user: str = "user",
-        item: str = "item",
+        user: str | None = None,
+        item: str | None = None,
         observed: Any = None,
         **kwargs: Any,
     ) -> Any:
         """Add the weights that are not given, then the sequences, to the model."""
         model = pm.modelcontext(None)
         _require_architecture(name, hidden, cell, initial)
-        n_items = _agreed(model, name, "items", item, n_items)
+        of_users, of_items, *_ = observed.coords if isinstance(observed, SequenceTable) else ("user", "item")
+        user, item = user or of_users, item or of_items
         if isinstance(observed, SequenceTable):
             observed = relabelled(name, observed, (user, item), model.coords)
+            model.add_coords({dim: own for dim, own in observed.coords.items() if dim not in model.coords})
+        n_items = _agreed(model, name, "items", item, n_items)
         rows, users, found = stored_rows(name, observed, lengths, n_items)
         n_users = _agreed(model, name, "users", user, n_users, found)
         if users is None:

@@ -11,8 +11,10 @@ from pymc.distributions.distribution import Discrete
 from pytensor.compile.builders import infer_shape
 from pytensor.graph.basic import Variable
 from pytensor.tensor.random.op import RandomVariable
+from scipy import sparse
 from scipy.special import expit
 
+from pymc_ep.distributions.labels import numbered
 from pymc_ep.distributions.pair_data import SIDES, packed_links, packed_pairs
 from pymc_ep.exceptions import InvalidDataError, NumericalError, UnsupportedModelError
 from pymc_ep.kernels import register_bodies
@@ -132,11 +134,11 @@ class PairedSymbols(Discrete):
         Popularities in place of these variables; needed outside of a model.
     n_pairs : int, optional
         Number of pairs D to draw, where nothing is observed.
-    observed : array_like of int, (D, 2), or SciPy sparse array or matrix, (I, J)
-        Pairs of a user and an item, counted from zero, or counts of pairs. Counts are stored in rows of user, item and
-        count, (n, 3). Draws are always pairs, (D, 2). Where both sides are the same symbols each pair is listed once,
-        in either order, or counts are symmetric. An empty list stands for pairs in files, which
-        ``fit(partitions="pairs/*.parquet")`` reads.
+    observed : array_like, (D, 2), or SciPy sparse array or matrix, (I, J)
+        Pairs of a user and an item, by position or by the labels of the dims of `U` and `V`, or counts of pairs. Counts
+        are stored in rows of user, item and count, (n, 3). Draws are always pairs, (D, 2). Where both sides are the
+        same symbols each pair is listed once, in either order, or counts are symmetric. An empty list stands for pairs
+        in files, which ``fit(partitions="pairs/*.parquet")`` reads.
 
     Raises
     ------
@@ -349,9 +351,19 @@ def _observed(name: str, observed: Any, matrices: Sequence[Any]) -> tuple[Any, A
         times = observed[:, 2].sum() if observed.type.shape[1] == 3 else observed.shape[0]
         return observed, times
     n_users, n_items = (matrix.type.shape[0] for matrix in matrices)
+    observed = _by_position(name, observed, matrices)
     if matrices[0] is matrices[1]:
         rows = packed_links(name, observed, n_users)
     else:
         rows = packed_pairs(name, observed, (n_users, n_items))
     # Doubles, since PyMC stores integers in 32 bits.
     return rows.astype(np.float64), int(rows[:, 2].sum() if rows.shape[1] == 3 else len(rows))
+
+
+def _by_position(name: str, observed: Any, matrices: Sequence[Any]) -> Any:
+    """Return observations with positions in place of labels, if they are pairs of labels."""
+    pairs = observed if sparse.issparse(observed) else np.asarray(observed)
+    if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "OSU":
+        return observed
+    columns = zip(SIDES, pairs.T, matrices)
+    return np.stack([numbered(f"{name!r}: {side}", column, matrix) for side, column, matrix in columns], axis=1)

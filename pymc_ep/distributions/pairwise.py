@@ -4,11 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pymc as pm
 import pytensor.tensor as pt
-from pytensor.graph.basic import Variable
 
+from pymc_ep.distributions.labels import positions
 from pymc_ep.exceptions import InvalidDataError
 
 __all__ = ["PairwiseLogit", "PairwiseProbit", "compared_positions"]
@@ -106,47 +105,3 @@ def compared_positions(
         item = np.asarray(given["winners"]).tolist()[k]
         raise InvalidDataError(f"{name!r} compares the item {item!r} with itself at index {k}; leave that pair out.")
     return found
-
-
-def positions(what: str, given: Any, labels: Any, size: int | None) -> np.ndarray:
-    """Return the positions of rows, (n,), that are given by label, or by position.
-
-    Parameters
-    ----------
-    what : str
-        Names the argument in messages.
-    given : array_like, (n,)
-        Labels, or positions where there are no labels or these are no numbers.
-    labels : sequence, optional
-    size : int, optional
-        Number of rows, where known.
-
-    Raises
-    ------
-    InvalidDataError
-        For unknown rows, and arrays that are no vectors or symbolic.
-    """
-    if isinstance(given, Variable):
-        raise InvalidDataError(f"{what} is symbolic; give arrays, or write pm.Bernoulli of a difference of utilities.")
-    values = np.asarray(given)
-    if values.ndim != 1:
-        raise InvalidDataError(f"{what} has the shape {values.shape}; give a vector, one entry for each comparison.")
-    names = None if labels is None else pd.Index(labels)
-    integers = np.issubdtype(values.dtype, np.integer)
-    if names is None or (integers and not pd.api.types.is_numeric_dtype(names.dtype)):
-        n = len(names) if names is not None else size
-        kind = f"positions are 0 to {n - 1}" if n is not None else "positions are whole numbers from 0"
-        if not (integers or np.issubdtype(values.dtype, np.floating)):
-            raise InvalidDataError(f"{what} has {values.tolist()[0]!r}, but its dim has no labels: {kind}.")
-        bad = (values < 0) | (values != np.round(values)) | (values >= (np.inf if n is None else n))
-        found = values
-    else:
-        if not names.is_unique:
-            twice = names[names.duplicated()][0]
-            raise InvalidDataError(f"{what} needs labels that differ, and {twice!r} is that of several rows.")
-        found, kind = names.get_indexer(values), f"labels are {names[0]!r} to {names[-1]!r}"
-        bad = found < 0
-    if bad.any():
-        k = int(np.argmax(bad))
-        raise InvalidDataError(f"{what} has {values.tolist()[k]!r} at index {k}, but there is no such row: {kind}.")
-    return found.astype(np.int64)

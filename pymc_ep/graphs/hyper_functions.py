@@ -46,7 +46,8 @@ class Hyperparameters:
     hyper_transformed : tuple of bool
         Whether PyMC transforms each of them, by a log, logit or the like.
     hyper_gaussian : tuple of str
-        Names of those with Gaussian priors that are not latent, because the model is not affine in them.
+        Names of those with Gaussian priors that are not latent, because the model is not affine in them or the argument
+        ``latent=`` leaves them out.
     log_prior : TensorVariable, ()
         Log density of the hyperparameters, without Jacobian terms, and of potentials in them.
     log_prior_unconstrained : TensorVariable, ()
@@ -70,7 +71,8 @@ class Hyperparameters:
         """Remark on Gaussian variables that are hyperparameters; empty where there are none."""
         if not self.hyper_gaussian:
             return ""
-        return f"Gaussian, but in a scale, a product or another prior: {', '.join(self.hyper_gaussian)}"
+        names = ", ".join(self.hyper_gaussian)
+        return f"Gaussian, but hyperparameters (the model is not linear in them, or latent= leaves them out): {names}"
 
 
 class LatentForm(Hyperparameters):

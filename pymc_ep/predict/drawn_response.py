@@ -5,8 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 import pymc as pm
 import xarray as xr
+from pymc.distributions.censored import CensoredRV
 from pymc.distributions.moments import mean as mean_of
 from pymc.model.fgraph import clone_model
+from pytensor.tensor.random.basic import CategoricalRV
+from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep import compat
 from pymc_ep.compat import Container
@@ -25,44 +28,57 @@ def drawn_response(
 ) -> xr.Dataset:
     """Return mean, sd and quantiles, over the draws of a fit, of a likelihood's mean in PyMC or of draws from it.
 
+    Of ordered categories the mean is the probability of each, with a last dimension ``<name>_category``.
+
     Raises
     ------
     UnsupportedModelError
-        For ordered categories, where the fit has no draws, and for distributions without a mean in PyMC.
+        For new observations of ordered categories, where the fit has no draws, and for distributions without a mean in
+        PyMC.
     """
     name = group.name
-    if group.site.domain == "ordinal":
-        raise UnsupportedModelError(
-            f"{name!r} has ordered categories, whose numbers have no mean; predict its affine predictor, or count "
-            f"categories in pm.sample_posterior_predictive(idata, var_names=[{name!r}])."
-        )
     if not compat.has_group(idata, "posterior"):
         raise UnsupportedModelError(
-            f"{name!r} has no registered site, so that its response is predicted by draws, and the fit has none. Fit "
-            f"with draws."
+            f"The response of {name!r} is predicted by draws, and the fit has none. Fit with draws."
         )
-    wanted, own = name, model
-    if kind == "expectation":
-        own, wanted = clone_model(model), f"{name}_expected"
-        try:
-            expected = mean_of(own[name])
-        except NotImplementedError as error:
-            raise UnsupportedModelError(
-                f"PyMC knows no mean of the distribution of {name!r}; use kind='observation', which draws from it."
-            ) from error
-        with own:
-            pm.Deterministic(wanted, expected, dims=model.named_vars_to_dims.get(name))
+    own, wanted = clone_model(model), f"{name}_{kind}"
+    variable, dims = own[name], model.named_vars_to_dims.get(name)
+    # A censored variable is predicted without its bounds: what is below or above them is missing, not wanted.
+    latent = variable.owner.inputs[0] if isinstance(variable.owner.op, CensoredRV) else variable
+    categories = isinstance(variable.owner.op, CategoricalRV)
+    if categories and kind == "observation":
+        raise UnsupportedModelError(
+            f"{name!r} has ordered categories, whose numbers have no mean; use kind='expectation', the probabilities "
+            f"of categories, or pm.sample_posterior_predictive(idata, var_names=[{name!r}])."
+        )
+    with own:
+        if categories:
+            (probabilities,) = variable.owner.op.dist_params(variable.owner)
+            pm.Deterministic(wanted, probabilities, dims=None if dims is None else (*dims, None))
+        else:
+            pm.Deterministic(wanted, latent if kind == "observation" else _mean(name, latent), dims=dims)
     with compiling():
         drawn = pm.sample_posterior_predictive(idata, own, var_names=[wanted], random_seed=_SEED, progressbar=False)
     draws = compat.group(drawn, "posterior_predictive")[wanted]
-    axes, rest = ("chain", "draw"), [dim for dim in draws.dims if dim not in ("chain", "draw")]
-    values = draws.transpose(*axes, *rest).to_numpy()
-    levels = np.quantile(values, quantiles, axis=(0, 1))
+    rest = [dim for dim in map(str, draws.dims) if dim not in ("chain", "draw")]
+    values = draws.transpose("chain", "draw", *rest).to_numpy()
     coords = {dim: draws[dim].to_numpy() for dim in rest} | {"quantile": list(quantiles)}
-    named = {dim: dim.replace(wanted, name) for dim in map(str, rest)}
+    named = {dim: dim.replace(wanted, name) for dim in rest}
+    if categories:
+        named[rest[-1]] = f"{name}_category"
     found = {
         f"{name}_mean": (rest, values.mean(axis=(0, 1))),
         f"{name}_sd": (rest, values.std(axis=(0, 1))),
-        f"{name}_quantile": (["quantile", *rest], levels),
+        f"{name}_quantile": (["quantile", *rest], np.quantile(values, quantiles, axis=(0, 1))),
     }
     return xr.Dataset(found, coords=coords).rename({old: new for old, new in named.items() if old != new})
+
+
+def _mean(name: str, variable: TensorVariable) -> TensorVariable:
+    """Return PyMC's mean of a distribution; raise for those without one."""
+    try:
+        return mean_of(variable)
+    except NotImplementedError as error:
+        raise UnsupportedModelError(
+            f"PyMC knows no mean of the distribution of {name!r}; use kind='observation', which draws from it."
+        ) from error

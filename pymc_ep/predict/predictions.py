@@ -60,13 +60,15 @@ def predict(
         ``<name>_mean`` and ``<name>_sd`` with the model's dims and coords; with `response` also ``<name>_quantile``,
         whose first dim is ``quantile``. Uncertainty of the hyperparameters is included: to first order about their
         mode, or by the mixture where the fit is one. Responses are computed by quadrature. For likelihoods without a
-        registered site they come from the fit's draws, with new observations drawn from seed 0.
+        registered site they come from the fit's draws, with new observations drawn from seed 0. Of ordered categories
+        they are the probability of each, with a last dim ``<name>_category``; of censored observations those without
+        the bounds.
 
     Raises
     ------
     UnsupportedModelError
-        For a variable that is not affine in the latent ones, for ordered categories, whose numbers have no mean, and
-        for likelihoods without a registered site where the fit has no draws.
+        For a variable that is not affine in the latent ones, for new observations of ordered categories, whose numbers
+        have no mean, and for likelihoods without a registered site where the fit has no draws.
     ValueError
         Where result and model do not belong together.
     """

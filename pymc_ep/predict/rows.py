@@ -1,6 +1,6 @@
 """Rankings of the rows of two matrices, such as items for users, and new rows."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ from pymc_ep.contracts.rows import Ranked, RankedBlock, RowPredictions, Rows, be
 from pymc_ep.engines.options import check_flag, check_whole
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms import compiled_form
+from pymc_ep.forms.registry import FormEntry
 from pymc_ep.graphs.context import model_of
 from pymc_ep.predict.rebuild import registered
 from pymc_ep.predict.utilities import fitted_utilities, ranked_users
@@ -23,6 +24,11 @@ __all__ = ["fold_in", "rank_items", "recommend", "similar"]
 
 _NUMBERS = 2**22
 """Largest number of array elements in a chunk of rows, 32 MiB: trades off memory against calls of NumPy."""
+_ELSEWHERE: tuple[tuple[str, Callable[[FormEntry], Any]], ...] = (
+    ("next_items", lambda entry: entry.sequence_predictions),
+    ("rank_items", lambda entry: entry.utility_predictions),
+)
+"""What ranks items in fits without two matrices."""
 
 
 class _Fitted(NamedTuple):
@@ -67,7 +73,7 @@ def recommend(
     model : pymc.Model, optional
         The fitted model; by default that of the context.
     n : int
-        Recommendations for each row.
+        Most recommendations for each row.
     by : {"calibrated_probability", "probability", "predictor_mean"}, optional
         Score of the ranking, by default the first one that the fit has. ``"calibrated_probability"`` is that of the
         item of a user's next pair, for fits of `PairedSymbols` that were calibrated by pairs left out.
@@ -89,7 +95,7 @@ def recommend(
     -------
     xarray.Dataset
         By row and ``rank``, the best first: labels of the other matrix's rows, under the name of their dim, or of the
-        matrix where both sides have one dim;
+        matrix where both sides have one dim, and NaN where fewer than others are left;
         ``probability``, ``predictor_mean`` and ``predictor_sd``, and ``calibrated_probability`` if ranked by it, which
         sums to one over the rows that are left. Hyperparameters are at their mode. Probabilities of
         bilinear models are those of Gaussian predictors with these moments, which sums of products nearly are: off by
@@ -100,23 +106,25 @@ def recommend(
     UnsupportedModelError
         If the model has no two matrices of rows.
     ValueError
-        For unknown rows, and if fewer than `n` are left for one of them.
+        For unknown rows.
     """
     check_whole("n", n)
     check_flag("exclude_observed", exclude_observed)
     model, fitted = _fitted(idata, model, "recommend")
     side, wanted = _wanted(model, fitted, rows, "recommend", cells)
     by = _score(fitted, side, by)
-    parts = [_best(wanted, here, n, by, exclude_observed) for here in _chunks(wanted)]
-    others = np.concatenate([part.others for part in parts])
+    parts, left = zip(*(_best(wanted, here, n, by, exclude_observed) for here in _chunks(wanted)))
+    others, lengths = np.concatenate([part.others for part in parts]), np.concatenate(left)
     found = {fitted.other(side): row_labels(model, fitted.dims[1 - side], fitted.sizes[1 - side])[others]}
     found |= {name: np.concatenate([part.values[name] for part in parts]) for name in parts[0].values}
     dim = fitted.dims[side]
-    return xr.Dataset(
+    ranked = xr.Dataset(
         {name: ((dim, "rank"), values) for name, values in found.items()},
-        coords={dim: wanted.labels, "rank": 1 + np.arange(n)},
+        coords={dim: wanted.labels, "rank": 1 + np.arange(others.shape[1])},
         attrs={"by": by, "probability_is": fitted.predictions.remark(fitted.posterior)},
-    )
+    ).isel(rank=slice(int(lengths.max())))
+    there = ranked["rank"] <= xr.DataArray(lengths, dims=dim)
+    return ranked if there.all() else ranked.where(there)
 
 
 @one_at_a_time
@@ -207,7 +215,7 @@ def similar(idata: Container, model: pm.Model | None = None, *, n: int = 20, **r
     idata, model
         As in `recommend`.
     n : int
-        Neighbours of each row.
+        Neighbours of each row, or as many as there are.
     **rows
         One matrix: the dim of its rows or its name, as in ``item=["heat"]``, with labels or positions.
 
@@ -222,15 +230,16 @@ def similar(idata: Container, model: pm.Model | None = None, *, n: int = 20, **r
     UnsupportedModelError
         If the model has no two matrices of rows.
     ValueError
-        For unknown rows, and if the matrix has no more than `n` rows.
+        For unknown rows, and for a matrix of one row.
     """
     check_whole("n", n)
     model, fitted = _fitted(idata, model, "similar")
     ((key, given),) = _one(rows, "similar").items()
     side = side_named(model, fitted.names, key)
     dim, size = fitted.dims[side], fitted.sizes[side]
-    if n >= size:
-        raise ValueError(f"n={n}, but {fitted.names[side]!r} has {size - 1} other rows; lower n.")
+    if size == 1:
+        raise ValueError(f"{fitted.names[side]!r} has one row, to which no other is similar.")
+    n = min(n, size - 1)
     numbers, labels = numbered_rows(model, dim, given, size, f"{dim}=")
     factors = fitted.predictions.factors(fitted.posterior, side).astype(float)
     length = np.linalg.norm(factors, axis=1, keepdims=True)
@@ -317,10 +326,10 @@ def _fitted(idata: Container, model: pm.Model | None, caller: str) -> tuple[pm.M
     model = model_of(model)
     predictions = registered(idata, model, lambda entry: entry.row_predictions)
     if predictions is None:
+        instead = next((verb for verb, pick in _ELSEWHERE if registered(idata, model, pick) is not None), "predict")
         raise UnsupportedModelError(
             f"{caller} takes fits of models with two matrices of rows, such as those with a BilinearPoisson or "
-            f"PairedSymbols, but this is a fit by {fit_method(idata)!r} of another model; see predict and "
-            f"log_predictive."
+            f"PairedSymbols, but this is a fit by {fit_method(idata)!r} of another model; use {instead}."
         )
     form = compiled_form(model, settings(idata)["latent"])
     names = predictions.names(form)
@@ -361,17 +370,11 @@ def _chunks(wanted: _Wanted) -> list[slice]:
     return [slice(begin, begin + step) for begin in range(0, len(wanted.numbers), step)]
 
 
-def _best(wanted: _Wanted, here: slice, n: int, by: str, exclude_observed: bool) -> Ranked:
-    """Return the best `n` others of some of the rows."""
+def _best(wanted: _Wanted, here: slice, n: int, by: str, exclude_observed: bool) -> tuple[Ranked, np.ndarray]:
+    """Return the best `n` others of some of the rows, or as many as there are, and how many of each row are left."""
     block = _block(wanted, wanted.numbers[here], by, exclude_observed)
-    left = (block.scores > -np.inf).sum(axis=1)
-    if (left < n).any():
-        k = int(np.argmax(left < n))
-        raise ValueError(
-            f"n={n}, but only {left[k]} rows are left for {wanted.labels[here].tolist()[k]!r}; lower n, or keep those "
-            f"that it has an observation with by exclude_observed=False."
-        )
-    return block.ranked(np.argpartition(-block.scores, n - 1, axis=1)[:, :n])
+    n = min(n, block.scores.shape[1])
+    return block.ranked(np.argpartition(-block.scores, n - 1, axis=1)[:, :n]), (block.scores > -np.inf).sum(axis=1)
 
 
 def _block(wanted: _Wanted, numbers: np.ndarray, by: str, exclude_observed: bool) -> RankedBlock:

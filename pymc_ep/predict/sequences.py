@@ -32,7 +32,7 @@ def next_items(idata: Container, model: pm.Model | None = None, *, n: int = 10, 
     model : pymc.Model, optional
         The fitted model; by default that of the context.
     n : int
-        Number of items; as many as there are give the whole distribution.
+        Number of items; all that there are, or more, give the whole distribution.
     **user
         The dim of the users with a label or position, or a list of these, as in ``user=7``. Where events have
         contexts, their dim too, with the one of the next event, as in ``hour=9``.
@@ -48,7 +48,7 @@ def next_items(idata: Container, model: pm.Model | None = None, *, n: int = 10, 
     UnsupportedModelError
         If the model has no sequences.
     ValueError
-        For unknown users, and more items than there are.
+        For unknown users.
     """
     check_whole("n", n)
     model = model_of(model)
@@ -71,8 +71,7 @@ def next_items(idata: Container, model: pm.Model | None = None, *, n: int = 10, 
         if len(numbers) > 1:
             raise ValueError(f"{contexts[0]}= names {len(numbers)} contexts; ask for one at a time.")
         context = int(numbers[0])
-    if n > n_items:
-        raise ValueError(f"n={n}, but there are {n_items} items; lower n.")
+    n = min(n, n_items)
     users, labels = numbered_rows(model, dim, user[dim], n_users, f"{dim}=")
     step, found = max(1, _NUMBERS // n_items), []
     for own in (users[begin : begin + step] for begin in range(0, len(users), step)):

@@ -30,6 +30,20 @@ def test_sequences_are_stored_in_rows_of_user_and_item():
     np.testing.assert_array_equal(stored(model), expected)
 
 
+def test_a_table_brings_its_names_and_labels():
+    frame = pd.DataFrame({"listener": ["Bo", "Al", "Bo"], "song": ["hey", "bye", "bye"], "at": [2, 1, 1]})
+    table = pmep.from_events(frame, "listener", "song", "at")
+    assert repr(table) == "<SequenceTable of 3 events (listener: 2, song: 2)>"
+    for coords in ({}, {"song": ["hey", "bye", "new"]}):
+        with pm.Model(coords=coords) as model:
+            pmep.CollaborativeRNN("y", hidden=2, observed=table)
+        assert list(model.coords["listener"]) == ["Al", "Bo"]
+        assert list(model.coords["song"]) == coords.get("song", ["bye", "hey"])
+        songs = [model.coords["song"][k] for k in stored(model)[:, 1].astype(int)]
+        assert songs == ["bye", "bye", "hey"]
+        assert model.named_vars_to_dims["y_output"][0] == "song"
+
+
 def test_weights_have_dims_and_priors():
     with pm.Model(coords={"item": list("abc"), "person": ["x", "y"]}) as model:
         prior = {"recurrent": pm.Normal.dist(0, 2), "inputs": pm.Normal.dist(1, 3)}

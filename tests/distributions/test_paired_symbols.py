@@ -70,8 +70,10 @@ def test_pairs_and_counts_are_the_same_data():
         pd.DataFrame(PAIRS, columns=["user", "item"]),
         np.asfortranarray(PAIRS),
         np.repeat(PAIRS, 2, axis=0)[::2],
+        pd.DataFrame({"user": PAIRS[:, 0], "item": np.array(list("xyz"))[PAIRS[:, 1]]}),
+        [["abcd"[i], "xyz"[j]] for i, j in PAIRS],
     ],
-    ids=["list", "float32", "int8", "pandas", "fortran", "strided"],
+    ids=["list", "float32", "int8", "pandas", "fortran", "strided", "labels of items", "labels"],
 )
 def test_ordinary_input_is_the_same_data(observed):
     stored = model_of(observed).rvs_to_values
@@ -129,7 +131,7 @@ def test_preferences_far_below_zero_are_told():
         ([[0, 1], [4, 1]], r"'views' has the user 4 at row 1, but indices are at least 0 and less than 4"),
         ([[0, 1], [0, -1]], r"'views' has the item -1 at row 1"),
         ([[0.5, 1.0]], r"'views' has the index 0.5 at row 0, which is no whole number"),
-        ([["a", "x"]], r"'views' has the indexes of type <U1; give whole numbers"),
+        ([["a", "x"]], r"'views': user has 'a', but its dim has no labels: positions are 0 to 3"),
         ([0, 1, 2], r"'views' has observations of shape \(3,\); give pairs of user and item"),
         (np.zeros((3, 4)), r"'views' has observations of shape \(3, 4\)"),
         (COUNTS * -1, r"'views' has the count -1 at row \d and column \d; counts are at least 0"),

@@ -138,7 +138,7 @@ def test_bad_input():
     for quantiles in ((0, 1), ()):
         with pytest.raises(ValueError, match=r"quantiles=\(.*\) must be numbers between 0 and 1"):
             pmep.predict(result, model, response=True, quantiles=quantiles)
-    with pytest.raises(pmep.UnsupportedModelError, match=r"'z' has ordered categories.*sample_posterior_predictive"):
+    with pytest.raises(pmep.UnsupportedModelError, match=r"'z' is predicted by draws, and the fit has none"):
         pmep.predict(result, model, response=True)
     with pytest.raises(pmep.UnsupportedModelError, match="'f' is no likelihood with a site; these are y, z"):
         pmep.predict(result, model, response=True, var_names="f")
@@ -166,5 +166,37 @@ def test_likelihoods_without_a_site_by_draws():
     new = pmep.predict(result, model, response=True, kind="observation", quantiles=(0.25, 0.75))
     np.testing.assert_allclose(new["y_mean"], 0.7 * rate, rtol=0.06)
     assert np.all(new["y_sd"] > found["y_sd"])
-    with pytest.raises(pmep.UnsupportedModelError, match=r"'y' has no registered site.*Fit with draws"):
+    with pytest.raises(pmep.UnsupportedModelError, match=r"'y' is predicted by draws.*Fit with draws"):
         pmep.predict(pmep.fit(model=model, draws=0, progressbar=False), model, response=True)
+
+
+def test_probabilities_of_ordered_categories():
+    """Under a slope that the prior alone knows, beside quadrature over the predictor; categories have a dimension."""
+    cutpoints, y = np.array([-1.0, 0.5]), np.array([0, 1, 2, 1])
+    with pm.Model(coords={"row": list("abcd")}) as model:
+        eta = pm.Deterministic("eta", pm.Normal("b", 0.0, 1.0) * np.array([-1.0, 0.0, 1.0, 2.0]), dims="row")
+        pm.OrderedLogistic("y", eta, cutpoints, observed=y, dims="row")
+        result = pmep.fit(draws=4000, chains=1, random_seed=2, progressbar=False)
+    found, predictor = (pmep.predict(result, model, **asked) for asked in ({"response": True}, {"var_names": "eta"}))
+    eta = predictor["eta_mean"].to_numpy()[:, None] + predictor["eta_sd"].to_numpy()[:, None] * Z
+    below = expit(cutpoints - eta[..., None])
+    exact = np.diff(below, axis=-1, prepend=0.0, append=1.0).transpose(0, 2, 1) @ MASS
+    assert found["y_mean"].dims == ("row", "y_category")
+    np.testing.assert_allclose(found["y_mean"], exact, atol=0.01)
+    with pytest.raises(pmep.UnsupportedModelError, match=r"'y' has ordered categories.*kind='expectation'"):
+        pmep.predict(result, model, response=True, kind="observation")
+
+
+def test_censored_observations_without_their_bound():
+    """The mean of the normal below and above the bound, as its predictor has it."""
+    with pm.Model() as model:
+        eta = pm.Deterministic("eta", pm.Normal("a", 0.0, 1.0) * np.array([1.0, 2.0, 3.0]))
+        pm.Censored("y", pm.Normal.dist(eta, 0.5), None, 1.0, observed=[0.6, 1.0, 1.0])
+        result = pmep.fit(draws=4000, chains=1, random_seed=2, progressbar=False)
+    predictor = pmep.predict(result, model, var_names="eta")
+    found = pmep.predict(result, model, response=True)
+    np.testing.assert_allclose(found["y_mean"], predictor["eta_mean"], atol=0.05)
+    np.testing.assert_allclose(found["y_sd"], predictor["eta_sd"], rtol=0.05)
+    new = pmep.predict(result, model, response=True, kind="observation")
+    np.testing.assert_allclose(new["y_mean"], predictor["eta_mean"], atol=0.05)
+    np.testing.assert_allclose(new["y_sd"], np.hypot(predictor["eta_sd"], 0.5), rtol=0.05)

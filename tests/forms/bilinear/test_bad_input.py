@@ -22,6 +22,7 @@ def shaped(left=(3, 2), right=(4, 2)):
         ({"rows": [0, 3]}, "'y' has the row 3 at index 1.*less than 3"),
         ({"cols": [-1, 0]}, "'y' has the column -1 at index 0"),
         ({"rows": [0.0, 1.0]}, "row indices of type float64"),
+        ({"rows": ["a", "b"]}, "'y': row has 'a', but its dim has no labels: positions are 0 to 2"),
         ({"rows": [0]}, "1 rows, 2 columns and 2 observations"),
         ({"cols": np.ma.array([1, 0], mask=[0, 1])}, "cols that are masked at index 1"),
         ({"observed": [1.0, 1.5]}, r"observation 1\.5 at index 1.*whole numbers"),

@@ -153,6 +153,7 @@ def test_new_rows_are_recommended_for(fitted):
     model, idata = fitted
     pairs = [[0, 1], [0, 2], [2, 5]]
     new = pmep.fold_in(idata, model, {"user": pairs})
+    xr.testing.assert_equal(pmep.fold_in(idata, model, {"user": [[i, ITEMS[j]] for i, j in pairs]}), new)
     assert "1 of 3 new rows, the first one 1, have no pair" in new.attrs["status"]
     found = pmep.recommend(idata, model, user=new, n=20)
     for row, seen in enumerate(({1, 2}, set(), {5})):
@@ -184,8 +185,7 @@ def test_what_is_asked_wrongly_is_named(fitted):
     model, idata = fitted
     with pytest.raises(ValueError, match="holds 'nobody', but there is no such row"):
         pmep.similar(idata, model, item=["nobody"], n=2)
-    with pytest.raises(ValueError, match="has 39 other rows; lower n"):
-        pmep.similar(idata, model, item=["item 0"], n=40)
+    assert pmep.similar(idata, model, item=["item 0"], n=40)["rank"].size == 39
     with pytest.raises(ValueError, match="takes rows of both matrices"):
         pmep.rank_items(idata, model, user=[100])
     with pytest.raises(ValueError, match="rows of the same matrix"):
@@ -199,6 +199,10 @@ def test_what_is_asked_wrongly_is_named(fitted):
         pmep.recommend(idata, model, user=[100], n=2, cells={"offset": 1.0})
     with pytest.raises(pmep.InvalidDataError, match=r"views: new user.* has the fitted row 40 at row 0"):
         pmep.fold_in(idata, model, {"user": [[0, 40]]})
+    with pytest.raises(ValueError, match="new user: item holds 'item 40', but there is no such row"):
+        pmep.fold_in(idata, model, {"user": [[0, "item 40"]]})
+    with pytest.raises(pmep.InvalidDataError, match=r"new user have labels .*'ann'.*number them from 0"):
+        pmep.fold_in(idata, model, {"user": [["ann", "item 1"]]})
     with pytest.raises(pmep.InvalidDataError, match="are a mapping; give a SciPy sparse matrix"):
         pmep.fold_in(idata, model, {"user": {"rows": [0]}})
     with pytest.raises(pmep.UnsupportedModelError, match="stream of pairs, which has no Gaussian predictions"):

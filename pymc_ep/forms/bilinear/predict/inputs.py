@@ -73,7 +73,7 @@ def read_cells(
         if index.size and not np.issubdtype(index.dtype, np.integer):
             raise InvalidDataError(
                 f"New cells of {name!r} have {key} of type {index.dtype}; give whole numbers, counted from zero, or "
-                f"labels."
+                f"labels of fitted rows."
             )
     form.require_cells(y, *(np.zeros_like(index) if k == new else index for k, index in enumerate(indices)))
     if new is not None:

@@ -16,6 +16,7 @@ from pymc_ep.forms.paired_symbols.form import SideOfPairs
 from pymc_ep.forms.paired_symbols.posterior import PairedSymbolsPosterior
 from pymc_ep.kernels.paired_symbols import Censored, Symbols, pair_sums, update_rows
 from pymc_ep.results import labelled
+from pymc_ep.results.row_labels import numbered_rows
 
 __all__ = ["fold_in"]
 
@@ -45,8 +46,8 @@ def fold_in(
         Side of the new rows, users or items.
     dims : (str, str)
         Dims of the rows of both matrices.
-    given : SciPy sparse, (new rows, fitted rows of the other side), or array_like of int, (D, 2)
-        Counts, or pairs of a new row, counted from 0, and a fitted row.
+    given : SciPy sparse, (new rows, fitted rows of the other side), or array_like, (D, 2)
+        Counts, or pairs of a new row, counted from 0, and a fitted row, by position or label.
 
     Raises
     ------
@@ -58,7 +59,7 @@ def fold_in(
     form = posterior.form.form
     own, name = form.sides[side], form.pairs.name
     n_others = len(posterior.symbols[1 - side].bias)
-    rows = _new_pairs(f"{name}: new {dims[side]}", given, n_others)
+    rows = _new_pairs(model, f"{name}: new {dims[side]}", dims[1 - side], given, n_others)
     n_new = given.shape[0] if sparse.issparse(given) else int(rows[:, 0].max(initial=-1)) + 1
     if not n_new:
         raise InvalidDataError(f"There are no new rows of {own.factors.name!r}; give at least one.")
@@ -76,9 +77,19 @@ def fold_in(
     return _dataset(model, own, name, dims[side], found, pairs.users, (*indices, counts))
 
 
-def _new_pairs(what: str, given: Any, n_others: int) -> np.ndarray:
+def _new_pairs(model: pm.Model, what: str, other: str, given: Any, n_others: int) -> np.ndarray:
+    """Return rows of a new row, a fitted row, and maybe a count; fitted rows are given by position or label."""
     if isinstance(given, dict):
         raise InvalidDataError(f"{what} are a mapping; give a SciPy sparse matrix of counts, or pairs, (D, 2).")
+    pairs = given if sparse.issparse(given) else np.asarray(given)
+    if pairs.ndim == 2 and pairs.shape[1] == 2 and pairs.dtype.kind in "OSU":
+        fitted = numbered_rows(model, other, pairs[:, 1], n_others, f"{what}: {other}")[0]
+        try:
+            given = np.stack([pairs[:, 0].astype(float), fitted], axis=1)
+        except ValueError as error:
+            raise InvalidDataError(
+                f"{what} have labels ({error}); number them from 0, as pandas.factorize does."
+            ) from None
     return packed_pairs(what, given, (None, n_others), ("new row", "fitted row"))
 
 

@@ -136,8 +136,9 @@ class PairBlock:
         values = {"probability": np.exp(log_p), "predictor_mean": mean, "predictor_sd": sd}
         scores = np.take_along_axis(self.scores, others, axis=1)
         if self._by == _CALIBRATED:
-            # Among the rows that are left.
-            values = {self._by: np.exp(scores - logsumexp(self.scores, axis=1, keepdims=True))} | values
+            # Among the rows that are left, if any are.
+            total = np.maximum(logsumexp(self.scores, axis=1, keepdims=True), np.finfo(float).min)
+            values = {self._by: np.exp(scores - total)} | values
         return best_first(others, values, scores)
 
 
