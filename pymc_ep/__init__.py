@@ -81,3 +81,8 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+
+def __dir__() -> list[str]:
+    """Public names alone, for completion."""
+    return [*__all__, "__version__"]

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from threading import Lock, Timer
 from typing import Any
 
@@ -131,12 +132,16 @@ def chosen_hyper(method: Method, form: CompiledForm, options: dict[str, Any], *,
 
 
 def check_mode(method: Method, compile_kwargs: dict[str, Any] | None) -> None:
-    """Raise for the mode JAX where the algorithm would run on NumPy all the same."""
+    """Raise for the mode JAX where it is not installed, or where the algorithm would run on NumPy all the same."""
     mode = (compile_kwargs or {}).get("mode")
-    if mode is not None and not method.jax and isinstance(get_mode(mode).linker, JAXLinker):
+    if mode is None or not isinstance(get_mode(mode).linker, JAXLinker):
+        return
+    if not method.jax:
         raise ValueError(
             f"compile_kwargs= asks for the mode JAX, and method={method.name!r} runs on NumPy alone; leave it out."
         )
+    if find_spec("jax") is None:
+        raise ImportError("compile_kwargs= asks for the mode JAX, which needs JAX: pip install 'pymc-ep[jax]'.")
 
 
 def check_sample_kwargs(hyper: str, sample_kwargs: dict[str, Any] | None) -> None:

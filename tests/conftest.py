@@ -22,6 +22,8 @@ for flag in ("gcc__cxxflags=-O1", "traceback__limit=0"):
     if flag.partition("=")[0] not in flags:
         flags = f"{flags},{flag}".lstrip(",")
 os.environ["PYTENSOR_FLAGS"] = flags
+# As of JAX: half of what its programs take here is their compilation.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,5 +1,6 @@
 """Diagnostics of a fit in one dataset: importance weights, tilted cumulants, verdict."""
 
+import html
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -39,6 +40,19 @@ _CHEAP_LIKELIHOODS, _LIKELIHOODS = 1e7, 5e7
 
 Absent = dict[str, str]
 """Maps names of absent results to the reason."""
+
+
+class Diagnosis(xr.Dataset):
+    """Diagnostics of a fit, whose verdict is printed before its numbers."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        """Verdict, then the dataset."""
+        return "\n\n".join(filter(None, [self.attrs.get("verdict"), super().__repr__()]))
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(self.attrs.get('verdict', ''))}</pre>{super()._repr_html_()}"
 
 
 @one_at_a_time
@@ -100,9 +114,9 @@ def diagnose(idata: Container, model: pm.Model | None = None) -> xr.Dataset:
         For bilinear models the weights alone: their predictors are not Gaussian, so that there are no cumulants.
 
         Results that cannot be computed, or would be meaningless, are absent; the attribute ``absent`` gives the
-        reasons. The attribute ``verdict`` interprets the numbers, one line each, the worst first, with cures;
-        ``status`` is EP's own sentence, and ``warning`` names variables about which the data are nearly uninformative,
-        if any.
+        reasons. The attribute ``verdict``, which is printed first, interprets the numbers, one line each, the worst
+        first, with cures; ``status`` is EP's own sentence, and ``warning`` names variables about which the data are
+        nearly uninformative, if any.
 
     Raises
     ------
@@ -125,7 +139,7 @@ def diagnose(idata: Container, model: pm.Model | None = None) -> xr.Dataset:
         attrs = {"status": str(fit.attrs["status"]), "absent": _sentence(absent), "warning": ""}
         how = settings(idata)["hyper"]
         attrs["verdict"] = verdict(weights, fit, how, form.hyper_names, posterior.unknowns, held=False)
-        return xr.Dataset({**scalars, **weights}).assign_attrs(attrs)
+        return Diagnosis({**scalars, **weights}, attrs=attrs)
     posterior = single_posterior_of(idata, model)
     weights, absent = _weights(
         fit, partial(_drawn, posterior), _log_volume(posterior) if len(posterior.directions) else None
@@ -144,7 +158,7 @@ def diagnose(idata: Container, model: pm.Model | None = None) -> xr.Dataset:
     found = xr.merge([xr.Dataset({**scalars, **weights}), sites, dark], combine_attrs="drop")
     how, names = settings(idata)["hyper"], posterior.form.form.hyper_names
     attrs["verdict"] = verdict(found, fit, how, names, posterior.unknowns, held=posterior.held, warning=warning)
-    return found.assign_attrs(attrs)
+    return Diagnosis(found.data_vars, found.coords, attrs)
 
 
 def _drawn(posterior: Posterior, most: float = np.inf) -> JointDraws:

@@ -75,6 +75,13 @@ class Hyperparameters:
         return f"Gaussian, but hyperparameters (the model is not linear in them, or latent= leaves them out): {names}"
 
 
+    @property
+    def mode_remark(self) -> str:
+        """Remark of a method that returns hyperparameters as points."""
+        names = ", ".join(self.hyper_names)
+        return f"the hyperparameters are at their mode, without a spread (sd 0 and no r_hat in az.summary): {names}"
+
+
 class LatentForm(Hyperparameters):
     """A form whose Deterministics are functions of hyperparameters and of placeholders of the latent variables.
 

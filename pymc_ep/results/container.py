@@ -3,6 +3,7 @@
 import json
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -175,13 +176,18 @@ def _known_shape(value: Variable) -> tuple[int, ...]:
     return value.get_value(borrow=True).shape if isinstance(value, SharedVariable) else ()
 
 
+@cache
+def _installed() -> str:
+    """Return the version, which takes milliseconds to find: as long as a small fit."""
+    try:
+        return version("pymc_ep")
+    except PackageNotFoundError:  # run from a source tree that is not installed
+        return "unknown"
+
+
 def _library_attrs() -> dict[str, str]:
     """Return the attributes that name the library and its version."""
-    try:
-        installed = version("pymc_ep")
-    except PackageNotFoundError:  # run from a source tree that is not installed
-        installed = "unknown"
-    return {"inference_library": "pymc_ep", "inference_library_version": installed}
+    return {"inference_library": "pymc_ep", "inference_library_version": _installed()}
 
 
 def _netcdf_attrs(attrs: Mapping[str, Any]) -> dict[str, str | int | float]:

@@ -1,6 +1,6 @@
 """Values of PyTensor graphs in 150 digits: mpmath runs each operation."""
 
-from functools import reduce
+from functools import lru_cache, reduce
 
 import mpmath as mp
 import numpy as np
@@ -130,20 +130,25 @@ _PASSED |= {"ScalarFromTensor"}
 
 def exact_value(graph, given):
     """Value of a graph, an array of mpmath numbers, from those of its inputs."""
-    values = dict(given)
-
-    def value(v):
-        if v not in values:
-            data = v.data
-            numeric = np.asarray(data).dtype.kind in "fiub" and data is not None
-            values[v] = np.frompyfunc(number, 1, 1)(np.asarray(data)) if numeric else data
-        return values[v]
-
+    nodes, constants = _steps(tuple(given), graph)
+    values = constants | given
     with mp.workdps(DIGITS):
-        for node in io_toposort(list(given), [graph]):
-            inputs = [value(v) if v in values or isinstance(v, Constant) else None for v in node.inputs]
-            values |= dict.fromkeys(node.outputs, np.asarray(_applied(node, inputs), dtype=object))
+        for node in nodes:
+            found = np.asarray(_applied(node, [values.get(v) for v in node.inputs]), dtype=object)
+            values |= dict.fromkeys(node.outputs, found)
         return values[graph]
+
+
+@lru_cache(maxsize=64)
+def _steps(inputs, graph):
+    """Nodes of a graph in their order, and its constants."""
+    nodes = io_toposort(list(inputs), [graph])
+    return nodes, {v: _constant(v.data) for node in nodes for v in node.inputs if isinstance(v, Constant)}
+
+
+def _constant(data):
+    numeric = data is not None and np.asarray(data).dtype.kind in "fiub"
+    return np.frompyfunc(number, 1, 1)(np.asarray(data)) if numeric else data
 
 
 def _applied(node, inputs):

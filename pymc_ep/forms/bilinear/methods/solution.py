@@ -20,8 +20,6 @@ __all__ = ["BOUND", "bilinear_solution", "checked", "rebuild", "saved", "started
 
 BOUND = "lower bound on the log density of the data at the hyperparameters of the result, without their prior"
 """Description of the log evidence in the result."""
-_AT_MODE = "; the hyperparameters are at their mode, without a spread"
-"""Note on learned hyperparameters, for the status."""
 _LEARNED = ("left_prior_variance", "right_prior_variance")
 """Entries of ``fit_state`` for learned prior variances of columns."""
 
@@ -76,7 +74,7 @@ def bilinear_solution(
         draws=posterior.draws,
         numbers_per_draw=sum(mean.size for mean, _ in moments.values()),
         most_draws=form.most_draws,
-        status=found.status.sentence + (_AT_MODE if learned and constant else ""),
+        status="; ".join([found.status.sentence, *([form.form.mode_remark] if learned and constant else [])]),
         converged=found.status.converged,
         settings=settings,
         log_evidence_is=log_evidence_is,

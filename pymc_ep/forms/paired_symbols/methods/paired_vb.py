@@ -212,7 +212,7 @@ def _status(form: CompiledPairedSymbols, found: Run[State], pairs: DividedPairs 
         remarks.append(f"of {width} factors no more than {least} can matter to a matrix with a side of {least}")
     remarks.append("standard deviations are those of independent factors, which are too small")
     if found.state.theta.size:
-        remarks.append("the hyperparameters are at their mode, without a spread")
+        remarks.append(form.form.mode_remark)
     return "; ".join(remarks)
 
 

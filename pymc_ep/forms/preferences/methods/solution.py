@@ -135,7 +135,7 @@ def _remarks(
             f"rank_items, log_predictive and next_pairs compute what they need"
         )
     if found.run.state.theta.size and found.integral is None:
-        remarks.append("the hyperparameters are at their mode, without a spread")
+        remarks.append(form.form.mode_remark)
     return [*remarks, *filter(None, [found.remark])]
 
 
