@@ -111,6 +111,9 @@ class Site:
         Domain of each parameter: one of these, or ``"extended real"`` (infinities included). Empty if all are positive.
     relation : Relation, optional
         Joint constraint on an observation and the parameters.
+    check : callable, optional
+        ``check(name, y, values)``, which raises `InvalidDataError` for parameters outside a range that depends on more
+        than one of them; `name` is the observed variable.
     interpreted : bool
         True if NumPy runs the graphs op by op unless a mode is given. For densities that occur in one model only, where
         compilation would take longer than the fit.
@@ -175,6 +178,7 @@ class Site:
     intensity: Callable[[Any, Any], Any] | None = None
     parameter_domains: tuple[str, ...] = ()
     relation: Relation | None = None
+    check: Callable[[str, ArrayLike, Sequence[ArrayLike]], None] | None = None
     interpreted: bool = False
     gaussian: bool = False
     located: bool = False
@@ -236,7 +240,11 @@ class Site:
                 raise InvalidDataError(
                     f"{name!r} has the parameter {parameter} = {number}{where}, but it must be {wanted}. Correct it."
                 )
-        if self.relation is None or y is None:
+        if y is None:
+            return
+        if self.check is not None:
+            self.check(name, y, values)
+        if self.relation is None:
             return
         holds = np.asarray(self.relation.holds(np.asarray(y), *(np.asarray(value) for value in values)))
         if not holds.all():

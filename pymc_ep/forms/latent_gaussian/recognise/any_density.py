@@ -5,15 +5,17 @@ select elements, the density of every observation is the same function of its pr
 parameters. That function is rebuilt with these as free variables, and compared with PyMC's density by value.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pymc.distributions.mixture import MixtureRV
+from pymc.logprob.basic import logp as pymc_logp
 from pytensor.gradient import NullTypeGradError
 from pytensor.graph.basic import Apply
+from pytensor.graph.traversal import explicit_graph_inputs
 from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor.basic import Alloc, get_underlying_scalar_constant_value
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
@@ -24,6 +26,7 @@ from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.forms.latent_gaussian.recognise.conditions import ParameterConditions, within_conditions
 from pymc_ep.forms.latent_gaussian.recognise.log_scale import is_log_scale, log_scale_density
 from pymc_ep.graphs.densities import log_density
 from pymc_ep.graphs.predictor import (
@@ -97,7 +100,7 @@ def find_generic(
             return rebuilder.density(whole, eta, values)
         return rebuilder(node, parameters, eta, values)
 
-    def logp(y: Any, eta: Any, *values: Any) -> Any:
+    def unbounded(y: Any, eta: Any, *values: Any) -> Any:
         if whole is not None:
             # Observations are among its leaves.
             return rebuilt(eta, values) + pt.zeros_like(y)
@@ -107,23 +110,33 @@ def find_generic(
         y = pt.as_tensor(y).astype("int64") if discrete else y
         return log_density(rebuilt(eta, values), y)
 
+    def logp(y: Any, eta: Any, *values: Any) -> Any:
+        return within_conditions(unbounded(y, eta, *values), eta)
+
+    def with_checks(y: Any, eta: Any, *values: Any) -> TensorVariable:
+        if whole is not None:
+            return pt.zeros_like(y)
+        return pymc_logp(rebuilt(eta, values), y.astype("int64") if discrete else y, warn_rvs=False)
+
     try:
         rebuilt(pt.dscalar(), None)
         leaves = [at_zero_noise(leaf, affine) for leaf in rebuilder.leaves]
+        names = tuple(_leaf_name(leaf, k) for k, leaf in enumerate(rebuilder.leaves))
         site = Site(
             name=f"generic {distribution_name(node)}",
-            parameters=tuple(f"parameter_{k}" for k in range(len(leaves))),
+            parameters=names,
             parameter_domains=("extended real",) * len(leaves),
             domain="integer" if discrete else "real",
             log_concave=log_scale,
             logp=logp,
+            check=ParameterConditions(with_checks, names),
             interpreted=True,
         )
         link = "as written, by quadrature of the distribution's own log density"
         found = Found(site, {}, rebuilder.predictor, link, leaves)
         if observed is not None:
             density = log_density(with_parameters(node, parameters), observed) if whole is None else whole
-            _verify(name, density, observed, found, affine)
+            _verify(name, density, observed, found, unbounded, affine)
     except UnsupportedModelError:
         raise
     except (NotImplementedError, NullTypeGradError, TypeError, ValueError, AttributeError) as error:
@@ -139,6 +152,12 @@ def find_generic(
             f"pymc_ep.supported() lists."
         ) from error
     return found
+
+
+def _leaf_name(leaf: TensorVariable, k: int) -> str:
+    """Return the name of a site parameter, which is that of the variable that it is made of, if there is one."""
+    named = {v.name for v in explicit_graph_inputs([leaf]) if v.name}
+    return named.pop() if len(named) == 1 else f"parameter_{k}"
 
 
 def _predictor(name: str, parameters: Sequence[TensorVariable], affine: AffineTest) -> TensorVariable:
@@ -286,10 +305,17 @@ class _Rebuilder:
         )
 
 
-def _verify(name: str, whole: TensorVariable, observed: TensorVariable, found: Found, affine: AffineTest) -> None:
-    """Raise where the rebuilt density and PyMC's differ at random values of the latent variables."""
+def _verify(
+    name: str,
+    whole: TensorVariable,
+    observed: TensorVariable,
+    found: Found,
+    logp: Callable[..., TensorVariable],
+    affine: AffineTest,
+) -> None:
+    """Raise where the rebuilt density, `logp`, and PyMC's differ at random values of the latent variables."""
     flat = [pt.broadcast_to(v, observed.shape).ravel().astype("float64") for v in (found.predictor, *found.parameters)]
-    single = found.site.logp(observed.ravel().astype("float64"), *flat)
+    single = logp(observed.ravel().astype("float64"), *flat)
     # Raises where there is no derivative.
     vectors = [pt.dvector() for _ in (observed, *flat)]
     pytensor.grad(found.site.logp(*vectors).sum(), vectors[1:], disconnected_inputs="ignore")

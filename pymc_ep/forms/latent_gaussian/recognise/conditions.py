@@ -1,0 +1,122 @@
+"""Conditions on the parameters of a distribution, such as sigma > 0, as PyMC's log density has them.
+
+Those that depend on the predictor are part of the density, which is zero where they do not hold: a probability that is
+linear in the predictor, beyond 0 and 1. The others must hold, and each of them at some predictor.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, reduce
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+from pymc.logprob.utils import CheckParameterValue
+from pytensor.graph.traversal import ancestors
+from pytensor.scalar import GT, LT
+from pytensor.tensor.basic import Join, MakeVector, ScalarFromTensor
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.math import All
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_ep.compat import quick_mode
+from pymc_ep.concurrency import CompiledFunction, compiled_function
+from pymc_ep.exceptions import InvalidDataError, at_index, first_index
+from pymc_ep.graphs.queries import depends_on, value_dependent
+
+__all__ = ["ParameterConditions", "within_conditions"]
+
+_PREDICTORS = np.array([0.0, *(sign * x for x in (0.01, 0.1, 0.5, 1.0, 3.0, 10.0, 30.0, 300.0) for sign in (-1, 1))])
+"""Predictors at one of which each condition must hold."""
+_JOINED = (All, MakeVector, Join, DimShuffle, ScalarFromTensor)
+"""Operations by which PyMC makes one number of several conditions."""
+
+
+def within_conditions(density: TensorVariable, eta: TensorVariable) -> TensorVariable:
+    """Return a log density that is minus infinity where PyMC's conditions on its predictor do not hold."""
+    met = [_closed(met) for _, met in _conditions(density) if met in value_dependent([met], [eta])]
+    if not met:
+        return density
+    return pt.switch(reduce(pt.and_, (_of_rows(one, density.ndim) for one in met)), density, -np.inf)
+
+
+class ParameterConditions:
+    """Check of the parameters of a site for all observations.
+
+    Parameters
+    ----------
+    density : callable
+        ``density(y, eta, *parameters)``: PyMC's log density, with its checks, of arrays that broadcast.
+    names : sequence of str
+        Of the site parameters, for messages.
+    """
+
+    def __init__(self, density: Callable[..., TensorVariable], names: Sequence[str]):
+        self._density = density
+        self._names = names
+
+    @cached_property
+    def _compiled(self) -> tuple[list[str], list[list[int]], CompiledFunction | None]:
+        """Message of each condition, places of the parameters in it, and a function of all arguments, (m,) each."""
+        y, eta, *values = arguments = [pt.dvector() for _ in ("y", "eta", *self._names)]
+        found = list(_conditions(self._density(y, eta, *values)))
+        if not found:
+            return [], [], None
+        messages, places, outputs = [], [], []
+        for message, met in found:
+            dependent = value_dependent([met], arguments)
+            messages.append(message)
+            places.append([k for k, value in enumerate(values) if depends_on([met], [value])])
+            own = _closed(met) if met in value_dependent([met], [eta]) else met
+            outputs.append(_of_rows(own, 1) if met in dependent else met.all())
+        mode = quick_mode().including("local_remove_check_parameter")
+        return messages, places, compiled_function(arguments, outputs, mode=mode, on_unused_input="ignore")
+
+    def __call__(self, name: str, y: Any, values: Sequence[Any]) -> None:
+        """Raise `InvalidDataError` for the first observation of a variable of which a condition holds nowhere."""
+        messages, places, function = self._compiled
+        if function is None:
+            return
+        shape, k = np.shape(y), len(_PREDICTORS)
+        flat = [np.broadcast_to(np.asarray(value, dtype=float), shape).ravel() for value in (y, *values)]
+        n = flat[0].size
+        with np.errstate(all="ignore"):
+            found = function(np.tile(flat[0], k), np.repeat(_PREDICTORS, n), *(np.tile(v, k) for v in flat[1:]))
+        for message, own, met in zip(messages, places, found):
+            held = np.broadcast_to(np.asarray(met), k * n).reshape(k, *shape).any(axis=0)
+            if not held.all():
+                index = first_index(~held)
+                given = ", ".join(f"{self._names[j]} = {np.broadcast_to(values[j], shape)[index]:.6g}" for j in own)
+                raise InvalidDataError(
+                    f"{name!r} has parameters outside their range{at_index(index)}{given and f', where {given}'}: "
+                    f"{message} does not hold. Correct them."
+                )
+
+
+def _conditions(density: TensorVariable) -> Iterator[tuple[str, TensorVariable]]:
+    """Yield message and graph of the conditions that PyMC checks, each before it is reduced to one number."""
+    for v in ancestors([density]):
+        if v.owner is not None and isinstance(v.owner.op, CheckParameterValue):
+            for joined in v.owner.inputs[1:]:
+                yield from ((v.owner.op.msg, met) for met in _separate(joined))
+
+
+def _separate(joined: Any) -> Iterator[TensorVariable]:
+    node = joined.owner
+    if node is None or not isinstance(node.op, _JOINED):
+        yield joined
+        return
+    for part in node.inputs[isinstance(node.op, Join) and len(node.inputs) > 1 :]:
+        yield from _separate(part)
+
+
+def _closed(met: TensorVariable) -> TensorVariable:
+    """Return a strict inequality with its ends: a rate or probability that underflows, or is rounded to one, counts."""
+    op = met.owner.op if met.owner is not None else None
+    if isinstance(op, Elemwise) and isinstance(op.scalar_op, GT | LT):
+        return (pt.ge if isinstance(op.scalar_op, GT) else pt.le)(*met.owner.inputs)
+    return met
+
+
+def _of_rows(met: TensorVariable, ndim: int) -> TensorVariable:
+    """Return a condition of as many dimensions as the observations: all of those on the weights of a mixture."""
+    return met.all(axis=tuple(range(ndim, met.ndim))) if met.ndim > ndim else met
