@@ -68,7 +68,7 @@ def test_a_long_fit_is_told(monkeypatch, caplog):
         caplog.clear()
         with caplog.at_level(logging.WARNING), pytest.raises(KeyboardInterrupt):
             pmep.fit(model=walk(n))
-        assert ("This fit takes about 2 minutes: some 20 fits" in caplog.text) == said
+        assert ("This fit takes about 3 minutes: some 20 fits" in caplog.text) == said
 
 
 def test_the_cost_of_groups_is_linear_in_them():
