@@ -1,6 +1,7 @@
 """The default fit of all public models beside long NUTS runs: errors, warnings, evaluations and times.
 
-    python -m docs.benchmarks.agreement [--models NAME ...] [--hyper default] [--limit 240] [--again] [--page-only]
+    python -m docs.benchmarks.agreement [--models NAME ...] [--hyper default] [--limit 240] [--again] [--foreseen]
+                                        [--page-only]
 
 Each fit runs in a process of its own with empty compile caches and a time limit, and is stored at once in
 ``docs/benchmarks/rows/agreement.json``; a second call runs what is missing. References are those that
@@ -20,7 +21,7 @@ import pymc_ep as pmep
 from docs.benchmarks._common import PAGES, result_apart, write_page
 from docs.benchmarks.public import MODELS
 from docs.benchmarks.public.agreement_report import report
-from docs.benchmarks.public.comparison import measure_fit, verdict
+from docs.benchmarks.public.comparison import measure_fit, seconds_foreseen, verdict
 from docs.benchmarks.public.references import load_references
 
 ROWS = PAGES / "rows" / "agreement.json"
@@ -67,12 +68,17 @@ def main() -> None:
     parser.add_argument("--hyper", default="default")
     parser.add_argument("--limit", type=float, default=240.0, help="seconds of two fits and their compilation")
     parser.add_argument("--again", action="store_true", help="fit even what is stored")
+    parser.add_argument("--foreseen", action="store_true", help="foresee the times of stored fits again")
     parser.add_argument("--page-only", action="store_true", help="write the page from the stored rows")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         child(arguments.models[0], arguments.hyper, arguments.child)
         return
+    if arguments.foreseen:
+        for name, row in load_rows()[arguments.hyper].items():
+            if "warm" in row:
+                store(arguments.hyper, name, row | {"foreseen": seconds_foreseen(MODELS[name].build())})
     references = load_references()
     for name in [] if arguments.page_only else arguments.models:
         stored = load_rows().get(arguments.hyper, {}).get(name)

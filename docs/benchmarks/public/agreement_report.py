@@ -22,6 +22,9 @@ EFFECTIVE = 4000
 JOINT_RATIO = 1.2
 """Ratio of sds of the total log likelihood, either way, beyond which a model is listed whatever its size."""
 
+_WITHIN, _TOLD = 3.0, 1.0
+"""Factor within which a time is foreseen, and the shortest that `explain` tells, s."""
+
 Rows = dict[str, dict[str, Any]]
 
 
@@ -85,6 +88,11 @@ def _targets(rows: Rows, references: Rows) -> str:
     latest_right, latest_tailed = ([n for n in of if n in latest] for of in (right, tailed))
     shares = [_share(right, tailed), "", _share(latest_right, latest_tailed)]
     cells.append(["95 and 99% quantiles of all hyperparameters right", "all", *shares])
+    timed = [n for n, row in rows.items() if n in MODELS and row.get("foreseen") is not None]
+    times = {n: [max(rows[n][what], _TOLD) for what in ("warm", "foreseen")] for n in timed}
+    close = [n for n, (taken, foreseen) in times.items() if 1 / _WITHIN <= taken / foreseen <= _WITHIN]
+    said = "seconds of a warm fit within three times of those foreseen, less than one as one"
+    cells.append([said, "90%", _share(close, timed), "", ""])
     for k, (text, target) in enumerate((("cold", "4"), ("warm", "5"))):
         found = [f"{median(r[k] for r in ratios):.2g}, {len(ratios)} models" if ratios else "not measured", "", ""]
         cells.append([f"nutpie's time over the fit's, {text}, median", target, *found])

@@ -13,9 +13,11 @@ from docs.benchmarks._common import prepare_compilers
 from docs.benchmarks.public.base import MODELS
 from docs.benchmarks.public.references import QUANTILES, likelihood_summary
 from docs.benchmarks.public.tails import TAIL_WRONG, tail_errors, tail_excess
-from pymc_ep.forms import compiled_form
+from pymc_ep.calls import chosen_hyper, cost_of
+from pymc_ep.contracts.method import Call
+from pymc_ep.forms import able_methods, compiled_form
 
-__all__ = ["measure_fit", "verdict"]
+__all__ = ["measure_fit", "seconds_foreseen", "verdict"]
 
 RIGHT, WRONG, WRONG_QUANTILE = 0.1, 0.25, 0.6
 """Errors in sds of the reference: of a mean that is right, of one that is wrong, of a wrong quantile."""
@@ -49,6 +51,7 @@ def measure_fit(name: str, hyper: str, reference: dict[str, Any]) -> dict[str, A
         "hyperparameters": _hyper_size(model),
         "cold": _short(seconds[0], 3),
         "warm": _short(seconds[1], 3),
+        "foreseen": seconds_foreseen(model),
         "evaluations": _evaluations(fits[1]["fit"]),
         "converged": bool(fits[0]["fit"]["converged"]),
         "status": str(fits[0]["fit"].attrs.get("status", "")),
@@ -65,6 +68,15 @@ def measure_fit(name: str, hyper: str, reference: dict[str, Any]) -> dict[str, A
     if "tails" in reference:
         row["tails"] = tail_errors(model, compiled_form(model).form.hyper_names, posterior, reference["tails"])
     return row
+
+
+def seconds_foreseen(model: pm.Model) -> float | None:
+    """Return the time of a fit without options as `explain` foresees it, None where it foresees none."""
+    form = compiled_form(model)
+    method = able_methods(form.form)[0]
+    hyper, _ = chosen_hyper(method, form, {}, chains=True)
+    cost = cost_of(method, Call(form, form.start, hyper), {"chains": 4, "draws": 1000})
+    return None if cost is None else _short(cost.seconds)
 
 
 def _short(value: float, digits: int = 3) -> float:
