@@ -274,13 +274,13 @@ def test_probabilistic_matrix_factorization_as_pymc_writes_it():
 
 def test_cells_by_label():
     """Labels of text stand for their positions; numbers are positions, whatever the labels."""
-    coords, given = {"film": ["heat", "alien"], "year": [1990, 1980]}, {"observed": [2, 0, 1]}
+    coords = {"film": ["heat", "alien"], "year": [1990, 1980], "factor": [0]}
     by_label = {"rows": pd.Series(["alien", "heat", "heat"]), "cols": [0, 1, 1]}
     values = []
     for cells in (by_label, {"rows": [1, 0, 0], "cols": [0, 1, 1]}):
         with pm.Model(coords=coords) as model:
-            V, U = pm.Normal("V", dims=("film", None), shape=(2, 1)), pm.Normal("U", dims=("year", None), shape=(2, 1))
-            pmep.BilinearPoisson("y", V, U, **cells, **given)
+            V, U = pm.Normal("V", dims=("film", "factor")), pm.Normal("U", dims=("year", "factor"))
+            pmep.BilinearPoisson("y", V, U, **cells, observed=[2, 0, 1])
         values.append(model.compile_logp()({"V": [[0.1], [0.5]], "U": [[-1.0], [2.0]]}))
     assert values[0] == values[1]
     with model, pytest.raises(pmep.InvalidDataError, match="'z': row has 'up' at index 1"):

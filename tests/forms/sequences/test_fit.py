@@ -368,7 +368,6 @@ def test_bad_questions(model, idata):
     for call, error, message in [
         (lambda: pmep.next_items(idata, model, item=3), ValueError, "takes users by user=, and got item"),
         (lambda: pmep.next_items(idata, model, user=3, n=1), ValueError, "holds 3, but there is no such row"),
-        (lambda: pmep.next_items(idata, model, user=100, n=9), ValueError, "n=9, but there are 8 items"),
         (
             lambda: pmep.log_predictive(idata, model, {"visits": [[0]]}),
             pmep.InvalidDataError,
