@@ -350,6 +350,21 @@ def test_parts_of_killed_processes_are_removed(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["fit", "*"])
+def test_parts_of_other_files_are_left(name, tmp_path):
+    other = tmp_path / ".fit.npz.abc.part"
+    other.write_bytes(b"half")
+    fitted(tmp_path / name)
+    assert list(tmp_path.iterdir()) == [other]
+
+
+def test_names_that_no_file_has(tmp_path):
+    with pytest.raises(OSError, match="cannot be written"):
+        fitted(tmp_path / ("x" * 300))
+    with pytest.raises(ValueError, match="holds a null character"):
+        fitted(f"{tmp_path}/a\0b")
+
+
 def test_one_fit_at_a_time(tmp_path):
     path = tmp_path / "fit.npz"
     with Checkpoint(path) as first:

@@ -75,12 +75,16 @@ class Checkpoint:
     def __enter__(self) -> Self:
         if self.path is None:
             return self
+        if "\0" in str(self.path):
+            raise ValueError(f"checkpoint={str(self.path)!r} holds a null character, which no file name may.")
         if not self.path.parent.is_dir():
             raise FileNotFoundError(f"{self._name} lies in a folder that does not exist; create it.")
-        if self.path.is_dir():
-            raise IsADirectoryError(f"{self._name} is a folder; name a file in it.")
         try:
+            if self.path.is_dir():
+                raise IsADirectoryError("a folder")
             self._lock = FileLock(self.path)
+        except IsADirectoryError:
+            raise IsADirectoryError(f"{self._name} is a folder; name a file in it.") from None
         except BlockingIOError as error:
             raise BlockingIOError(
                 f"{self._name} is that of a fit that is under way; wait for its end, or name another file."

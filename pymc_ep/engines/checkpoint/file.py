@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -120,8 +121,11 @@ def _flat_records(layouts: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> 
 
 def remove_parts(path: Path) -> None:
     """Remove what processes that were killed within `write` have left."""
-    for part in path.parent.glob(f"{_prefix(path)}*.part"):
-        part.unlink(missing_ok=True)
+    # Neither a pattern of names, as names may hold a star, nor those of another file, whose name goes on after a dot.
+    own = re.compile(rf"{re.escape(_prefix(path))}[^.]+\.part")
+    for part in path.parent.iterdir():
+        if own.fullmatch(part.name):
+            part.unlink(missing_ok=True)
 
 
 def _prefix(path: Path) -> str:
