@@ -252,6 +252,39 @@ def test_separated_classes_under_a_proper_prior():
     assert bool(fitted(model)["fit"]["converged"])
 
 
+def test_a_covariance_of_hyperparameters_that_is_not_symmetric():
+    """At the initial correlation of zero it would be symmetric, as the factor of a correlation matrix is."""
+    with pm.Model() as model:
+        r = pm.Uniform("r", -0.9, 0.9)
+        f = pm.MvNormal("f", np.zeros(2), pt.stack([1.0, 0.0, r, 1.0]).reshape((2, 2)))
+        pm.Normal("y", f, 1.0, observed=[0.3, -0.2])
+    with pytest.raises(
+        pmep.InvalidDataError, match=r"covariance matrix of 'f'.*\(0, 1\).*near the initial values.*chol="
+    ):
+        pmep.explain(model)
+
+
+@pytest.mark.parametrize(
+    ("write", "error", "message"),
+    [
+        (
+            lambda w: pm.CAR("f", np.zeros(N), w, alpha=pm.Uniform("a", 0, 4), tau=1.0),
+            "InvalidDataError",
+            "alpha = 2 at",
+        ),
+        (lambda w: pm.CAR("f", np.zeros(N), w[::-1], alpha=0.5, tau=1.0), "InvalidDataError", "needs a symmetric W"),
+        (lambda w: pm.CAR("f", np.zeros(N), 0 * w, alpha=0.5, tau=1.0), "UnsupportedModelError", "no neighbour"),
+    ],
+    ids=["alpha", "order", "islands"],
+)
+def test_an_autoregression_is_refused_before_its_initial_value_is_drawn(write, error, message):
+    with pm.Model() as model:
+        f = write(np.eye(N, k=1) + np.eye(N, k=-1) + np.diag([1.0, 0, 0, 0, 0]))
+        pm.Poisson("y", pt.exp(f + pm.Normal("m", 0.0, 1.0)), observed=COUNTS)
+    with pytest.raises(getattr(pmep, error), match=rf"'f'.*{message}"):
+        pmep.explain(model)
+
+
 def test_covariance_with_nan():
     covariance = np.eye(N)
     covariance[2, 3] = covariance[3, 2] = np.nan
