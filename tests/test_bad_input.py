@@ -315,6 +315,48 @@ def test_identical_inputs(reparameterize):
     np.testing.assert_allclose(first["fit"]["log_evidence"], second["fit"]["log_evidence"], atol=1e-4)
 
 
+SECONDS = 1.58e9 + 86400.0 * np.arange(40)
+
+
+def latent_process(x):
+    process = pm.gp.Latent(cov_func=pm.gp.cov.Matern52(1, pm.InverseGamma("ell", 3, 3)))
+    pm.Normal("y", process.prior("f", X=x[:, None]), 0.5, observed=np.sin(np.arange(len(x))))
+
+
+def centred_process(x):
+    process = pm.gp.Latent(cov_func=2.0 * pm.gp.cov.ExpQuad(1, 1.0))
+    pm.Normal("y", process.prior("f", X=x[:, None], reparameterize=False), 0.5, observed=np.sin(np.arange(len(x))))
+
+
+def marginal_process(x):
+    process = pm.gp.Marginal(cov_func=pm.gp.cov.ExpQuad(1, 1.0) + pm.gp.cov.Constant(2.0))
+    process.marginal_likelihood("f", X=x[:, None], y=np.sin(np.arange(len(x))), sigma=pm.HalfNormal("s", 1.0))
+
+
+@pytest.mark.parametrize("write", [latent_process, centred_process, marginal_process])
+def test_inputs_of_a_process_far_from_zero(write):
+    """Days in seconds: the squared distance of a day to itself is off by eps x^2, hundreds of squared lengthscales."""
+    with pm.Model() as model:
+        write(SECONDS)
+    with pytest.raises(
+        pmep.InvalidDataError, match=r"function of 'f' has inputs X .*lengthscales from zero.*Centre and"
+    ):
+        pmep.fit(model=model, **QUIET)
+
+
+def test_inputs_of_a_process_that_are_not_centred():
+    """Rounding of 2e-6 in squared distances exceeds PyMC's jitter of 1e-6: centred, the same inputs are fitted."""
+    x = np.linspace(0.0, 1.0, 40)
+    with pm.Model() as model:
+        centred_process(1e5 + x)
+    with pytest.raises(pmep.NumericalError, match=r"Centre and scale the inputs X.*lose digits\.") as caught:
+        pmep.fit(model=model, **QUIET)
+    assert "identity" not in str(caught.value)
+    with pm.Model() as model:
+        centred_process(x)
+    fitted(model)
+
+
 def test_singular_covariance_without_jitter():
     base = np.exp(-0.5 * (X - X.T) ** 2 / 0.49)
     twice = np.kron(base, np.ones((2, 2)))
