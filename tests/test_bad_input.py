@@ -344,6 +344,15 @@ def test_inputs_of_a_process_far_from_zero(write):
         pmep.fit(model=model, **QUIET)
 
 
+def test_a_lengthscale_of_zero():
+    with pm.Model() as model:
+        process = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, np.zeros(1)))
+        with np.errstate(divide="ignore"):
+            pm.Normal("y", process.prior("f", X=X + 1.0), 1.0, observed=COUNTS)
+    with pytest.raises(pmep.InvalidDataError, match=r"of 'f' has inputs that are infinite.*lengthscale above zero"):
+        pmep.fit(model=model, **QUIET)
+
+
 def test_inputs_of_a_process_that_are_not_centred():
     """Rounding of 2e-6 in squared distances exceeds PyMC's jitter of 1e-6: centred, the same inputs are fitted."""
     x = np.linspace(0.0, 1.0, 40)

@@ -20,7 +20,7 @@ from pymc_ep.graphs.gaussian_variables import gaussian_of
 from pymc_ep.graphs.hyperparameters import initial_values, kind_of
 from pymc_ep.graphs.matrix_parameters import InitialValue
 
-__all__ = ["require_parameters"]
+__all__ = ["require_matrices", "require_parameters"]
 
 _MOST_ELEMENTS = 4_000_000
 """Most elements of a computed matrix that is checked, 32 MB: a model of larger ones may not fit into memory, which is
@@ -28,15 +28,8 @@ told before the fit."""
 
 
 def require_parameters(model: Model) -> None:
-    """Raise for constant parameters of a free variable outside their range, and for matrices that make no Gaussian.
-
-    Matrices that depend on hyperparameters are taken at the initial values. Nothing is drawn before.
-    """
-    value = _initial_value_in(model)
-    for rv in model.basic_RVs:
-        gaussian = gaussian_of(rv)
-        if gaussian is not None and gaussian.check is not None:
-            gaussian.check(rv.name, value)
+    """Raise for a free variable with constant parameters outside their range, and as `require_matrices` does."""
+    require_matrices(model)
     for rv in model.free_RVs:
         for node in _checks(rv):
             holds = pt.all([pt.all(condition) for condition in node.inputs[1:]])
@@ -46,6 +39,18 @@ def require_parameters(model: Model) -> None:
                     f"The prior of {rv.name!r}, {kind_of(rv)}, has parameters outside their range: {node.op.msg} does "
                     f"not hold. Correct them."
                 )
+
+
+def require_matrices(model: Model) -> None:
+    """Raise for parameters that make no Gaussian, as a covariance that is not symmetric.
+
+    Those that depend on hyperparameters are taken at the initial values. Nothing is drawn before.
+    """
+    value = _initial_value_in(model)
+    for rv in model.basic_RVs:
+        gaussian = gaussian_of(rv)
+        if gaussian is not None and gaussian.check is not None:
+            gaussian.check(rv.name, value)
 
 
 def _checks(rv: TensorVariable) -> Iterator[Apply]:

@@ -66,6 +66,11 @@ def _largest(inputs: Sequence[np.ndarray]) -> list[float]:
 def require_distances(names: Sequence[str], inputs: Sequence[np.ndarray], at: str) -> None:
     """Raise where rounding exceeds the distances that a covariance function sees; `at` are the hyperparameters."""
     for name, far in zip(names, _largest(inputs)):
+        if far == np.inf:
+            raise InvalidDataError(
+                f"The covariance function of {name!r} has inputs that are infinite in lengthscales, for {at}. Give it "
+                f"a lengthscale above zero, and finite inputs."
+            )
         if (error := np.finfo(float).eps * far**2) > _MOST_ERROR:
             raise InvalidDataError(
                 f"The covariance function of {name!r} has inputs X {far:.2g} lengthscales from zero, for {at}. Squared "

@@ -271,10 +271,11 @@ class Evidence:
         try:
             prior = self.form.prior(theta)
         except np.linalg.LinAlgError as error:
+            others = self.form.solver.name != "observations"
+            instead = "; or use solver='observations', which factorises no prior covariance" if others else ""
             raise NumericalError(
-                f"A covariance or precision matrix of {self._gaussians()} is singular for "
-                f"{self.describe(theta)} ({error}). Check it, add a multiple of the identity to it, or use "
-                f"solver='observations', which factorises no prior covariance."
+                f"A covariance or precision matrix of {self._gaussians()} is singular for {self.describe(theta)} "
+                f"({error}). Check it, or add a multiple of the identity to it{instead}."
             ) from error
         if self.density == "natural":
             return prior
