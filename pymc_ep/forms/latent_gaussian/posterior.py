@@ -346,5 +346,5 @@ class LatentPosterior:
             raise NumericalError(
                 f"The posterior variance of {name!r} is {variance[index]:.3g}{at_index(index)}, where the prior has "
                 f"{prior[index]:.3g}: the prior covariance is not positive definite. "
-                f"{self.form.distance_cure(self.theta) or 'Add a multiple of the identity to it.'}"
+                f"{self.form.distance_cure(self.theta).rstrip() or 'Add a multiple of the identity to it.'}"
             )
