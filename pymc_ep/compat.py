@@ -35,6 +35,7 @@ __all__ = [
     "Cholesky",
     "Container",
     "ElpdData",
+    "MatrixInverse",
     "c_mode",
     "dim_names",
     "elpd_data",
@@ -66,8 +67,9 @@ PYMC_6: bool = int(pm.__version__.split(".")[0]) >= 6
 
 if PYMC_6:
     from pytensor.compile.rewriting import inline_ofg_node
-    from pytensor.tensor.linalg import Cholesky, solve_triangular
+    from pytensor.tensor.linalg import Cholesky, MatrixInverse, solve_triangular
 else:
+    from pytensor.tensor.nlinalg import MatrixInverse
     from pytensor.tensor.slinalg import Cholesky, solve_triangular
 
 

@@ -39,6 +39,8 @@ _MOST_FITS = 500
 _LEAST_RHAT, _LEAST_DRAWS = 1.05, 100
 """Least R-hat of chains that are reported to disagree, and least draws of a chain for which it is computed. Looser than
 the 1.01 advised for converged chains, so that the scatter of short chains is not reported."""
+_MOST_DIVERGENT = 0.05
+"""Largest share of divergent transitions. Scales under proper priors had up to 0.02, an improper one 0.5."""
 _NO_DRAWS = "Not enough samples"
 """Beginning of the ValueError of `pymc.sample` where Ctrl-C ends it while it tunes."""
 _INTERRUPTED = "Sampling was interrupted before its first draw."
@@ -61,14 +63,14 @@ def sample(
         initvals = form.constrained(theta)
     op = _evidence_op(form, chosen, options)
     endless = op.endless_directions(form.to_values(theta[None])[0])
+    improper = ""
     if endless:
-        warnings.warn(
-            f"The density of the hyperparameters does not fall on the way to {', '.join(endless)}, so that their "
-            f"posterior is improper, or as good as that, and chains will not come back from there. Give them proper "
-            f"priors that are not much wider than the data allow.",
-            ConvergenceWarning,
-            stacklevel=4,
+        improper = (
+            f"the density of the hyperparameters does not fall on the way to {', '.join(endless)}, so that their "
+            f"posterior is improper, or as good as that, and chains will not come back from there; give them proper "
+            f"priors that are not much wider than the data allow"
         )
+        warnings.warn(f"{improper[0].upper()}{improper[1:]}.", ConvergenceWarning, stacklevel=4)
     try:
         sampled = pm.sample(model=_marginal(model, form, chosen, op), initvals=initvals, **arguments)
     except ValueError as error:
@@ -78,7 +80,7 @@ def sample(
     if not compat.group(sampled, "posterior").sizes["draw"]:
         raise KeyboardInterrupt(_INTERRUPTED)
     with blas_threads(form, arguments["blas_cores"]):
-        requested = _ChainRequest(arguments["draws"], why)
+        requested = _ChainRequest(arguments["draws"], why, improper)
         seed, progressbar = arguments["random_seed"], arguments["progressbar"]
         return _recover(
             sampled, model, form, chosen, None, _MOST_FITS, seed, progressbar, options, log_likelihood, requested
@@ -245,7 +247,9 @@ def _recover(
     assert chosen.condition is not None, "a method that offers hyper='sample' fits at given hyperparameters"
     with progress(chosen.name, progressbar) as report:
         solution = chosen.condition(Call(form, form.start, options=options, report=report), thetas)
-    wrong = _chain_disagreement(posterior, names)
+    wrong = [*_divergences(idata, names), *_chain_disagreement(posterior, names)]
+    if requested is not None and requested.improper:
+        wrong = [requested.improper, *wrong]
     if requested is not None and length < requested.draws:
         wrong = [f"interrupted after {length} of {requested.draws} draws a chain", *wrong]
     why = [requested.why] if requested is not None and requested.why else []
@@ -270,10 +274,34 @@ def _recover(
 
 
 class _ChainRequest(NamedTuple):
-    """Chains requested by `fit`: draws of each, and the reason why hyperparameters are sampled; empty if asked for."""
+    """Chains requested by `fit`.
+
+    Attributes
+    ----------
+    draws : int
+        Of each chain.
+    why : str
+        Reason why hyperparameters are sampled; empty if asked for.
+    improper : str
+        Directions in which their density does not fall, in a sentence; empty where there are none.
+    """
 
     draws: int
     why: str
+    improper: str
+
+
+def _divergences(idata: Container, names: Sequence[str]) -> list[str]:
+    """Return a warning about NUTS's divergent transitions, if above `_MOST_DIVERGENT`; empty for other samplers."""
+    stats = compat.group(idata, "sample_stats") if compat.has_group(idata, "sample_stats") else {}
+    share = float(np.mean(stats["diverging"])) if "diverging" in stats else 0.0
+    if share < _MOST_DIVERGENT:
+        return []
+    told = (
+        f"{share:.0%} of the transitions of {', '.join(names)} diverged, as where a posterior is improper or has a "
+        f"narrow end: give them proper priors first, then sample with sample_kwargs={{'target_accept': 0.95}}"
+    )
+    return [told]
 
 
 def _chain_disagreement(posterior: xr.Dataset, names: Sequence[str]) -> list[str]:
@@ -285,4 +313,8 @@ def _chain_disagreement(posterior: xr.Dataset, names: Sequence[str]) -> list[str
     if worst[name] < _LEAST_RHAT:
         return []
     what = f"disagree (R-hat {worst[name]:.2f})" if np.isfinite(worst[name]) else "do not move"
-    return [f"chains of {name} {what}: sample longer, with hyper='sample', draws= and sample_kwargs="]
+    told = (
+        f"chains of {name} {what}: sample longer, with hyper='sample', draws= and sample_kwargs=; where its prior is "
+        f"flat or very wide, the posterior may be improper: give it a proper one first"
+    )
+    return [told]

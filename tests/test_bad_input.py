@@ -252,6 +252,39 @@ def test_separated_classes_under_a_proper_prior():
     assert bool(fitted(model)["fit"]["converged"])
 
 
+def test_a_covariance_of_hyperparameters_that_is_not_symmetric():
+    """At the initial correlation of zero it would be symmetric, as the factor of a correlation matrix is."""
+    with pm.Model() as model:
+        r = pm.Uniform("r", -0.9, 0.9)
+        f = pm.MvNormal("f", np.zeros(2), pt.stack([1.0, 0.0, r, 1.0]).reshape((2, 2)))
+        pm.Normal("y", f, 1.0, observed=[0.3, -0.2])
+    with pytest.raises(
+        pmep.InvalidDataError, match=r"covariance matrix of 'f'.*\(0, 1\).*near the initial values.*chol="
+    ):
+        pmep.explain(model)
+
+
+@pytest.mark.parametrize(
+    ("write", "error", "message"),
+    [
+        (
+            lambda w: pm.CAR("f", np.zeros(N), w, alpha=pm.Uniform("a", 0, 4), tau=1.0),
+            "InvalidDataError",
+            "alpha = 2 at",
+        ),
+        (lambda w: pm.CAR("f", np.zeros(N), w[::-1], alpha=0.5, tau=1.0), "InvalidDataError", "needs a symmetric W"),
+        (lambda w: pm.CAR("f", np.zeros(N), 0 * w, alpha=0.5, tau=1.0), "UnsupportedModelError", "no neighbour"),
+    ],
+    ids=["alpha", "order", "islands"],
+)
+def test_an_autoregression_is_refused_before_its_initial_value_is_drawn(write, error, message):
+    with pm.Model() as model:
+        f = write(np.eye(N, k=1) + np.eye(N, k=-1) + np.diag([1.0, 0, 0, 0, 0]))
+        pm.Poisson("y", pt.exp(f + pm.Normal("m", 0.0, 1.0)), observed=COUNTS)
+    with pytest.raises(getattr(pmep, error), match=rf"'f'.*{message}"):
+        pmep.explain(model)
+
+
 def test_covariance_with_nan():
     covariance = np.eye(N)
     covariance[2, 3] = covariance[3, 2] = np.nan
@@ -280,6 +313,57 @@ def test_identical_inputs(reparameterize):
     np.testing.assert_allclose(first["posterior_mean"]["f"], np.repeat(second["posterior_mean"]["f"], 2), atol=1e-4)
     np.testing.assert_allclose(first["posterior_sd"]["f"], np.repeat(second["posterior_sd"]["f"], 2), rtol=1e-3)
     np.testing.assert_allclose(first["fit"]["log_evidence"], second["fit"]["log_evidence"], atol=1e-4)
+
+
+SECONDS = 1.58e9 + 86400.0 * np.arange(40)
+
+
+def latent_process(x):
+    process = pm.gp.Latent(cov_func=pm.gp.cov.Matern52(1, pm.InverseGamma("ell", 3, 3)))
+    pm.Normal("y", process.prior("f", X=x[:, None]), 0.5, observed=np.sin(np.arange(len(x))))
+
+
+def centred_process(x):
+    process = pm.gp.Latent(cov_func=2.0 * pm.gp.cov.ExpQuad(1, 1.0))
+    pm.Normal("y", process.prior("f", X=x[:, None], reparameterize=False), 0.5, observed=np.sin(np.arange(len(x))))
+
+
+def marginal_process(x):
+    process = pm.gp.Marginal(cov_func=pm.gp.cov.ExpQuad(1, 1.0) + pm.gp.cov.Constant(2.0))
+    process.marginal_likelihood("f", X=x[:, None], y=np.sin(np.arange(len(x))), sigma=pm.HalfNormal("s", 1.0))
+
+
+@pytest.mark.parametrize("write", [latent_process, centred_process, marginal_process])
+def test_inputs_of_a_process_far_from_zero(write):
+    """Days in seconds: the squared distance of a day to itself is off by eps x^2, hundreds of squared lengthscales."""
+    with pm.Model() as model:
+        write(SECONDS)
+    with pytest.raises(
+        pmep.InvalidDataError, match=r"function of 'f' has inputs X .*lengthscales from zero.*Centre and"
+    ):
+        pmep.fit(model=model, **QUIET)
+
+
+def test_a_lengthscale_of_zero():
+    with pm.Model() as model:
+        process = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, np.zeros(1)))
+        with np.errstate(divide="ignore"):
+            pm.Normal("y", process.prior("f", X=X + 1.0), 1.0, observed=COUNTS)
+    with pytest.raises(pmep.InvalidDataError, match=r"of 'f' has inputs that are infinite.*lengthscale above zero"):
+        pmep.fit(model=model, **QUIET)
+
+
+def test_inputs_of_a_process_that_are_not_centred():
+    """Rounding of 2e-6 in squared distances exceeds PyMC's jitter of 1e-6: centred, the same inputs are fitted."""
+    x = np.linspace(0.0, 1.0, 40)
+    with pm.Model() as model:
+        centred_process(1e5 + x)
+    with pytest.raises(pmep.NumericalError, match=r"Centre and scale the inputs X.*lose digits\.") as caught:
+        pmep.fit(model=model, **QUIET)
+    assert "identity" not in str(caught.value)
+    with pm.Model() as model:
+        centred_process(x)
+    fitted(model)
 
 
 def test_singular_covariance_without_jitter():

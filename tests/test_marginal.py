@@ -121,6 +121,41 @@ def test_chains_that_disagree_are_told(model, monkeypatch, second, what):
     assert not bool(group(found, "fit")["converged"])
 
 
+@pytest.mark.parametrize(("divergent", "converged"), [(4, True), (12, False)])
+def test_chains_that_diverge_are_told(model, monkeypatch, divergent, converged):
+    from pymc_ep.compat import to_dataset
+
+    scale = np.exp(np.random.default_rng(3).normal(0.0, 0.3, size=(2, 100, 2)))
+    sampled = container({"scale": scale})
+    stats = {"diverging": np.arange(200).reshape(2, 100) < divergent}
+    stats = to_dataset(stats, coords={}, dims={}, sample_dims=("chain", "draw"))
+    sampled = make_container({"posterior": group(sampled, "posterior"), "sample_stats": stats})
+    monkeypatch.setattr(pm, "sample", lambda draws, **options: sampled)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", pmep.ConvergenceWarning)
+        found = pmep.fit(model=model, hyper="sample", draws=100, chains=2, progressbar=False)
+    said = [str(w.message) for w in caught if issubclass(w.category, pmep.ConvergenceWarning)]
+    assert bool(group(found, "fit")["converged"]) == converged == (not said)
+    assert converged or re.search(r"6% of the transitions of scale diverged.*improper.*proper priors first", said[0])
+
+
+def test_a_sampled_improper_posterior_has_not_converged(monkeypatch):
+    """Two effects about a flat level: for large tau the evidence is that of their difference, 1 / tau."""
+    tau = np.exp(np.random.default_rng(3).normal(0.0, 0.3, size=(2, 100)))
+    monkeypatch.setattr(pm, "sample", lambda draws, **options: container({"tau": tau}))
+    with pm.Model() as model:
+        effects = pm.Normal("effects", pm.Flat("level"), pm.HalfFlat("tau"), shape=2)
+        pm.Normal("y", effects, 1.0, observed=[0.3, 1.1])
+    before = pytest.warns(pmep.ConvergenceWarning, match="^The density .* does not fall on the way to tau")
+    after = pytest.warns(pmep.ConvergenceWarning, match="may be off: the density .* does not fall on the way to tau")
+    with before, after:
+        found = pmep.fit(model=model, hyper="sample", draws=100, chains=2, progressbar=False)
+    assert not bool(group(found, "fit")["converged"])
+    with pytest.warns(pmep.ConvergenceWarning, match=r"not fall on the way to tau.*give them proper priors") as caught:
+        pmep.fit(model=model, draws=0, progressbar=False)
+    assert "hyper='sample'" not in str(caught[0].message)
+
+
 def test_refusals(model):
     with pytest.raises(ValueError, match="has no option 'sweeps'"):
         pmep.marginalize(model, sweeps=3)

@@ -277,6 +277,12 @@ class CompiledSiteForm(CompiledForm, Protocol):
     ) -> np.ndarray:
         """Return the gradient in theta, (p,), of a function of the prior, from its gradients in the prior's arrays."""
 
+    def require_distances(self, theta: np.ndarray, at: str) -> None:
+        """Raise where rounding exceeds the distances that a covariance function sees; `at` names theta."""
+
+    def distance_cure(self, theta: np.ndarray) -> str:
+        """Return the cure of squared distances that lose digits, a sentence before others; empty where none do."""
+
     def coefficient_places(self, theta: np.ndarray) -> list[tuple[str, tuple[int, ...]]]:
         """Return, for each coefficient of the solver, the name of its variable and the index within it."""
 

@@ -20,7 +20,13 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.distributions.sparse_field import SparseFieldRV
 from pymc_ep.distributions.wavelet_tree import WaveletTreeRV
-from pymc_ep.graphs.adjacency import require_connected, require_neighbours
+from pymc_ep.graphs.adjacency import require_car, require_connected
+from pymc_ep.graphs.matrix_parameters import (
+    InitialValue,
+    constant_value,
+    require_symmetric,
+    require_symmetric_factored,
+)
 from pymc_ep.graphs.random_nodes import parameters_of
 from pymc_ep.numerics.memory import require_memory
 
@@ -52,7 +58,8 @@ class Gaussian:
     log_excess : callable, optional
         log of the factor by which PyMC's density of the variable exceeds the normalised one.
     check : callable, optional
-        Raises, given the variable's name, where the distribution is improper.
+        Raises, given the variable's name and a function that returns initial values of its parameters, where these make
+        no Gaussian distribution.
     flat : bool
         Whether the prior is flat, the limit of infinite variance; covariance and root then are identities.
     degenerate : bool
@@ -64,7 +71,7 @@ class Gaussian:
     root: Callable[[Shape], TensorVariable]
     covariance_inputs: tuple[TensorVariable, ...]
     log_excess: Callable[[Shape], TensorVariable] | None = None
-    check: Callable[[str], None] | None = None
+    check: Callable[..., None] | None = None
     flat: bool = False
     degenerate: bool = False
 
@@ -115,9 +122,14 @@ def _wavelet_tree(rv: TensorVariable) -> Gaussian:
 
 def _mv_normal(rv: TensorVariable) -> Gaussian:
     mean, covariance = parameters_of(rv)
+    check = _symmetric(covariance)
     if rv.ndim == 1:
         return Gaussian(
-            lambda shape: mean, lambda shape: covariance, lambda shape: pt.linalg.cholesky(covariance).T, (covariance,)
+            lambda shape: mean,
+            lambda shape: covariance,
+            lambda shape: pt.linalg.cholesky(covariance).T,
+            (covariance,),
+            check=check,
         )
 
     def stacked(matrix: TensorVariable) -> Callable[[Shape], TensorVariable]:
@@ -128,7 +140,18 @@ def _mv_normal(rv: TensorVariable) -> Gaussian:
         return blocks
 
     factor = pt.linalg.cholesky(covariance)
-    return Gaussian(lambda shape: mean, stacked(covariance), stacked(pt.swapaxes(factor, -1, -2)), (covariance,))
+    root = stacked(pt.swapaxes(factor, -1, -2))
+    return Gaussian(lambda shape: mean, stacked(covariance), root, (covariance,), check=check)
+
+
+def _symmetric(*covariances: TensorVariable) -> Callable[..., None]:
+    """Return the check of covariances, which raises where one is not symmetric."""
+
+    def check(name: str, value: InitialValue = constant_value) -> None:
+        for covariance in covariances:
+            require_symmetric(name, covariance, value)
+
+    return check
 
 
 def _matrix_normal(rv: TensorVariable) -> Gaussian | None:
@@ -137,7 +160,12 @@ def _matrix_normal(rv: TensorVariable) -> Gaussian | None:
         return None
     covariance = pt.linalg.kron(rows @ rows.T, columns @ columns.T)
     root = pt.linalg.kron(rows, columns).T
-    return Gaussian(lambda shape: mean, lambda shape: covariance, lambda shape: root, (rows, columns))
+
+    def check(name: str, value: InitialValue = constant_value) -> None:
+        for factor in (rows, columns):
+            require_symmetric_factored(name, factor, value)
+
+    return Gaussian(lambda shape: mean, lambda shape: covariance, lambda shape: root, (rows, columns), check=check)
 
 
 def _random_walk(rv: TensorVariable) -> Gaussian | None:
@@ -194,7 +222,7 @@ def _walk_of_vectors(first: TensorVariable, innovation: TensorVariable) -> Gauss
         rows = independent(first_root, step_root, shape).reshape((-1, *shape))
         return pt.cumsum(rows, axis=len(shape) - 1).reshape((pt.prod(shape), -1))
 
-    return Gaussian(mean, covariance, root, (c0, c1))
+    return Gaussian(mean, covariance, root, (c0, c1), check=_symmetric(c0, c1))
 
 
 def _autoregression(rv: TensorVariable) -> Gaussian | None:
@@ -241,7 +269,7 @@ def _from_precision(
     mean: Callable[[Shape], TensorVariable] | None,
     covariance_inputs: tuple[TensorVariable, ...],
     log_excess: Callable[[Shape], TensorVariable],
-    check: Callable[[str], None],
+    check: Callable[..., None],
 ) -> Gaussian:
     def root(shape: Shape) -> TensorVariable:
         factor = pt.linalg.cholesky(precision)
@@ -260,9 +288,10 @@ def _conditional_autoregression(rv: TensorVariable) -> Gaussian:
     def log_excess(shape: Shape) -> TensorVariable:
         return 0.5 * shape[-1] * np.log(2 * np.pi) - 0.5 * pt.log(neighbours).sum()
 
-    return _from_precision(
-        precision, lambda shape: mean, (weights, alpha, tau), log_excess, lambda name: require_neighbours(w, name)
-    )
+    def check(name: str, value: InitialValue = constant_value) -> None:
+        require_car(name, w, alpha, tau, value)
+
+    return _from_precision(precision, lambda shape: mean, (weights, alpha, tau), log_excess, check)
 
 
 def _intrinsic_autoregression(rv: TensorVariable) -> Gaussian:
@@ -278,9 +307,10 @@ def _intrinsic_autoregression(rv: TensorVariable) -> Gaussian:
         log_det = 2.0 * pt.log(pt.diagonal(pt.linalg.cholesky(precision))).sum()
         return 0.5 * (n - 1) * np.log(2 * np.pi) - pt.log(sd) - 0.5 * log_det
 
-    return _from_precision(
-        precision, None, (weights, sigma, zero_sum_sd), log_excess, lambda name: require_connected(w, name)
-    )
+    def check(name: str, value: InitialValue = constant_value) -> None:
+        require_connected(name, w, value)
+
+    return _from_precision(precision, None, (weights, sigma, zero_sum_sd), log_excess, check)
 
 
 def _zero_sum_normal(rv: TensorVariable) -> Gaussian:

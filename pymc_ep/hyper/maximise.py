@@ -22,6 +22,9 @@ the standard error of a mean over 1000 draws."""
 _BEYOND = 15.0, 20.0
 """Distances of a logarithm or logit from its start, factors of 3e6 and 5e8, at which densities are compared: a proper
 one falls between them."""
+_NEARER = 8.0, 12.0
+"""The same where fits so far out fail. The data may have this scale, so that a rise is no sign: only a density that is
+constant between the two counts as one that does not fall."""
 _NO_FALL = 1e-3
 """Least fall of the log density between the two, in nats: above the rounding of a density that is constant."""
 
@@ -139,8 +142,9 @@ def why_not_settled(objective: Objective, start: np.ndarray, size: float, hessia
         running = [f"{name} (now {_abbreviated(values[name])})" for name in hyper_names_of(evidence, away)]
         return (
             f"{not_settled}: evidence times prior still rises as {', '.join(running)} runs to a boundary, as a noise "
-            f"scale does under data without noise, or the scale of other hyperparameters; fix it, give it a prior that "
-            f"keeps away from there, or use hyper='sample', which needs no mode"
+            f"scale does under data without noise, or the scale of other hyperparameters, and the posterior may be "
+            f"improper there; fix it, or give it a proper prior that keeps away from there: with one, hyper='sample' "
+            f"needs no mode"
         )
     steepest = hyper_names_of(evidence, np.abs(gradient) == largest)[0]
     return (
@@ -186,28 +190,41 @@ def endless_directions(evidence: Evidence, theta: np.ndarray, scale: np.ndarray 
     """Return the hyperparameters along which the density does not fall far out, each with the value compared.
 
     On the unconstrained scale such a direction makes the posterior improper, or as good as that. One hyperparameter
-    moves at a time, and only where its log prior does not fall by itself. Logarithms and logits move by `_BEYOND`;
-    others move from `theta` by `_BEYOND` times `scale`, (p,), if that is given.
+    moves at a time, and only where its log prior does not fall by itself. Logarithms and logits move by `_BEYOND`, or
+    `_NEARER`; others move from `theta` by these times `scale`, (p,), if that is given.
     """
     found = []
     form = evidence.form
     for i in np.flatnonzero(form.transformed if scale is None else np.ones(theta.size, dtype=bool)):
-        far = np.array(_BEYOND) * (1.0 if scale is None or form.transformed[i] else scale[i])
+        unit = 1.0 if scale is None or form.transformed[i] else scale[i]
         for way in (-1.0, 1.0):
             # Measured from the model's own start, or from zero: a start that the user gave may lie far out itself.
             outer = np.where(form.transformed, way * np.maximum(way * form.start, 0.0), theta)
             base = np.where(here := np.arange(theta.size) == i, outer, theta)
-            points = [base + way * distance * here for distance in far]
-            with np.errstate(all="ignore"):
-                log_prior = form.rows.log_prior(np.array(points))
-            if not np.all(np.isfinite(log_prior)) or log_prior[1] < log_prior[0] - _NO_FALL:
-                continue
-            try:
-                near, far_out = (evidence.at(point) for point in points)
-            except (NumericalError, InvalidDataError):
-                continue
-            trusted = near.run.status.converged and far_out.run.status.converged
-            if trusted and np.isfinite(near.value) and far_out.value > near.value - _NO_FALL:
-                name = hyper_names_of(evidence, here)[0]
-                found.append(f"{name} = {_abbreviated(form.constrained(far_out.theta)[name])}")
+            for distances, most_rise in ((_BEYOND, np.inf), (_NEARER, _NO_FALL)):
+                points = [base + way * distance * unit * here for distance in distances]
+                rise = _rise(evidence, points)
+                if rise is None:
+                    continue
+                if -_NO_FALL < rise < most_rise:
+                    name = hyper_names_of(evidence, here)[0]
+                    found.append(f"{name} = {_abbreviated(form.constrained(points[1])[name])}")
+                break
     return found
+
+
+def _rise(evidence: Evidence, points: list[np.ndarray]) -> float | None:
+    """Return the rise of the log density from one point to another; None where no fit tells it.
+
+    Minus infinity where the log prior falls by itself.
+    """
+    with np.errstate(all="ignore"):
+        log_prior = evidence.form.rows.log_prior(np.array(points))
+    if not np.all(np.isfinite(log_prior)) or log_prior[1] < log_prior[0] - _NO_FALL:
+        return -np.inf
+    try:
+        near, far_out = (evidence.at(point) for point in points)
+    except (NumericalError, InvalidDataError):
+        return None
+    trusted = near.run.status.converged and far_out.run.status.converged
+    return far_out.value - near.value if trusted and np.isfinite(near.value) else None

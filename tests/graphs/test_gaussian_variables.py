@@ -7,7 +7,7 @@ import pytensor.tensor as pt
 import pytest
 import scipy.sparse
 
-from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.graphs.gaussian_variables import gaussian_of
 
 RING = np.array([[0, 1, 0, 0, 1], [1, 0, 1, 0, 0], [0, 1, 0, 1, 0], [0, 0, 1, 0, 1], [1, 0, 0, 1, 0]], dtype=float)
@@ -115,3 +115,65 @@ def test_areas_without_neighbours_or_connection_are_refused():
         UnsupportedModelError, match=r"'phi' has an ICAR prior on 2 unconnected groups of areas \(area 3"
     ):
         gaussian_of(pm.ICAR.dist(alone)).check("phi")
+
+
+WRONG = COVARIANCE + np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.25, 0.0]])
+BATCH = np.stack([COVARIANCE, WRONG])
+
+
+@pytest.mark.parametrize(
+    ("make", "index"),
+    [
+        (lambda: pm.MvNormal.dist(np.zeros(3), WRONG), "covariance.*(1, 2)"),
+        (lambda: pm.MvNormal.dist(np.zeros(3), tau=WRONG), "precision.*(1, 2)"),
+        (lambda: pm.MvNormal.dist(np.zeros(3), tau=WRONG, shape=(2, 3)), "precision.*(1, 2)"),
+        (lambda: pm.MvNormal.dist(np.zeros(3), BATCH, shape=(2, 3)), "covariance.*(1, 1, 2)"),
+        (lambda: pm.MatrixNormal.dist(np.ones((2, 3)), rowchol=np.eye(2), colcov=WRONG), "covariance.*(1, 2)"),
+        (
+            lambda: pm.MvGaussianRandomWalk.dist(
+                np.zeros(3), cov=WRONG, init_dist=pm.MvNormal.dist(np.zeros(3), COVARIANCE), steps=2
+            ),
+            "covariance.*(1, 2)",
+        ),
+    ],
+    ids=["covariance", "precision", "precision of rows", "batch", "matrix normal", "random walk"],
+)
+def test_matrices_that_are_not_symmetric_are_refused(make, index):
+    what, place = index.split(".*")
+    with pytest.raises(InvalidDataError, match=rf"The {what} matrix of 'u' is not symmetric") as caught:
+        gaussian_of(make()).check("u")
+    assert f"it is {WRONG[1, 2]:.6g} at index {place} and {WRONG[2, 1]:.6g} at" in str(caught.value)
+    assert "(A + A.T) / 2" in str(caught.value)
+
+
+def test_a_factor_in_place_of_a_covariance_is_named():
+    with pytest.raises(InvalidDataError, match=r"lower triangular: give a Cholesky factor.*as chol="):
+        gaussian_of(pm.MvNormal.dist(np.zeros(3), FACTOR)).check("u")
+    gaussian_of(pm.MvNormal.dist(np.zeros(3), chol=WRONG)).check("u")
+
+
+def test_rounding_makes_no_matrix_asymmetric():
+    """An inverse of condition number 1e9 and scales of 1e-4 to 1e4 loses digits that do not matter."""
+    basis = np.linalg.qr(RNG.normal(size=(5, 5)))[0]
+    scales = np.diag(10.0 ** np.array([-4, -2, 0, 2, 4]))
+    matrix = scales @ np.linalg.inv(basis @ np.diag(np.logspace(-9, 0, 5)) @ basis.T) @ scales
+    assert not np.array_equal(matrix, matrix.T)
+    gaussian_of(pm.MvNormal.dist(np.zeros(5), matrix)).check("u")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"W": RING / RING.sum(axis=1) + np.eye(5, k=2)}, r"W is 1 at index \(0, 2\) and 0 at \(2, 0\).*adjacency"),
+        ({"W": np.diag([1.0, 1, 1, 1], 1)[:5, :5] + np.eye(5, k=-4)}, r"\(0, 1\).*rows sum to one.*transform = 'b'"),
+        ({"W": -RING}, r"weights of sum -2 in row 0.*zero or positive"),
+        ({"alpha": 1.0}, r"alpha = 1, where it must be above -1 and below 1\..*pm\.ICAR"),
+        ({"alpha": -1.5}, r"alpha = -1\.5, where it must be above -1"),
+        ({"tau": 0.0}, r"tau = 0, where it must be above 0\."),
+    ],
+    ids=["asymmetric", "row-standardised", "negative", "alpha 1", "alpha -1.5", "tau"],
+)
+def test_parameters_that_make_no_autoregression_are_refused(changes, message):
+    rv = pm.CAR.dist(np.zeros(5), **({"W": RING, "alpha": 0.5, "tau": 1.0} | changes))
+    with pytest.raises(InvalidDataError, match=rf"The CAR prior of 'phi'.*{message}"):
+        gaussian_of(rv).check("phi")

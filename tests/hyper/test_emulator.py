@@ -59,6 +59,20 @@ def test_one_point_in_closed_form():
     )
 
 
+def test_points_far_apart_need_no_table_of_what_lies_between(monkeypatch):
+    """Of two points a billion apart with value 0 and gradient g, each has the mean g x exp(-x^2 / 2 l^2) about it."""
+    far, kernel = 1e9, Kernel(joint=3, single=3, weight=1)
+    monkeypatch.setattr(Emulator, "_best_kernel", lambda *_: kernel)
+    emulator = Emulator(np.array([[0.0], [far]]), np.zeros(2), np.array([[1.5], [1.5]]))
+    x = np.linspace(-3, 3, 7)
+    square = (x / kernel.values[0]) ** 2
+    for at in (x, far + x):
+        value, gradient = emulator.mean(at[:, None])
+        np.testing.assert_allclose(value, 1.5 * x * np.exp(-0.5 * square), atol=1e-6)
+        np.testing.assert_allclose(gradient[:, 0], 1.5 * (1 - square) * np.exp(-0.5 * square), atol=1e-6)
+    assert emulator.mean(np.array([[0.5 * far]]))[0] == 0.0
+
+
 def test_the_same_point_twice_does_no_harm():
     points = np.array([[0.0, 0.1], [0.5, -0.2], [0.5, -0.2], [1.0, 1.0]])
     emulator = Emulator(points, wavy(points), slopes(points))

@@ -170,6 +170,8 @@ class LatentGaussian(Hyperparameters):
         Names of random variables of the model that no observed variable depends on.
     fixed : tuple of FixedTerm
         Observed variables that depend on no latent variable; their density is a factor of the evidence.
+    scaled_inputs : tuple of (str, TensorVariable)
+        Inputs of stationary covariance functions in lengthscales, (n, k), each with the name of a variable made by it.
     """
 
     blocks: tuple[NoiseBlock, ...]
@@ -179,6 +181,7 @@ class LatentGaussian(Hyperparameters):
     predictions: tuple[SiteGroup, ...] = ()
     ignored: tuple[str, ...] = ()
     fixed: tuple[FixedTerm, ...] = ()
+    scaled_inputs: tuple[tuple[str, TensorVariable], ...] = ()
 
     @property
     def latent_names(self) -> tuple[str, ...]:

@@ -208,7 +208,7 @@ class LatentPosterior:
             shape = part.mean.shape
             means[name] = part.mean + (part.cross @ posterior.coordinates).reshape(shape)
             variances[name] = posterior.remaining_variance(part.cross, part.variance).reshape(shape)
-            _require_variance(name, variances[name], part.variance.reshape(shape))
+            self._require_variance(name, variances[name], part.variance.reshape(shape))
             variances[name] = np.maximum(variances[name], 0.0)
         for step, low, high in self._differences:
             ends = [
@@ -338,13 +338,13 @@ class LatentPosterior:
             slopes.append([tuple((y[0] - x[0]) / (2 * step) for x, y in zip(*block)) for block in zip(*ends)])
         return slopes
 
-
-def _require_variance(name: str, variance: np.ndarray, prior: np.ndarray) -> None:
-    """Raise for a posterior variance that is negative by more than rounding."""
-    bad = ~(variance >= -_MAX_DEFICIT * prior)
-    if bad.any():
-        index = first_index(bad)
-        raise NumericalError(
-            f"The posterior variance of {name!r} is {variance[index]:.3g}{at_index(index)}, where the prior has "
-            f"{prior[index]:.3g}: the prior covariance is not positive definite. Add a multiple of the identity to it."
-        )
+    def _require_variance(self, name: str, variance: np.ndarray, prior: np.ndarray) -> None:
+        """Raise for a posterior variance that is negative by more than rounding."""
+        bad = ~(variance >= -_MAX_DEFICIT * prior)
+        if bad.any():
+            index = first_index(bad)
+            raise NumericalError(
+                f"The posterior variance of {name!r} is {variance[index]:.3g}{at_index(index)}, where the prior has "
+                f"{prior[index]:.3g}: the prior covariance is not positive definite. "
+                f"{self.form.distance_cure(self.theta).rstrip() or 'Add a multiple of the identity to it.'}"
+            )

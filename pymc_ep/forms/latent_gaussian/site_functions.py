@@ -21,6 +21,7 @@ from pymc_ep.contracts.form import Likelihood, Representation
 from pymc_ep.distributions.shapes import shape_error
 from pymc_ep.engines.prior import FactorValues, Prior
 from pymc_ep.forms.latent_gaussian.batched import RowFunctions
+from pymc_ep.forms.latent_gaussian.distances import cure_of, require_distances
 from pymc_ep.forms.latent_gaussian.form import AffineVariable, LatentGaussian
 from pymc_ep.forms.latent_gaussian.prior_moments import variances_of
 from pymc_ep.forms.latent_gaussian.values import AffineMoments, NoiseMoments
@@ -248,6 +249,20 @@ class SiteFunctions(HyperFunctions, ABC):
             own = tuple(int(k) for k in shape) if block.factor is None else (int(size),)
             out += [(block.name, index) for index in np.ndindex(own)]
         return out
+
+    def require_distances(self, theta: np.ndarray, at: str) -> None:
+        """Raise where rounding exceeds the distances that a covariance function sees; `at` names theta."""
+        names = [name for name, _ in self.form.scaled_inputs]
+        require_distances(names, self._scaled_inputs(*self.unpack(theta)), at)
+
+    def distance_cure(self, theta: np.ndarray) -> str:
+        """Return the cure of squared distances that lose digits, a sentence before others; empty where none do."""
+        return cure_of(self._scaled_inputs(*self.unpack(theta)))
+
+    @cached_property
+    def _scaled_inputs(self) -> Callable[..., list[np.ndarray]]:
+        outputs = [inputs for _, inputs in self.form.scaled_inputs]
+        return self.function(self.form.hyper_values, outputs) if outputs else lambda *values: []
 
     def _describe_groups(self) -> list[str]:
         form, lines = self.form, []

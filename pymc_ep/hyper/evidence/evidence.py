@@ -185,6 +185,8 @@ class Evidence:
             Where rounding limits the representation, and another is known that loses no digits.
         """
         prior = self._prior(theta)
+        if not self._checked:
+            self.form.require_distances(theta, self.describe(theta))
         self._check_prior(theta, prior)
         if not self._checked:
             self.require_covariance(theta, prior)
@@ -269,10 +271,11 @@ class Evidence:
         try:
             prior = self.form.prior(theta)
         except np.linalg.LinAlgError as error:
+            others = self.form.solver.name != "observations"
+            instead = "; or use solver='observations', which factorises no prior covariance" if others else ""
             raise NumericalError(
-                f"A covariance or precision matrix of {self._gaussians()} is singular for "
-                f"{self.describe(theta)} ({error}). Check it, add a multiple of the identity to it, or use "
-                f"solver='observations', which factorises no prior covariance."
+                f"A covariance or precision matrix of {self._gaussians()} is singular for {self.describe(theta)} "
+                f"({error}). Check it, or add a multiple of the identity to it{instead}."
             ) from error
         if self.density == "natural":
             return prior
@@ -345,8 +348,8 @@ class Evidence:
         else:
             return
         raise NumericalError(
-            f"{what}, for {self.describe(theta)}. Check design, offsets and the inputs of covariance functions for "
-            f"NaN and infinite values, and the initial values."
+            f"{what}, for {self.describe(theta)}. {self.form.distance_cure(theta)}Check design, offsets and the inputs "
+            f"of covariance functions for NaN and infinite values, and the initial values."
         )
 
     def observation(self, predictor: int) -> str:
@@ -376,8 +379,9 @@ class Evidence:
             least = float(np.linalg.eigvalsh(np.asarray(prior.gaussian.covariance_matrix()))[0])
             raise NumericalError(
                 f"The prior covariance of the predictor, made by {self._gaussians()}, is not "
-                f"positive definite for {self.describe(theta)}: its least eigenvalue is {least:.3g}. Check the "
-                f"covariance matrix or function, or add a multiple of the identity to it."
+                f"positive definite for {self.describe(theta)}: its least eigenvalue is {least:.3g}. "
+                f"{self.form.distance_cure(theta) or 'Add a multiple of the identity to it. '}Check the covariance "
+                f"matrix or function."
             )
 
     def _gaussians(self) -> str:

@@ -32,6 +32,8 @@ _KNOTS = 20
 _REACH = 4.0
 """Distance from the outermost observation, in lengths a, beyond which these functions are constant: the kernel is below
 exp(-8) there."""
+_MOST_KNOTS = 4000
+"""Most knots of a table, 200 lengths a: fits so far apart are few, and the functions are evaluated at each point."""
 
 
 class Kernel(NamedTuple):
@@ -107,24 +109,37 @@ class Emulator:
         value = self.level + weighted.sum(axis=1)
         gradient = (weighted @ places - weighted.sum(axis=1)[:, None] * u + k @ slopes) / length
         for i, curve in enumerate(self._curves):
-            x = np.clip(points[:, i], curve.x[0], curve.x[-1])
-            value += curve(x)
-            gradient[:, i] += curve(x, 1)
+            if curve is None:
+                height, rise = self._single(i, points[:, i])
+            else:
+                x = np.clip(points[:, i], curve.x[0], curve.x[-1])
+                height, rise = curve(x), curve(x, 1)
+            value += height
+            gradient[:, i] += rise
         return value, gradient
 
-    @cached_property
-    def _curves(self) -> list["scipy.interpolate.CubicHermiteSpline"]:
-        """Posterior means of the functions of one coordinate, tabulated."""
+    def _single(self, i: int, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the posterior mean of the function of coordinate i alone at x, (m,), and its derivative, (m,)."""
         _, length, weight = self.kernel.values
-        curves = []
-        for places, slopes in zip(self.points.T, self._slopes.T) if weight else ():
+        slopes = self._slopes[:, i]
+        u = (x[:, None] - self.points[:, i]) / length
+        k = weight * np.exp(-0.5 * u**2)
+        inner = self._weights + u * slopes / length
+        return (k * inner).sum(axis=1), (k * (slopes / length - u * inner)).sum(axis=1) / length
+
+    @cached_property
+    def _curves(self) -> list["scipy.interpolate.CubicHermiteSpline | None"]:
+        """Posterior means of the functions of one coordinate, tabulated; None where that takes over `_MOST_KNOTS`."""
+        _, length, weight = self.kernel.values
+        curves: list[scipy.interpolate.CubicHermiteSpline | None] = []
+        for i, places in enumerate(self.points.T if weight else ()):
             ends = places.min() - _REACH * length, places.max() + _REACH * length
-            knots = np.linspace(*ends, int(np.ceil((ends[1] - ends[0]) / length * _KNOTS)))
-            u = (knots[:, None] - places) / length
-            k = weight * np.exp(-0.5 * u**2)
-            inner = self._weights + u * slopes / length
-            rise = (k * (slopes / length - u * inner)).sum(axis=1) / length
-            curves.append(scipy.interpolate.CubicHermiteSpline(knots, (k * inner).sum(axis=1), rise))
+            count = np.ceil((ends[1] - ends[0]) / length * _KNOTS)
+            if count > _MOST_KNOTS:
+                curves.append(None)
+                continue
+            knots = np.linspace(*ends, int(count))
+            curves.append(scipy.interpolate.CubicHermiteSpline(knots, *self._single(i, knots)))
         return curves
 
     def sd(self, points: np.ndarray) -> np.ndarray:

@@ -439,7 +439,7 @@ class _Integration:
             )
         name = hyper_names_of(self.explorer.evidence, np.arange(self.p) == k)[0]
         sentence = (
-            f"hyperparameters not settled after {found.evaluations} fits: {why} {name}; give it a prior {cure}, or use "
-            f"hyper='sample'"
+            f"hyperparameters not settled after {found.evaluations} fits: {why} {name}, where the posterior may "
+            f"be improper; give it a proper prior {cure}, and where it has one, compare with hyper='sample'"
         )
         return found._replace(converged=False, sentence=sentence)

@@ -272,6 +272,16 @@ def test_probabilistic_matrix_factorization_as_pymc_writes_it():
     assert pmep.fit(model=model, draws=0, progressbar=False)["fit"].attrs["method"] == "vg"
 
 
+def test_a_covariance_of_rows_that_is_not_symmetric_is_refused():
+    with pm.Model() as model:
+        V, U = pm.MvNormal("V", np.zeros(2), [[1.0, 0.5], [0.1, 1.0]], shape=(3, 2)), pm.Normal("U", shape=(3, 2))
+        pm.Normal("y", mu=(V @ U.T)[MASK], sigma=1.0, observed=np.arange(5.0))
+    with pytest.raises(
+        pmep.InvalidDataError, match=r"covariance matrix of 'V' is not symmetric: it is 0\.5 at index \(0"
+    ):
+        compiled_form(model, None)
+
+
 def test_cells_by_label():
     """Labels of text stand for their positions; numbers are positions, whatever the labels."""
     coords = {"film": ["heat", "alien"], "year": [1990, 1980], "factor": [0]}

@@ -28,6 +28,7 @@ from pymc_ep.graphs.inner_products import (
     summands,
 )
 from pymc_ep.graphs.predictor import AffineTest, NotAffineError, find_predictor
+from pymc_ep.graphs.prior_parameters import require_matrices
 from pymc_ep.graphs.queries import (
     depends_on,
     elementwise,
@@ -163,6 +164,7 @@ def _build(model: Model, likelihood: Likelihood, products: InnerProducts, latent
     offset = pt.add(*rest, pt.zeros(())) if rest else pt.zeros(())
     _require_apart(model, likelihood, eta, latents, rest, products)
     relevant = relevant_variables(model)
+    require_matrices(model)
     hyper = [v for v in relevant if v not in latents]
     cells = _cells(model, likelihood, eta, offset, products, hyper)
     stand_ins = {v: v.type(f"{v.name}_values") for v in latents}

@@ -86,8 +86,6 @@ class NoiseGraphs:
         covariance, root, excess, *shape = self([gaussian.covariance(shape), gaussian.root(shape), excess, *shape])
         if depends_on(shape, zeros):
             shape = graph_replace(shape, zeros, strict=False)
-        if gaussian.check is not None:
-            gaussian.check(rv.name)
         return NoiseBlock(rv.name, self.noise[rv], tuple(shape), covariance, root, excess, gaussian.flat)
 
     def is_standard(self, rv: TensorVariable) -> bool:

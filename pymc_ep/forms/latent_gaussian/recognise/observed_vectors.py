@@ -27,9 +27,9 @@ would admit more covariances, but lose digits to sites of larger precision."""
 
 
 def correlated_gaussian(rv: TensorVariable) -> Gaussian | None:
-    """Return mean, covariance and root of a variable that is a proper Gaussian vector, or None where it is not."""
+    """Return mean, covariance and root of a Gaussian vector of a normalised density, or None where it is none."""
     gaussian = gaussian_of(rv) if rv.owner.op.ndim_supp else None
-    if gaussian is None or gaussian.flat or gaussian.degenerate or gaussian.check is not None:
+    if gaussian is None or gaussian.flat or gaussian.degenerate or gaussian.log_excess is not None:
         return None
     return gaussian
 

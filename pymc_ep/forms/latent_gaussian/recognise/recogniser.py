@@ -12,6 +12,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.distributions.shapes import require_shape
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError, at_index, did_you_mean, first_index
+from pymc_ep.forms.latent_gaussian.distances import scaled_inputs
 from pymc_ep.forms.latent_gaussian.form import AffineVariable, FixedTerm, LatentGaussian, NoiseBlock, SiteGroup
 from pymc_ep.forms.latent_gaussian.recognise.latent_variables import (
     gaussian_candidates,
@@ -158,8 +159,14 @@ def _build(
     ]
     parameters = [p for own in own_parameters for p in own]
     first = len(parameters)
-    rewritten = evaluate_constants(graphs([*parameters, *latents, *deterministics]))
-    blocks, outputs = _absorb_factors(graphs, latents, rewritten, first)
+    written = graphs([*parameters, *latents, *deterministics])
+    blocks, outputs = _absorb_factors(graphs, latents, evaluate_constants(written), first)
+    # A Deterministic first: it has the name that a Gaussian process was given.
+    behind = {d.name: [graph] for d, graph in zip(deterministics, written[first + len(latents) :])}
+    behind |= {block.name: [block.covariance] for block in blocks if block.factor is None}
+    given_by = iter(written)
+    behind |= {rv.name: [next(given_by) for _ in own] for rv, own in zip(likelihoods, own_parameters)}
+    inputs = scaled_inputs(behind, [block.noise for block in blocks])
 
     test = _working_point(model, blocks, hyper)
     for rv, graph in zip(latents, outputs[first:]):
@@ -207,6 +214,7 @@ def _build(
         deterministics={n: graph for n, graph in named.items() if n not in {a.name for a in affine}},
         ignored=tuple(rv.name for rv in model.free_RVs if rv not in relevant),
         fixed=tuple(fixed),
+        scaled_inputs=inputs,
     )
     return form, latents, graphs
 

@@ -1,0 +1,85 @@
+"""Squared distances of stationary covariance functions, and what rounding leaves of them.
+
+PyMC forms |x - x'|^2 as |x|^2 + |x'|^2 - 2 x x' from inputs in lengthscales, x = X / l. Its rounding error is about
+eps |x|^2, whatever the distance: 600 for seconds since 1970 and a lengthscale of a second.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from pytensor.graph.traversal import ancestors
+from pytensor.scalar.basic import Mul
+from pytensor.tensor.basic import get_underlying_scalar_constant_value
+from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.math import Dot
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_ep.exceptions import InvalidDataError
+from pymc_ep.graphs.queries import applies, depends_on
+
+__all__ = ["cure_of", "require_distances", "scaled_inputs"]
+
+_MOST_ERROR = 1e-3
+"""Largest error of squared distances in lengthscales: of the variance of a function, half of that is lost."""
+_NOTICED = 1e-9
+"""Error above which it is named where a covariance is not positive definite: a thousandth of PyMC's jitter."""
+_CURE = (
+    "Centre and scale the inputs X of the covariance function, as (X - X.mean(axis=0)) / X.std(axis=0), with "
+    "lengthscales in these units"
+)
+
+
+def scaled_inputs(
+    named: Mapping[str, Sequence[TensorVariable]], noise: Iterable[TensorVariable]
+) -> tuple[tuple[str, TensorVariable], ...]:
+    """Return the inputs x, (n, k), of squared distances in graphs, each with the first name of a graph that has it."""
+    found: dict[TensorVariable, str] = {}
+    for name, graphs in named.items():
+        for v in ancestors(graphs):
+            if (inputs := _inputs_of(v)) is not None and not depends_on([inputs], noise):
+                found.setdefault(inputs, name)
+    return tuple((name, inputs) for inputs, name in found.items())
+
+
+def _inputs_of(variable: TensorVariable) -> TensorVariable | None:
+    """Return x of a product -2 x x^T, where x is itself a product with inverse lengthscales."""
+    if not applies(variable.owner, Mul):
+        return None
+    *factors, product = sorted(variable.owner.inputs, key=lambda v: v.owner is not None and isinstance(v.owner.op, Dot))
+    if product.owner is None or not isinstance(product.owner.op, Dot) or [_constant(v) for v in factors] != [-2.0]:
+        return None
+    x, transpose = product.owner.inputs
+    turned = transpose.owner is not None and isinstance(transpose.owner.op, DimShuffle)
+    return x if turned and transpose.owner.inputs[0] is x and applies(x.owner, Mul) else None
+
+
+def _constant(variable: TensorVariable) -> float | None:
+    value = get_underlying_scalar_constant_value(variable, raise_not_constant=False)
+    return None if value is variable else float(value)
+
+
+def _largest(inputs: Sequence[np.ndarray]) -> list[float]:
+    """Return the largest distance from zero, in lengthscales, of each of some inputs."""
+    return [float(np.sqrt((np.asarray(x, dtype=float) ** 2).sum(axis=1).max(initial=0.0))) for x in inputs]
+
+
+def require_distances(names: Sequence[str], inputs: Sequence[np.ndarray], at: str) -> None:
+    """Raise where rounding exceeds the distances that a covariance function sees; `at` are the hyperparameters."""
+    for name, far in zip(names, _largest(inputs)):
+        if far == np.inf:
+            raise InvalidDataError(
+                f"The covariance function of {name!r} has inputs that are infinite in lengthscales, for {at}. Give it "
+                f"a lengthscale above zero, and finite inputs."
+            )
+        if (error := np.finfo(float).eps * far**2) > _MOST_ERROR:
+            raise InvalidDataError(
+                f"The covariance function of {name!r} has inputs X {far:.2g} lengthscales from zero, for {at}. Squared "
+                f"distances, which PyMC forms as |x|^2 + |x'|^2 - 2 x x', then have rounding errors of {error:.2g}. "
+                f"{_CURE}."
+            )
+
+
+def cure_of(inputs: Sequence[np.ndarray]) -> str:
+    """Return the cure of squared distances that lose digits, a sentence before others; empty where none do."""
+    lost = any(np.finfo(float).eps * far**2 > _NOTICED for far in _largest(inputs))
+    return f"{_CURE}: their squared distances lose digits. " if lost else ""

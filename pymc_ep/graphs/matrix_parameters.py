@@ -1,0 +1,99 @@
+"""Covariance and precision matrices among the parameters of Gaussian variables: whether they are symmetric."""
+
+from collections.abc import Callable
+
+import numpy as np
+from pytensor.graph.basic import Constant
+from pytensor.graph.op import Op
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.math import Dot
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_ep.compat import Cholesky, MatrixInverse, quick_mode
+from pymc_ep.concurrency import compiled_function
+from pymc_ep.exceptions import InvalidDataError
+from pymc_ep.graphs.random_nodes import is_random
+
+__all__ = ["InitialValue", "constant_value", "depends_on_unknowns", "require_symmetric", "require_symmetric_factored"]
+
+_ASYMMETRY = 1e-5
+"""Difference of two opposite elements of a covariance, as correlations, above which it is no rounding error: so large
+is that of an inverse of condition number 1e10, or of single precision."""
+
+InitialValue = Callable[[TensorVariable, bool], np.ndarray | None]
+"""``value(graph, near)``: value of a parameter at the initial values of the hyperparameters, or with ``near`` at values
+next to these; None where it has none."""
+
+
+def constant_value(graph: TensorVariable, near: bool = False) -> np.ndarray | None:
+    """`InitialValue` of a parameter outside of a model; None where it depends on other variables."""
+    if isinstance(graph, Constant):
+        return np.asarray(graph.data)
+    if depends_on_unknowns(graph):
+        return None
+    return np.asarray(compiled_function([], graph, mode=quick_mode())())
+
+
+def depends_on_unknowns(graph: TensorVariable) -> bool:
+    """Whether a parameter depends on a random variable."""
+    return any(is_random(v) for v in ancestors([graph]))
+
+
+def require_symmetric(name: str, matrix: TensorVariable, value: InitialValue) -> None:
+    """Raise for a covariance, or the matrix that it is the inverse of, that is not symmetric; stacks are allowed.
+
+    PyMC's density reads its lower triangle alone, through a Cholesky factor.
+    """
+    what, matrix = "covariance", _before_expansion(matrix)
+    if _is_node(matrix, MatrixInverse):
+        what, matrix = "precision", _before_expansion(matrix.owner.inputs[0])
+    if _is_product_with_itself(matrix) or (found := value(matrix, True)) is None:
+        return
+    transpose = np.swapaxes(found, -1, -2)
+    if found.shape != transpose.shape or np.array_equal(found, transpose):
+        return
+    scale = np.sqrt(np.abs(np.diagonal(found, axis1=-2, axis2=-1)))
+    unequal = np.argwhere(np.abs(found - transpose) > _ASYMMETRY * scale[..., :, None] * scale[..., None, :])
+    if not len(unequal):
+        return
+    index = tuple(int(i) for i in unequal[0])
+    opposite = (*index[:-2], index[-1], index[-2])
+    cure = "Correct one of the two, or give (A + A.T) / 2 for the matrix A"
+    if not np.triu(found, 1).any():
+        cure = "It is lower triangular: give a Cholesky factor, such as that of pm.LKJCorr in PyMC 6, as chol="
+    raise InvalidDataError(
+        f"The {what} matrix of {name!r} is not symmetric: it is {found[index]:.6g} at index {index} and "
+        f"{found[opposite]:.6g} at {opposite}{', near the initial values' if depends_on_unknowns(matrix) else ''}. "
+        f"{cure}."
+    )
+
+
+def require_symmetric_factored(name: str, factor: TensorVariable, value: InitialValue) -> None:
+    """`require_symmetric` for the matrix that a parameter is the Cholesky factor of, where it is one by its graph."""
+    if _is_node(factor, Cholesky):
+        require_symmetric(name, factor.owner.inputs[0], value)
+
+
+def _is_product_with_itself(matrix: TensorVariable) -> bool:
+    """Whether a matrix is A A^T by its graph."""
+    if not _is_node(matrix, Dot):
+        return False
+    a, b = matrix.owner.inputs
+    return b.owner is not None and list(b.owner.inputs) == [a] and not isinstance(b.owner.op, Elemwise)
+
+
+def _before_expansion(matrix: TensorVariable) -> TensorVariable:
+    """Return a matrix without the leading axes of length one that a distribution has added."""
+    while matrix.owner is not None and isinstance(matrix.owner.op, DimShuffle) and matrix.owner.op.is_left_expand_dims:
+        (matrix,) = matrix.owner.inputs
+    return matrix
+
+
+def _is_node(matrix: TensorVariable, kind: type[Op]) -> bool:
+    """Whether a matrix is the output of an Op, or of that Op on each matrix of a stack."""
+    if matrix.owner is None:
+        return False
+    op = matrix.owner.op
+    return isinstance(op.core_op if isinstance(op, Blockwise) else op, kind)
