@@ -30,6 +30,7 @@ from pymc_ep.forms import compiled_form
 from pymc_ep.forms.marginal_model import latents_missing_from, marginal_model, unconstrained
 from pymc_ep.forms.registry import get_method
 from pymc_ep.graphs.context import model_of
+from pymc_ep.graphs.lengths import require_lengths
 from pymc_ep.results import check_dims, write_solution
 
 __all__ = ["marginalize", "recover", "sample"]
@@ -119,6 +120,7 @@ def marginalize(
         Where `fit` would raise it, for a model without hyperparameters, and for methods without an evidence.
     """
     model = model_of(model)
+    require_lengths(model)
     form = compiled_form(model, latent, compile_kwargs)
     chosen = _sampling_method(method, form, options)
     return _marginal(model, form, chosen, _evidence_op(form, chosen, options))

@@ -74,7 +74,6 @@ class Hyperparameters:
         names = ", ".join(self.hyper_gaussian)
         return f"Gaussian, but hyperparameters (the model is not linear in them, or latent= leaves them out): {names}"
 
-
     @property
     def mode_remark(self) -> str:
         """Remark of a method that returns hyperparameters as points."""

@@ -13,6 +13,7 @@ from pymc_ep.contracts.posterior import SitePosterior
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms import compiled_form, entry_of, get_method
 from pymc_ep.forms.registry import FormEntry, Predictions, solved_by
+from pymc_ep.graphs.lengths import require_lengths
 from pymc_ep.graphs.shared_values import exchanged
 from pymc_ep.predict.fitted_data import changed_data
 from pymc_ep.results import fit_method, fit_state, settings
@@ -134,6 +135,7 @@ def single_posterior_of(idata: Container, model: pm.Model) -> SitePosterior:
     UnsupportedModelError
         Where it has no sites, as an average over translated grids.
     """
+    require_lengths(model)
     posterior = _posterior_at_present(idata, model, [])
     if posterior.without_sites:
         raise UnsupportedModelError(posterior.without_sites)
