@@ -190,7 +190,7 @@ def _match_link(
     if target is None or len(fixed) < len(found):
         return None
     eta = _apply_selections(chain)
-    if not affine(eta):
+    if eta is None or not affine(eta):
         return None
     values = _values(eta, current, arguments, affine)
     if values is None:
@@ -209,11 +209,16 @@ def _match_link(
     return None
 
 
-def _apply_selections(chain: Sequence[TensorVariable]) -> TensorVariable:
-    """Return the last graph of a chain after all operations towards the first that are not elementwise."""
+def _apply_selections(chain: Sequence[TensorVariable]) -> TensorVariable | None:
+    """Return the last graph of a chain after all operations towards the first that are not elementwise.
+
+    None where one of them takes another shape, that of a broadcast: an amplitude times a covariance is no predictor.
+    """
     eta = chain[-1]
     for inner, outer in zip(chain[:0:-1], chain[-2::-1]):
         if not isinstance(outer.owner.op, Elemwise) and inner in outer.owner.inputs:
+            if not inner.type.is_super(eta.type):
+                return None
             eta = graph_replace([outer], {inner: eta}, strict=False)[0]
     return eta
 
