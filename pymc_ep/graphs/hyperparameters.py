@@ -17,6 +17,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.concurrency import compiling
 from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.graphs.densities import outside_support
 from pymc_ep.graphs.gaussian_variables import gaussian_of
 from pymc_ep.graphs.hyper_functions import Coordinates
 from pymc_ep.graphs.queries import depends_on, evaluated
@@ -188,6 +189,6 @@ def _log_prior(model: Model, hyper: Sequence[TensorVariable], *, jacobian: bool)
     densities = transformed_conditional_logp(
         hyper, rvs_to_values=values, rvs_to_transforms=transforms, jacobian=jacobian
     )
-    terms = [density.sum() for density in densities]
+    terms = [density.sum() for density in outside_support(densities)]
     terms += [p.sum() for p in model.replace_rvs_by_values(model.potentials)]
     return sum(terms, start=pt.constant(0.0))

@@ -285,19 +285,13 @@ class SiteFunctions(HyperFunctions, ABC):
         return compile_site(group.site, self._chosen_mode, **group.options), values
 
     def function(
-        self,
-        inputs: Iterable[TensorVariable],
-        outputs: TensorVariable | Sequence[TensorVariable],
-        rewrite: str | None = None,
+        self, inputs: Iterable[TensorVariable], outputs: TensorVariable | Sequence[TensorVariable]
     ) -> CompiledFunction:
-        """Return a compiled function of the model's own variables, with a rewrite beside those of the mode."""
+        """Return a compiled function of the model's own variables."""
         # Functions run in NumPy, but PyTensor would compile C code to fold constants: seconds on a cold cache.
         flags = {"cxx": ""} if self._jax or self._chosen_mode is None else {}
-        options = self._kwargs
-        if rewrite is not None:
-            options = options | {"mode": get_mode(options.get("mode")).including(rewrite)}
         with compiling(**flags):
-            return compiled_function(inputs, outputs, **options)
+            return compiled_function(inputs, outputs, **self._kwargs)
 
     @cached_property
     def _observed(self) -> Callable[..., Any]:

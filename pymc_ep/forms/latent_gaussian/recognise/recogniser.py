@@ -26,6 +26,7 @@ from pymc_ep.forms.latent_gaussian.recognise.observed_vectors import (
     correlated_group,
     correlated_parameters,
 )
+from pymc_ep.graphs.densities import outside_support
 from pymc_ep.graphs.gaussian_variables import gaussian_of
 from pymc_ep.graphs.hyperparameters import (
     coordinates_of,
@@ -221,7 +222,7 @@ def _fixed_term(model: Model, rv: TensorVariable, test: AffineTest) -> FixedTerm
             f"{rv.name!r} has the log density {at_start[index]}{at_index(index)} at the model's initial point. Correct "
             f"that observation, or give the variables that its distribution depends on other initial values."
         )
-    return FixedTerm(rv.name, density, joint=rv.owner.op.ndim_supp > 0)
+    return FixedTerm(rv.name, outside_support([density])[0], joint=rv.owner.op.ndim_supp > 0)
 
 
 def _prediction_variables(
