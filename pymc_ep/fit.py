@@ -180,9 +180,11 @@ def fit(
     """
     began = time.perf_counter()
     if not isinstance(method, str | None):
+        whole = isinstance(method, int)
+        instead = "a model by keyword: fit(model=model), or by its `with` block"
         raise TypeError(
-            f"method= is the name of a method, such as 'ep', and no {type(method).__name__}; give a model by keyword: "
-            f"fit(model=model), or by its `with` block."
+            f"method= is the name of a method, such as 'ep', and no {type(method).__name__}; give "
+            f"{f'draws by keyword: fit(draws={method})' if whole else instead}."
         )
     model = model_of(model)
     check_dims(model)

@@ -35,7 +35,7 @@ from pymc_ep.graphs.hyperparameters import (
     kind_of,
     relevant_variables,
 )
-from pymc_ep.graphs.predictor import AffineTest, Found, NotAffineError
+from pymc_ep.graphs.predictor import AffineTest, Found, NotAffineError, needing_gradients
 from pymc_ep.graphs.prior_parameters import require_parameters
 from pymc_ep.graphs.queries import depends_on, evaluate_constants, without_casts
 from pymc_ep.graphs.random_nodes import parameters_of, separated
@@ -164,7 +164,9 @@ def _build(
 
     test = _working_point(model, blocks, hyper)
     for rv, graph in zip(latents, outputs[first:]):
-        if not test(graph):
+        with needing_gradients(rv.name):
+            affine_mean = test(graph)
+        if not affine_mean:
             raise NotAffineError(
                 f"The mean of {rv.name!r} is not affine in the other latent variables. Name all but one of them in "
                 f"latent=[...], which becomes a hyperparameter."
@@ -187,7 +189,8 @@ def _build(
             continue
         require_univariate(some)
         observed = without_casts(model.rvs_to_values[rv]) if rv in model.observed_RVs else None
-        found = find_site(some, own, observed, test, registered_only=registered_only)
+        with needing_gradients(rv.name):
+            found = find_site(some, own, observed, test, registered_only=registered_only)
         groups.append(_site_group(rv.name, found, observed))
     n_observed = len(model.observed_RVs) - len(fixed)
     if not n_observed:
