@@ -210,6 +210,7 @@ def recover(
             "The posterior has draws of every variable that the observations depend on, so that there is nothing to "
             "recover: recover() takes what a sampler made of the model of marginalize()."
         )
+    require_lengths(model)
     try:
         form = compiled_form(model, latent, compile_kwargs)
     except UnsupportedModelError as error:

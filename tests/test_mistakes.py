@@ -120,6 +120,7 @@ def changed(fitted):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
+        ({"x": X[:4]}, r"\(4,\) and \(6,\) meet in 'eta'.*'g' has shape \(6,\), 'x' has shape \(4,\); pm\.set_data"),
         (
             {"x": X[:2], "g": [0, 3]},
             r"indexes 'u' out of range: index 3 is out of .*model that has it from the start",

@@ -19,7 +19,7 @@ from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.graphs.queries import depends_on
 from pymc_ep.graphs.random_nodes import parameter_positions
 
-__all__ = ["require_lengths"]
+__all__ = ["require_lengths", "require_lengths_of"]
 
 
 _KNOWN: WeakKeyDictionary[Model, dict[TensorVariable, tuple]] = WeakKeyDictionary()
@@ -57,6 +57,20 @@ def require_lengths(model: Model) -> None:
         if data:
             _require_parameters(model, rv, graphs, [lengths[v].type.shape for v in graphs], data)
         known[rv] = shapes
+
+
+def require_lengths_of(model: Model, names: Sequence[str]) -> None:
+    """Raise where the present values of shared data behind variables, or behind their parameters, differ in length."""
+    for name in names:
+        if (variable := model.named_vars.get(name)) is None:
+            continue
+        random = variable in model.basic_RVs
+        graphs = [variable.owner.inputs[k] for k in parameter_positions(variable.owner)] if random else [variable]
+        if (data := _shared_arrays(graphs)) and (pair := _lengths(graphs)[1]) is not None:
+            raise InvalidDataError(
+                f"Arrays of the shapes {written(pair[0])} and {written(pair[1])} meet in {name!r}. Give both as many "
+                f"values, in the same shape.{_shapes_of(data)}"
+            )
 
 
 def _require_observations(model: Model, rv: TensorVariable, shape: Shape) -> None:

@@ -13,7 +13,7 @@ from pymc_ep.contracts.posterior import SitePosterior
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms import compiled_form, entry_of, get_method
 from pymc_ep.forms.registry import FormEntry, Predictions, solved_by
-from pymc_ep.graphs.lengths import require_lengths
+from pymc_ep.graphs.lengths import require_lengths, require_lengths_of
 from pymc_ep.graphs.shared_values import exchanged
 from pymc_ep.predict.fitted_data import changed_data
 from pymc_ep.results import fit_method, fit_state, latent_of, settings
@@ -40,6 +40,7 @@ def posterior_of(idata: Container, model: pm.Model, wanted: Sequence[str]) -> Si
     changed = changed_data(idata, model)
     if not changed:
         return _posterior_at_present(idata, model, wanted)
+    require_lengths_of(model, wanted)
     with exchanged(changed):
         form = _posterior_at_present(idata, model, wanted).form
     dependencies, latent_dependencies = form.form.made_of(settings(idata)["latent"])
