@@ -1,6 +1,7 @@
 """Helpers of the calls that fit a model: checks of arguments, starting values, the progress bar, the warning."""
 
 import html
+import inspect
 import logging
 import os
 import time
@@ -110,10 +111,23 @@ def check_options(method: Method, hyper: str, options: dict[str, Any], arguments
         )
     unknown = sorted(set(options) - set(method.options))
     if unknown:
+        name = unknown[0]
+        where = _where_of_sampling(name) or did_you_mean(name, (*method.options, *arguments))
         raise ValueError(
-            f"method={method.name!r} has no option {unknown[0]!r}; its options are {', '.join(method.options)}."
-            f"{did_you_mean(unknown[0], (*method.options, *arguments))}"
+            f"method={method.name!r} has no option {name!r}; its options are {', '.join(method.options)}.{where}"
         )
+
+
+def _where_of_sampling(name: str) -> str:
+    """Return the sentence that ends a message where an option is an argument of `pymc.sample`; else nothing."""
+    if name == "idata_kwargs":
+        return " It is an argument of pm.sample; log likelihoods are stored by log_likelihood=True."
+    if name not in inspect.signature(pm.sample).parameters and name not in ("target_accept", "max_treedepth"):
+        return ""
+    return (
+        f" It is an argument of pm.sample, for chains: leave it out, or where hyper='sample' makes these, give "
+        f"sample_kwargs={{{name!r}: ...}}."
+    )
 
 
 def chosen_hyper(method: Method, form: CompiledForm, options: dict[str, Any], *, chains: bool) -> tuple[str, Status]:

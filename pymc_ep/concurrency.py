@@ -41,18 +41,26 @@ class CompiledFunction:
     ----------
     graph : FunctionGraph
         What is computed, after all rewrites.
+    index_error : callable, optional
+        Returns what is raised for an index out of range.
     """
 
     def __init__(self, function: Any) -> None:
         self.graph = function.maker.fgraph
         self._function = function
+        self.index_error: Callable[[IndexError], Exception] | None = None
         self.renew_lock()
         _FUNCTIONS.add(self)
 
     def __call__(self, *values: Any) -> Any:
         """Return what the function of PyTensor returns."""
-        with self._lock:
-            return self._function(*values)
+        try:
+            with self._lock:
+                return self._function(*values)
+        except IndexError as error:
+            if self.index_error is None:
+                raise
+            raise self.index_error(error) from error
 
     def renew_lock(self) -> None:
         """Replace the lock by one that is free."""

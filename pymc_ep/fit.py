@@ -37,6 +37,7 @@ from pymc_ep.engines.checkpoint import Checkpoint
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.forms import able_methods, compiled_form, forms, get_method, methods
 from pymc_ep.graphs.context import model_of
+from pymc_ep.graphs.lengths import require_lengths
 from pymc_ep.marginal import sample
 from pymc_ep.results import check_dims, fit_state, layout_of, write_solution
 from pymc_ep.results.row_labels import earlier_rows, labelled_rows
@@ -179,14 +180,17 @@ def fit(
     """
     began = time.perf_counter()
     if not isinstance(method, str | None):
+        whole = isinstance(method, int)
+        instead = "a model by keyword: fit(model=model), or by its `with` block"
         raise TypeError(
-            f"method= is the name of a method, such as 'ep', and no {type(method).__name__}; give a model by keyword: "
-            f"fit(model=model), or by its `with` block."
+            f"method= is the name of a method, such as 'ep', and no {type(method).__name__}; give "
+            f"{f'draws by keyword: fit(draws={method})' if whole else instead}."
         )
     model = model_of(model)
     check_dims(model)
     check_numbers(draws, chains, random_seed, log_likelihood)
     check_blas_cores(blas_cores)
+    require_lengths(model)
     form = compiled_form(model, latent, compile_kwargs)
     chosen = get_method(method, form.form)
     check_mode(chosen, compile_kwargs)
@@ -260,7 +264,9 @@ def explain(model: pm.Model | None = None, *, latent: Sequence[str] | None = Non
     UnsupportedModelError
         Where `fit` would raise it.
     """
-    compiled = compiled_form(model_of(model), latent)
+    model = model_of(model)
+    require_lengths(model)
+    compiled = compiled_form(model, latent)
     able = able_methods(compiled.form)
     lines = [re.split(r"\s{2,}", line, maxsplit=1) for line in compiled.describe().splitlines()]
     if able and (cost := _default_cost(able[0], compiled)):

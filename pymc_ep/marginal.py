@@ -30,6 +30,7 @@ from pymc_ep.forms import compiled_form
 from pymc_ep.forms.marginal_model import latents_missing_from, marginal_model, unconstrained
 from pymc_ep.forms.registry import get_method
 from pymc_ep.graphs.context import model_of
+from pymc_ep.graphs.lengths import require_lengths
 from pymc_ep.results import check_dims, write_solution
 
 __all__ = ["marginalize", "recover", "sample"]
@@ -121,6 +122,7 @@ def marginalize(
         Where `fit` would raise it, for a model without hyperparameters, and for methods without an evidence.
     """
     model = model_of(model)
+    require_lengths(model)
     form = compiled_form(model, latent, compile_kwargs)
     chosen = _sampling_method(method, form, options)
     return _marginal(model, form, chosen, _evidence_op(form, chosen, options))
@@ -210,6 +212,7 @@ def recover(
             "The posterior has draws of every variable that the observations depend on, so that there is nothing to "
             "recover: recover() takes what a sampler made of the model of marginalize()."
         )
+    require_lengths(model)
     try:
         form = compiled_form(model, latent, compile_kwargs)
     except UnsupportedModelError as error:

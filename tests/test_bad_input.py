@@ -175,6 +175,42 @@ def test_wrong_length(length):
         pmep.fit(model=model, **QUIET)
 
 
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"x": [2.0]}, r"'y' have shape \(5,\).*\(1,\) and \(5,\) meet.*'x' has shape \(1,\)"),
+        ({"sd": [2.0]}, r"'y' have shape \(5,\).*beside the predictor has shape \(1,\).*'sd' has shape \(1,\)"),
+        ({"g": [0, 1, 1]}, r"\(5,\) and \(3,\) meet.*'g' has shape \(3,\), 'obs' has shape \(5,\)"),
+        ({"x": [1.0, 2.0], "g": [0, 1]}, r"'y' have shape \(5,\), and its predictor has shape \(2,\)"),
+        ({"obs": [1.0]}, r"'y' have shape \(1,\), and its predictor has shape \(5,\).*set_data"),
+        ({"n": [5, 5]}, r"'z' have shape \(5,\).*beside the predictor has shape \(2,\).*'n' has shape \(2,\)"),
+        ({"x": [1.0, 2.0], "g": [0, 1], "sd": [1.0, 1.0], "n": [3, 3]}, r"'y' have shape \(5,\).*'obs' has shape"),
+        ({"obs": []}, "'y' has no observations; pass at least one"),
+    ],
+    ids=str,
+)
+def test_shared_data_of_other_lengths(changed, message):
+    """Named before anything is computed; PyTensor does not broadcast data that happen to have the length 1."""
+    with pm.Model() as model:
+        x, g = pm.Data("x", X.ravel()), pm.Data("g", [0, 0, 1, 1, 2])
+        sd, n = pm.Data("sd", np.ones(N)), pm.Data("n", np.full(N, 5))
+        eta = pm.Normal("a") + pm.Normal("b") * x + pm.Normal("u", 0.0, pm.HalfNormal("s"), shape=3)[g]
+        pm.Normal("y", eta, sd, observed=pm.Data("obs", X.ravel()))
+        pm.Binomial("z", n, logit_p=pm.Normal("c") + pm.Normal("d", shape=N), observed=COUNTS)
+        pm.set_data({name: np.array(values, dtype=model[name].dtype) for name, values in changed.items()})
+    for call in (pmep.fit, pmep.explain, pmep.marginalize):
+        with pytest.raises(pmep.InvalidDataError, match=message):
+            call(model=model)
+
+
+def test_every_value_missing():
+    with pm.Model() as model, warnings.catch_warnings():
+        warnings.simplefilter("ignore", pm.exceptions.ImputationWarning)
+        pm.Normal("y", pm.Normal("a"), pm.HalfNormal("s"), observed=np.full(N, np.nan))
+    with pytest.raises(pmep.InvalidDataError, match=r"All values of 'y' are missing; observe at least one"):
+        pmep.fit(model=model, **QUIET)
+
+
 def test_data_of_another_length_with_an_old_start():
     with pm.Model() as model:
         x = pm.Data("x", X.ravel())
@@ -192,7 +228,7 @@ def test_no_observations():
     with pm.Model() as model:
         counts = pm.Data("counts", COUNTS[:0])
         x = pm.Data("x", X.ravel()[:0])
-        pm.Poisson("y", pt.exp(pm.Normal("a") + pm.Normal("b") * x), observed=counts)
+        pm.Poisson("y", pt.exp(pm.Normal("a") + pm.Normal("b", 0.0, pm.HalfNormal("s")) * x), observed=counts)
     with pytest.raises(pmep.InvalidDataError, match=r"'y' has no observations"):
         pmep.fit(model=model, **QUIET)
 

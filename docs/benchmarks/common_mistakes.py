@@ -2,7 +2,8 @@
 
     python -m docs.benchmarks common_mistakes [--mistakes NAME ...]
 
-Some are no mistakes, but feared to be, and fit. Writes a section of docs/benchmarks/first_calls.md; needs bambi. Five minutes.
+Some are no mistakes, but feared to be, and fit. Writes a section of docs/benchmarks/first_calls.md; needs bambi. Five
+minutes.
 """
 
 import argparse

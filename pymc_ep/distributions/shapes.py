@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from pymc_ep.exceptions import InvalidDataError
 
-__all__ = ["require_shape", "shape_error"]
+__all__ = ["Shape", "require_shape", "shape_error", "written"]
 
 Shape = Sequence[int | None]
 """A shape; a side of unknown length is None."""
@@ -27,8 +27,10 @@ def require_shape(name: str, observed: Shape, parameter: Shape, what: str = "pre
         raise shape_error(name, observed, parameter, what)
 
 
-def shape_error(name: str, observed: Shape, parameter: Shape, what: str = "predictor") -> InvalidDataError:
-    """Return the error that names an observed variable and both shapes; see `require_shape`."""
+def shape_error(
+    name: str, observed: Shape, parameter: Shape, what: str = "predictor", more: str = ""
+) -> InvalidDataError:
+    """Return the error that names an observed variable and both shapes; see `require_shape`. `more` ends it."""
     # mypy does not narrow the type after `None not in`.
     same = None not in (*observed, *parameter) and math.prod(observed) == math.prod(parameter)  # type: ignore[arg-type]
     cure = (
@@ -37,11 +39,12 @@ def shape_error(name: str, observed: Shape, parameter: Shape, what: str = "predi
         else "Give both as many values, in the same shape"
     )
     return InvalidDataError(
-        f"The observations of {name!r} have shape {_written(observed)}, and its {what} has shape "
-        f"{_written(parameter)}. {cure}."
+        f"The observations of {name!r} have shape {written(observed)}, and its {what} has shape "
+        f"{written(parameter)}. {cure}.{more}"
     )
 
 
-def _written(shape: Shape) -> str:
+def written(shape: Shape) -> str:
+    """Return a shape in the words of messages."""
     sides = ", ".join("?" if n is None else str(int(n)) for n in shape)
     return f"({sides},)" if len(shape) == 1 else f"({sides})"

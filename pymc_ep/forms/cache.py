@@ -14,7 +14,7 @@ from pymc_ep.concurrency import compiling
 from pymc_ep.contracts.form import CompiledForm
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.forms.registry import entry_of, recognise
-from pymc_ep.graphs.hyperparameters import initial_values
+from pymc_ep.graphs.hyperparameters import initial_values, require_initial_values
 from pymc_ep.graphs.random_nodes import is_random
 
 __all__ = ["compiled_form", "require_readable"]
@@ -72,6 +72,7 @@ def compiled_form(
         return known[key][0]
     try:
         with compiling(cxx=""):
+            require_initial_values(model)
             form = known[key][0].form if key in known else recognise(model, names, wanted)
             entry = entry_of(form)
             values = initial_values(model, form.hyper_values)
@@ -101,6 +102,12 @@ def require_readable(model: Model) -> None:
             raise UnsupportedModelError(
                 f"{rv.name!r} is a variable of pymc.dims, whose axes have names within the graph; write it as "
                 f"pm.Normal({rv.name!r}, ..., dims=(...)), and the rest of the model in the same way."
+            )
+        arrays = (*rv.owner.inputs, model.rvs_to_values[rv])
+        if any(getattr(v.type, "dtype", "").startswith("complex") for v in arrays):
+            raise UnsupportedModelError(
+                f"{rv.name!r} has complex parameters or values, and fits need real ones: take real and imaginary parts "
+                f"of data, or their absolute values."
             )
     if single := [rv.name for rv in model.free_RVs if rv.dtype == "float32"]:
         raise UnsupportedModelError(

@@ -1,5 +1,6 @@
 """The model that a call is about."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pymc as pm
@@ -19,7 +20,10 @@ def model_of(model: Any) -> pm.Model:
             model.build()
         return model.backend.model
     if not isinstance(model, pm.Model):
+        data = isinstance(model, Mapping) or hasattr(model, "__array__")
+        more = " New inputs are set in the model: make them pm.Data, and call pm.set_data first." if data else ""
         raise TypeError(
             f"What is given as the model is of the type {type(model).__name__}; give the pm.Model, or the bambi.Model."
+            f"{more}"
         )
     return model

@@ -14,7 +14,7 @@ Some of PyMC's have all digits and no slope: a truncated Normal far from its bou
 shape one exactly, where a term is left out.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from pymc.distributions.mixture import MixtureRV, _HurdleRV
 from pymc.distributions.truncated import TruncatedRV
 from pymc.logprob.abstract import _logprob
 from pymc.logprob.basic import logp as pymc_logp
+from pymc.logprob.utils import CheckParameterValue
 from pytensor.graph.basic import Apply
 from pytensor.tensor.basic import get_underlying_scalar_constant_value
 from pytensor.tensor.exceptions import NotScalarConstantError
@@ -33,13 +34,13 @@ from pytensor.tensor.random.basic import BetaBinomialRV, BetaRV, NegBinomialRV, 
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.graphs.complements import log_of, with_complements
-from pymc_ep.graphs.queries import stacked_column
+from pymc_ep.graphs.queries import rebuilt, stacked_column
 from pymc_ep.graphs.random_nodes import parameters_of, without_size
 from pymc_ep.graphs.tails import COUNTS, discrete_weibull_logp, log_survival, negative_binomial_weight
 from pymc_ep.sites.likelihoods.log_gamma import log_rising
 from pymc_ep.sites.likelihoods.student_t import logp as student_t_logp
 
-__all__ = ["log_density"]
+__all__ = ["log_density", "outside_support"]
 
 _MOST_COUNTS = 1000
 """Most counts between two bounds over which probabilities are summed. A difference of distribution functions loses its
@@ -49,6 +50,20 @@ digits where both bounds are in one tail; a sum of logarithms does not."""
 def log_density(rv: TensorVariable, y: Any) -> TensorVariable:
     """Return the graph of the log density of a univariate random variable at y."""
     return with_complements(_log_density(rv, y))
+
+
+def outside_support(densities: Sequence[TensorVariable]) -> list[TensorVariable]:
+    """Return log densities that are -inf where PyMC's check of a parameter fails, as of a scale that is itself unknown.
+
+    Each row of a batch has its own condition, which PyMC's rewrite to the same end would join over the rows.
+    """
+
+    def ninf(node: Apply, inputs: list[Any]) -> TensorVariable | None:
+        if not isinstance(node.op, CheckParameterValue) or not node.op.can_be_replaced_by_ninf:
+            return None
+        return pt.switch(pt.all([pt.all(condition) for condition in inputs[1:]]), inputs[0], -np.inf)
+
+    return rebuilt(densities, ninf)
 
 
 def _log_density(rv: TensorVariable, y: Any) -> TensorVariable:

@@ -16,7 +16,8 @@ from pytensor.graph.replace import graph_replace
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.concurrency import compiling
-from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
+from pymc_ep.graphs.densities import outside_support
 from pymc_ep.graphs.gaussian_variables import gaussian_of
 from pymc_ep.graphs.hyper_functions import Coordinates
 from pymc_ep.graphs.queries import depends_on, evaluated
@@ -32,6 +33,7 @@ __all__ = [
     "kind_of",
     "relevant_variables",
     "require_all_latent",
+    "require_initial_values",
 ]
 
 
@@ -99,6 +101,22 @@ def initial_values(
         function = compile_with_seed([], replace_rng_nodes(graphs), random_seed=random_seed, mode="FAST_COMPILE")
     found = dict(zip(behind, function()))
     return [found[rv] for rv in hyper]
+
+
+def require_initial_values(model: Model) -> None:
+    """Raise for a free variable whose own initial value lies outside its support."""
+    given = [rv for rv in model.free_RVs if isinstance(model.rvs_to_initial_values.get(rv), np.ndarray | float | int)]
+    given = [rv for rv in given if model.rvs_to_transforms.get(rv) is not None]
+    if not given:
+        return
+    with np.errstate(all="ignore"):
+        found = initial_values(model, [model.rvs_to_values[rv] for rv in given], random_seed=0)
+    for rv, value in zip(given, found):
+        if not np.all(np.isfinite(value)):
+            raise InvalidDataError(
+                f"The initial value of {rv.name!r}, initval={model.rvs_to_initial_values[rv]}, lies outside the "
+                f"support of its prior, {kind_of(rv)}. Give one inside it, or none."
+            )
 
 
 def _behind(model: Model, hyper: Sequence[TensorVariable]) -> list[TensorVariable]:
@@ -188,6 +206,6 @@ def _log_prior(model: Model, hyper: Sequence[TensorVariable], *, jacobian: bool)
     densities = transformed_conditional_logp(
         hyper, rvs_to_values=values, rvs_to_transforms=transforms, jacobian=jacobian
     )
-    terms = [density.sum() for density in densities]
+    terms = [density.sum() for density in outside_support(densities)]
     terms += [p.sum() for p in model.replace_rvs_by_values(model.potentials)]
     return sum(terms, start=pt.constant(0.0))

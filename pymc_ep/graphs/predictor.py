@@ -1,10 +1,12 @@
 """Recognition of the affine predictor of a likelihood, and of the link to the distribution's parameter."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
+from pytensor.gradient import NullTypeGradError
 from pytensor.graph.op import Op
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import explicit_graph_inputs
@@ -34,7 +36,9 @@ __all__ = [
     "at_zero_noise_and_shape",
     "find_predictor",
     "first_not_affine",
+    "index_error",
     "names_of",
+    "needing_gradients",
     "not_affine_message",
     "operation_of",
     "require_latent",
@@ -86,11 +90,7 @@ class AffineTest:
         try:
             return is_affine_numerically(lambda at: function(*at), shapes, np.random.default_rng(0))
         except IndexError as error:
-            reason = str(error).partition("\n")[0]
-            raise InvalidDataError(
-                f"The model indexes {names_of(graph, reached)} out of range: {reason}. Check the index array against "
-                f"the variable's shape or dims."
-            ) from error
+            raise index_error(names_of(graph, reached), error) from error
 
     def compile(
         self, graph: TensorVariable, arguments: Sequence[TensorVariable], *, without_checks: bool = False
@@ -102,6 +102,28 @@ class AffineTest:
         mode = quick_mode()
         mode = mode.including("local_remove_check_parameter") if without_checks else mode
         return compiled_function(arguments, fixed, mode=mode, on_unused_input="ignore")
+
+
+def index_error(names: str, error: IndexError) -> InvalidDataError:
+    """Return the error of an index beyond the values of variables, with their names as `names_of` quotes them."""
+    reason = str(error).partition("\n")[0]
+    return InvalidDataError(
+        f"The model indexes {names} out of range: {reason}. Check the index array against the variable's shape or "
+        f"dims. A new group is predicted by a model that has it from the start, without data, or by its own variable."
+    )
+
+
+@contextmanager
+def needing_gradients(name: str) -> Iterator[None]:
+    """Name the variable whose distribution has an operation without a gradient, within a ``with`` block."""
+    try:
+        yield
+    except (NotImplementedError, NullTypeGradError) as error:
+        raise UnsupportedModelError(
+            f"{name!r} depends on its latent variables through an operation that has no gradient ({error}), so that "
+            f"fits cannot tell whether it is linear in them. Write it in PyTensor, or sample by pm.sample with a step "
+            f"that needs no gradient, such as step=pm.Slice() or pm.DEMetropolisZ()."
+        ) from error
 
 
 class Found(NamedTuple):
@@ -190,7 +212,7 @@ def _match_link(
     if target is None or len(fixed) < len(found):
         return None
     eta = _apply_selections(chain)
-    if not affine(eta):
+    if eta is None or not affine(eta):
         return None
     values = _values(eta, current, arguments, affine)
     if values is None:
@@ -209,11 +231,16 @@ def _match_link(
     return None
 
 
-def _apply_selections(chain: Sequence[TensorVariable]) -> TensorVariable:
-    """Return the last graph of a chain after all operations towards the first that are not elementwise."""
+def _apply_selections(chain: Sequence[TensorVariable]) -> TensorVariable | None:
+    """Return the last graph of a chain after all operations towards the first that are not elementwise.
+
+    None where one of them takes another shape, that of a broadcast: an amplitude times a covariance is no predictor.
+    """
     eta = chain[-1]
     for inner, outer in zip(chain[:0:-1], chain[-2::-1]):
         if not isinstance(outer.owner.op, Elemwise) and inner in outer.owner.inputs:
+            if not inner.type.is_super(eta.type):
+                return None
             eta = graph_replace([outer], {inner: eta}, strict=False)[0]
     return eta
 

@@ -5,20 +5,25 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pytensor.tensor as pt
 from pymc import Model, logp
+from pymc.distributions.multivariate import LKJCorrRV, _LKJCholeskyCovRV
 from pymc.logprob.utils import CheckParameterValue
 from pytensor.compile.builders import infer_shape
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
+from pytensor.scalar.basic import GE, GT, LE, LT
+from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.compat import quick_mode
 from pymc_ep.concurrency import compiled_function
 from pymc_ep.engines.prior import perturbed
-from pymc_ep.exceptions import InvalidDataError
+from pymc_ep.exceptions import InvalidDataError, at_index, first_index
 from pymc_ep.graphs.gaussian_variables import gaussian_of
 from pymc_ep.graphs.hyperparameters import initial_values, kind_of
 from pymc_ep.graphs.matrix_parameters import InitialValue
+from pymc_ep.graphs.queries import evaluated
+from pymc_ep.graphs.random_nodes import parameter_positions
 
 __all__ = ["require_matrices", "require_parameters"]
 
@@ -31,13 +36,12 @@ def require_parameters(model: Model) -> None:
     """Raise for a free variable with constant parameters outside their range, and as `require_matrices` does."""
     require_matrices(model)
     for rv in model.free_RVs:
-        for node in _checks(rv):
-            holds = pt.all([pt.all(condition) for condition in node.inputs[1:]])
-            found = rewrite_graph(holds)
-            if isinstance(found, Constant) and not np.all(found.data):
+        for condition, conditions in _checks(rv):
+            holds = rewrite_graph(pt.all([pt.all(one) for one in conditions]), clone=True)
+            if isinstance(holds, Constant) and not np.all(holds.data):
                 raise InvalidDataError(
-                    f"The prior of {rv.name!r}, {kind_of(rv)}, has parameters outside their range: {node.op.msg} does "
-                    f"not hold. Correct them."
+                    f"The prior of {rv.name!r}, {kind_of(rv)}, has parameters outside their range: {condition} does "
+                    f"not hold{_failing(conditions)}. Correct them."
                 )
 
 
@@ -53,12 +57,17 @@ def require_matrices(model: Model) -> None:
             gaussian.check(rv.name, value)
 
 
-def _checks(rv: TensorVariable) -> Iterator[Apply]:
-    """Yield the nodes of PyMC's log density of a variable that check its parameters.
+def _checks(rv: TensorVariable) -> Iterator[tuple[str, list[Variable]]]:
+    """Yield the checks of the parameters in PyMC's log density of a variable: in words, and as conditions.
 
     Covariances are checked where they are factorised, and name the element. A variable without a density has none.
+    PyMC checks no eta of a Cholesky factor.
     """
-    if rv.owner.op.ndim_supp:
+    node = rv.owner
+    if isinstance(node.op, LKJCorrRV | _LKJCholeskyCovRV):
+        yield "eta > 0", [node.inputs[parameter_positions(node)[1]] > 0]
+        return
+    if node.op.ndim_supp and gaussian_of(rv):
         return
     try:
         density = logp(rv, rv.type())
@@ -66,7 +75,7 @@ def _checks(rv: TensorVariable) -> Iterator[Apply]:
         return
     for v in ancestors([density]):
         if v.owner is not None and isinstance(v.owner.op, CheckParameterValue):
-            yield v.owner
+            yield v.owner.op.msg, v.owner.inputs[1:]
 
 
 def _initial_value_in(model: Model) -> InitialValue:
@@ -100,3 +109,28 @@ def _initial_value_in(model: Model) -> InitialValue:
 
 def _function(inputs: Sequence[Variable], output: TensorVariable) -> Callable[..., np.ndarray]:
     return compiled_function(inputs, output, mode=quick_mode(), on_unused_input="ignore")
+
+
+def _failing(conditions: list[Variable]) -> str:
+    """Return the words ", for ..." with the first constant that fails a comparison, and its index."""
+    for v in ancestors(conditions):
+        node: Apply | None = v.owner
+        if node is None or not isinstance(node.op, Elemwise) or not isinstance(node.op.scalar_op, GT | GE | LT | LE):
+            continue
+        if not all(isinstance(leaf, Constant) for leaf in ancestors([v]) if leaf.owner is None):
+            continue
+        holds, *values = evaluated([v, *node.inputs])
+        if holds.all():
+            continue
+        index = first_index(~holds)
+        first, second = (np.broadcast_to(value, holds.shape)[index] for value in values)
+        computed, limit = (part.owner is not None and not _is_view(part.owner) for part in node.inputs)
+        of = f"{first} and {second}" if limit or second else f"{first}"
+        from_others = ", which follows from other arguments, such as tau, or mu and sigma" if computed else ""
+        return f" for {of}{at_index(index)}{from_others}"
+    return ""
+
+
+def _is_view(node: Apply) -> bool:
+    """Whether an operation only adds axes to a constant."""
+    return all(v.owner is None for v in node.inputs) and not isinstance(node.op, Elemwise)

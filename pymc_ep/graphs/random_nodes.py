@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytensor.tensor as pt
+from pymc.distributions.custom import CustomDistRV
 from pymc.distributions.distribution import PartialObservedRV, SymbolicRandomVariable
 from pymc.distributions.truncated import TruncatedRV
 from pymc.logprob.abstract import _logprob
@@ -106,7 +107,21 @@ def with_parameters(node: Apply, parameters: Sequence[Variable]) -> TensorVariab
 
 def rebuilds(node: Apply) -> bool:
     """Whether `with_parameters` can rebuild a distribution: not one whose density may hold arrays, such as weights."""
+    if isinstance(node.op, CustomDistRV):
+        return not _holds_arrays(node)
     return not isinstance(node.op, SymbolicRandomVariable) or hasattr(type(node.op), "rv_op")
+
+
+def _holds_arrays(node: Apply) -> bool:
+    """Whether the density of a pm.CustomDist without dist= is an array at one value of numbers, as with weights."""
+    if node.op.ndim_supp or any(node.op.ndims_params):
+        return False
+    numbers = [pt.scalar(dtype=node.inputs[i].dtype) for i in parameter_positions(node)]
+    try:
+        density = density_of(node, numbers, pt.scalar(dtype=node.default_output().dtype))
+    except (TypeError, ValueError, IndexError):  # It needs arrays.
+        return True
+    return density is not None and density.ndim > 0
 
 
 def density_of(node: Apply, parameters: Sequence[Variable], y: Any) -> TensorVariable | None:

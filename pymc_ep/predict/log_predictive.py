@@ -126,7 +126,8 @@ def require_observations(group: Likelihood, y: np.ndarray, at: AtPredictor) -> N
     """Raise for new observations of another shape than their predictors, or outside the domain."""
     if y.shape != at.mean.shape:
         raise InvalidDataError(
-            f"{group.name!r} has predictors of shape {at.mean.shape} but the given values have shape {y.shape}."
+            f"{group.name!r} has predictors of shape {at.mean.shape} but the given values have shape {y.shape}. "
+            f"Give one value for each; for others set their inputs in the model first, by pm.set_data."
         )
     group.site.validate(y, group.name)
 

@@ -13,9 +13,10 @@ from pymc_ep.contracts.posterior import SitePosterior
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms import compiled_form, entry_of, get_method
 from pymc_ep.forms.registry import FormEntry, Predictions, solved_by
+from pymc_ep.graphs.lengths import require_lengths, require_lengths_of
 from pymc_ep.graphs.shared_values import exchanged
 from pymc_ep.predict.fitted_data import changed_data
-from pymc_ep.results import fit_method, fit_state, settings
+from pymc_ep.results import fit_method, fit_state, latent_of, settings
 from pymc_ep.results.unchanged import require_unchanged
 
 __all__ = ["own_predictions", "posterior_of", "registered", "require_fitted_data", "single_posterior_of"]
@@ -39,6 +40,7 @@ def posterior_of(idata: Container, model: pm.Model, wanted: Sequence[str]) -> Si
     changed = changed_data(idata, model)
     if not changed:
         return _posterior_at_present(idata, model, wanted)
+    require_lengths_of(model, wanted)
     with exchanged(changed):
         form = _posterior_at_present(idata, model, wanted).form
     dependencies, latent_dependencies = form.form.made_of(settings(idata)["latent"])
@@ -67,7 +69,7 @@ def require_fitted_data(idata: Container, model: pm.Model) -> None:
     changed = changed_data(idata, model)
     if not changed:
         return
-    form = cast(CompiledSiteForm, compiled_form(model, settings(idata)["latent"])).form
+    form = cast(CompiledSiteForm, compiled_form(model, latent_of(idata, model))).form
     observed = [model.rvs_to_values[variable] for variable in model.observed_RVs]
     behind = form.made_of(settings(idata)["latent"])[0].union(ancestors(observed))
     if touched := [str(variable.name) for variable in changed if variable in behind]:
@@ -80,7 +82,7 @@ def require_fitted_data(idata: Container, model: pm.Model) -> None:
 def _posterior_at_present(idata: Container, model: pm.Model, wanted: Sequence[str]) -> SitePosterior:
     """Rebuild the posterior of a fit whose data are those of the model."""
     state = fit_state(idata)
-    form = compiled_form(model, settings(idata)["latent"], wanted=tuple(wanted))
+    form = compiled_form(model, latent_of(idata, model), wanted=tuple(wanted))
     if not entry_of(form.form).gaussian:
         raise UnsupportedModelError(_why_not_gaussian(form))
     cast(CompiledSiteForm, form).solve_in(settings(idata).get("solver", "auto"))
@@ -96,7 +98,7 @@ def _posterior_at_present(idata: Container, model: pm.Model, wanted: Sequence[st
     present = {"observed": np.concatenate([np.ravel(y) for y in form.observed()]), "prior_mean": prior.mean}
     if "prior_variance" in state:
         present["prior_variance"] = np.asarray(prior.gaussian.variances())
-    require_unchanged(state, present)
+    require_unchanged(state, present, [str(variable.name) for variable in changed_data(idata, model)])
     return posterior
 
 
@@ -121,7 +123,7 @@ def registered(idata: Container, model: pm.Model, pick: Callable[[FormEntry], Re
     if all(pick(entry) is None for entry in solved_by(fit_method(idata))):
         # Nothing is compiled for this question alone.
         return None
-    return pick(entry_of(compiled_form(model, settings(idata)["latent"]).form))
+    return pick(entry_of(compiled_form(model, latent_of(idata, model)).form))
 
 
 def single_posterior_of(idata: Container, model: pm.Model) -> SitePosterior:
@@ -134,6 +136,7 @@ def single_posterior_of(idata: Container, model: pm.Model) -> SitePosterior:
     UnsupportedModelError
         Where it has no sites, as an average over translated grids.
     """
+    require_lengths(model)
     posterior = _posterior_at_present(idata, model, [])
     if posterior.without_sites:
         raise UnsupportedModelError(posterior.without_sites)

@@ -17,7 +17,7 @@ from pymc_ep.forms.registry import FormEntry
 from pymc_ep.graphs.context import model_of
 from pymc_ep.predict.rebuild import registered
 from pymc_ep.predict.utilities import fitted_utilities, ranked_users
-from pymc_ep.results import fit_method, settings
+from pymc_ep.results import fit_method, latent_of
 from pymc_ep.results.row_labels import numbered_rows, row_dims, row_labels, side_named
 
 __all__ = ["fold_in", "rank_items", "recommend", "similar"]
@@ -331,7 +331,7 @@ def _fitted(idata: Container, model: pm.Model | None, caller: str) -> tuple[pm.M
             f"{caller} takes fits of models with two matrices of rows, such as those with a BilinearPoisson or "
             f"PairedSymbols, but this is a fit by {fit_method(idata)!r} of another model; use {instead}."
         )
-    form = compiled_form(model, settings(idata)["latent"])
+    form = compiled_form(model, latent_of(idata, model))
     names = predictions.names(form)
     posterior = predictions.rebuild(idata, model)
     return model, _Fitted(predictions, posterior, names, row_dims(model, names), predictions.sizes(form))

@@ -147,14 +147,20 @@ def model_dims(model: pm.Model, name: str) -> tuple[str, ...]:
 def check_dims(model: pm.Model) -> None:
     """Raise when a dim of the model has a name that the group ``fit`` needs for its iterations and points.
 
-    Raise as well where variables have dims of other lengths. Call it before a long computation; `build_container`
-    does so again.
+    Raise as well for labels of several parts, and where variables have dims of other lengths. Call it before a long
+    computation; `build_container` does so again.
     """
     for dim in _OWN_DIMS:
         if dim in model.coords:
             raise UnsupportedModelError(
                 f"The model has a dim {dim!r}, which the group 'fit' of the result needs for itself; "
                 f"rename that dim in the model."
+            )
+    for dim, labels in model.coords.items():
+        if pairs := [label for label in labels or () if isinstance(label, tuple | list)]:
+            raise UnsupportedModelError(
+                f"The dim {dim!r} has the label {pairs[0]!r}, and results hold no labels of several parts, as those of "
+                f"a pandas.MultiIndex: make them strings, such as {' '.join(map(str, pairs[0]))!r}."
             )
     for rv in model.basic_RVs:
         observed = rv in model.observed_RVs

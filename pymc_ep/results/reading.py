@@ -4,13 +4,14 @@ import json
 from typing import Any, NoReturn
 
 import numpy as np
+import pymc as pm
 import xarray as xr
 
 from pymc_ep.compat import Container, group, group_names, has_group
 from pymc_ep.exceptions import InvalidDataError, at_index, first_index
 from pymc_ep.results.seal import altered, name_of, written
 
-__all__ = ["fit_group", "fit_method", "fit_state", "hyper_modes", "posterior_moments", "settings"]
+__all__ = ["fit_group", "fit_method", "fit_state", "hyper_modes", "latent_of", "posterior_moments", "settings"]
 
 _ALTERED = ", so it is not what pymc_ep.fit returned; pass that, or a file that was saved from it, or fit anew."
 _LARGEST = 1e150
@@ -120,6 +121,25 @@ def settings(container: Container) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise InvalidDataError(f"The attribute 'settings' of the result's group 'fit' is no JSON object{_ALTERED}")
     return _Held("setting", "fit", found)
+
+
+def latent_of(container: Container, model: pm.Model) -> list[str]:
+    """Return the names of the latent variables of a fit, which a model has, as it has its hyperparameters.
+
+    Raises
+    ------
+    ValueError
+        When the container is no result of a fit, or that of a model with other variables.
+    """
+    latent = settings(container)["latent"]
+    missing = [name for name in [*latent, *hyper_modes(container)] if name not in model.named_vars]
+    if missing:
+        others = [rv.name for rv in model.free_RVs if rv.name not in latent]
+        raise ValueError(
+            f"The result is that of another model: it has {', '.join(map(repr, missing))}, and this model has "
+            f"{', '.join(map(repr, others)) or 'nothing'} instead. Give the model of the fit, or fit this one."
+        )
+    return latent
 
 
 class _Held(dict[str, Any]):

@@ -326,3 +326,37 @@ def test_a_mode_of_the_prior_is_not_taken_for_that_of_the_posterior(power, effec
     weight = np.exp(value - value.max())
     median = np.interp(0.5, np.cumsum(weight) / weight.sum(), log_scale)
     np.testing.assert_allclose(np.median(np.log(fit["posterior"]["scale"])), median, atol=0.1)
+
+
+@pytest.fixture(scope="module")
+def negative_scale():
+    """A scale of a scale with mass below zero, where the density of PyMC is zero."""
+    with pm.Model() as model:
+        s = pm.HalfNormal("s", pm.Normal("scale", 0.5, 1.0))
+        pm.Normal("y", pm.Normal("a", 0.0, 2.0), s, observed=Y)
+    return model
+
+
+def test_a_prior_whose_parameter_is_out_of_range_has_no_density(negative_scale):
+    """For each row of a batch by itself."""
+    scale, log_s = np.array([0.5, -0.5, 1.0]), np.array([0.0, 0.0, 0.3])
+    found = compiled_form(negative_scale).rows.log_prior(np.column_stack([scale, log_s]))
+    with np.errstate(all="ignore"):
+        exact = scipy.stats.norm.logpdf(scale, 0.5) + scipy.stats.halfnorm.logpdf(np.exp(log_s), scale=scale) + log_s
+    np.testing.assert_allclose(found, np.where(scale > 0, exact, -np.inf))
+
+
+def test_a_prior_scale_with_mass_below_zero_against_quadrature(negative_scale):
+    found = pmep.fit(model=negative_scale, draws=0, random_seed=1, progressbar=False)
+    scale, s = np.linspace(1e-3, 7.0, 400)[:, None], np.exp(np.linspace(np.log(0.1), np.log(20.0), 400))
+    likelihood = [scipy.stats.multivariate_normal.logpdf(Y, np.zeros(N), 4.0 + v**2 * np.eye(N)) for v in s]
+    log_p = scipy.stats.norm.logpdf(scale, 0.5) + scipy.stats.halfnorm.logpdf(s, scale=scale) + likelihood + np.log(s)
+    cell = (scale[1] - scale[0]).item() * np.log(s[1] / s[0])
+    log_evidence = logsumexp(log_p) + np.log(cell)
+    weight = np.exp(log_p - logsumexp(log_p))
+    np.testing.assert_allclose(float(found["fit"]["log_evidence"]), log_evidence, atol=5e-3)
+    for name, values in (("scale", scale), ("s", s)):
+        mean = (weight * values).sum()
+        sd = np.sqrt((weight * (values - mean) ** 2).sum())
+        np.testing.assert_allclose(float(found["posterior_mean"][name]), mean, atol=0.02 * sd)
+        np.testing.assert_allclose(float(found["posterior_sd"][name]), sd, rtol=0.02)

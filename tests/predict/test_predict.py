@@ -215,7 +215,7 @@ def test_round_trip_through_a_file(counts, tmp_path):
 
 
 def test_results_of_another_model_are_refused(gaussian, counts):
-    with pytest.raises(ValueError, match=r"1 hyperparameters.*2 hyperparameters|latent= names"):
+    with pytest.raises(ValueError, match="another model: it has 'level', 'sigma', and this model has 'ell', 'amp'"):
         pmep.predict(gaussian[1], counts[0], var_names=["f"])
     with pytest.raises(ValueError, match="no group 'fit"):
         pmep.predict(make_container({"posterior": group(counts[1], "posterior")}), counts[0], var_names=["f"])

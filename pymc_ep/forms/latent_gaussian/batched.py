@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["RowFunctions"]
 
-_OUTSIDE = "local_check_parameter_to_ninf_switch"
-"""PyMC's rewrite by which a log density is -inf where a parameter is out of range, as where a scale underflows."""
-
 
 class RowFunctions:
     """Functions of rows of hyperparameters and noise.
@@ -160,7 +157,7 @@ class RowFunctions:
     @cached_property
     def _log_prior(self) -> Callable[..., Any]:
         rows = row_variables(self.form.hyper_values)
-        return self._compiled.function(rows.values(), batch(self.form.log_prior_unconstrained, rows), rewrite=_OUTSIDE)
+        return self._compiled.function(rows.values(), batch(self.form.log_prior_unconstrained, rows))
 
     @cached_property
     def _log_prior_gradients(self) -> Callable[..., Any]:
@@ -168,7 +165,7 @@ class RowFunctions:
         value = batch(self.form.log_prior_unconstrained, rows)
         # A row's density depends on that row alone, so that the rows of the sum's gradient are the gradients of rows.
         gradients = pytensor.grad(value.sum(), list(rows.values()), disconnected_inputs="ignore")
-        return self._compiled.function(rows.values(), [value, *gradients], rewrite=_OUTSIDE)
+        return self._compiled.function(rows.values(), [value, *gradients])
 
     @cached_property
     def _log_excess(self) -> Callable[..., Any]:

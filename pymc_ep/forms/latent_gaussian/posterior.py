@@ -341,10 +341,16 @@ class LatentPosterior:
     def _require_variance(self, name: str, variance: np.ndarray, prior: np.ndarray) -> None:
         """Raise for a posterior variance that is negative by more than rounding."""
         bad = ~(variance >= -_MAX_DEFICIT * prior)
-        if bad.any():
-            index = first_index(bad)
+        if not bad.any():
+            return
+        index = first_index(bad)
+        if not np.isfinite(variance[index]):
             raise NumericalError(
-                f"The posterior variance of {name!r} is {variance[index]:.3g}{at_index(index)}, where the prior has "
-                f"{prior[index]:.3g}: the prior covariance is not positive definite. "
-                f"{self.form.distance_cure(self.theta).rstrip() or 'Add a multiple of the identity to it.'}"
+                f"The posterior variance of {name!r} is {variance[index]}{at_index(index)}. Check design, offsets and "
+                f"the inputs of covariance functions for NaN and infinite values, new ones of pm.set_data among them."
             )
+        raise NumericalError(
+            f"The posterior variance of {name!r} is {variance[index]:.3g}{at_index(index)}, where the prior has "
+            f"{prior[index]:.3g}: the prior covariance is not positive definite. "
+            f"{self.form.distance_cure(self.theta).rstrip() or 'Add a multiple of the identity to it.'}"
+        )

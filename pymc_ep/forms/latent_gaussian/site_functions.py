@@ -11,21 +11,25 @@ import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.mode import get_mode
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.link.jax.linker import JAXLinker
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_ep.compat import numpy_mode
+from pymc_ep.compat import indices_of, numpy_mode
 from pymc_ep.concurrency import CompiledFunction, compiled_function, compiling
 from pymc_ep.contracts.form import Likelihood, Representation
 from pymc_ep.distributions.shapes import shape_error
 from pymc_ep.engines.prior import FactorValues, Prior
+from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.forms.latent_gaussian.batched import RowFunctions
 from pymc_ep.forms.latent_gaussian.distances import cure_of, require_distances
 from pymc_ep.forms.latent_gaussian.form import AffineVariable, LatentGaussian
 from pymc_ep.forms.latent_gaussian.prior_moments import variances_of
 from pymc_ep.forms.latent_gaussian.values import AffineMoments, NoiseMoments
 from pymc_ep.graphs.hyper_functions import HyperFunctions
+from pymc_ep.graphs.predictor import index_error, names_of
+from pymc_ep.graphs.queries import depends_on, evaluated
 from pymc_ep.graphs.roots import with_slopes_at_zero
 from pymc_ep.numerics.backend.namespace import Array, on_host, to_jax
 from pymc_ep.numerics.gaussian.protocol import GaussianPrior
@@ -300,19 +304,30 @@ class SiteFunctions(HyperFunctions, ABC):
         return compile_site(group.site, self._chosen_mode, **group.options), values
 
     def function(
-        self,
-        inputs: Iterable[TensorVariable],
-        outputs: TensorVariable | Sequence[TensorVariable],
-        rewrite: str | None = None,
+        self, inputs: Iterable[TensorVariable], outputs: TensorVariable | Sequence[TensorVariable]
     ) -> CompiledFunction:
-        """Return a compiled function of the model's own variables, with a rewrite beside those of the mode."""
+        """Return a compiled function of the model's own variables."""
         # Functions run in NumPy, but PyTensor would compile C code to fold constants: seconds on a cold cache.
         flags = {"cxx": ""} if self._jax or self._chosen_mode is None else {}
-        options = self._kwargs
-        if rewrite is not None:
-            options = options | {"mode": get_mode(options.get("mode")).including(rewrite)}
         with compiling(**flags):
-            return compiled_function(inputs, outputs, **options)
+            function = compiled_function(inputs, outputs, **self._kwargs)
+
+        function.index_error = self._index_error
+        return function
+
+    def _index_error(self, error: IndexError) -> InvalidDataError:
+        """Return the error that names the latent variables whose values an index array exceeds."""
+        noise = [block.noise for block in self.form.blocks]
+        start = dict(zip(self.form.hyper_values, map(pt.as_tensor, self.unpack(self.start))))
+        graphs = [*(g.predictor for g in self.form.factors), *(v.expression for v in self.form.affine)]
+        for node in io_toposort([], graphs):
+            if "AdvancedSubtensor" in type(node.op).__name__ and depends_on(node.inputs[:1], noise):
+                indices = {k: v for k, v in enumerate(indices_of(node)) if isinstance(v, TensorVariable)}
+                of_noise = [self.form.at_zero_noise(v) for v in (node.inputs[0].shape, *indices.values())]
+                shape, *values = evaluated(graph_replace(of_noise, start, strict=False))
+                if any(np.any((v < -shape[k]) | (v >= shape[k])) for k, v in zip(indices, values) if v.dtype != bool):
+                    return index_error(names_of(node.inputs[0], noise), error)
+        return index_error("a variable", error)
 
     @cached_property
     def _observed(self) -> Callable[..., Any]:

@@ -15,6 +15,7 @@ from pymc_ep.engines.loop import Run, run
 from pymc_ep.engines.options import require_parallel
 from pymc_ep.engines.prior import Prior
 from pymc_ep.exceptions import ImpossibleDensityError, InvalidDataError, NumericalError
+from pymc_ep.hyper.evidence.out_of_range import of_hyperparameters
 from pymc_ep.hyper.evidence.repeats import Repeats, repeats_at
 
 __all__ = ["Evidence", "EvidenceAt", "evidence_of", "with_all_digits"]
@@ -329,7 +330,10 @@ class Evidence:
 
     def _check_prior(self, theta: np.ndarray, prior: Prior) -> None:
         for group, y, parameters in zip(self.form.form.factors, self.observed, prior.parameters):
-            group.site.validate_parameters(parameters, group.name, y)
+            try:
+                group.site.validate_parameters(parameters, group.name, y)
+            except InvalidDataError as error:
+                raise of_hyperparameters(self.form, theta, group, error) from None
         bad = np.flatnonzero(~np.isfinite(np.asarray(prior.mean)))
         if bad.size:
             what = f"The prior mean of the predictor of {self.observation(bad[0])} is {float(prior.mean[bad[0]])}"

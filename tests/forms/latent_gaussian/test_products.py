@@ -72,6 +72,20 @@ def test_errors_in_a_covariate_against_quadrature():
     np.testing.assert_allclose(found["posterior_mean"]["x"], weight @ np.array(means), atol=1e-3)
 
 
+def test_an_amplitude_with_a_normal_prior_is_a_hyperparameter():
+    """y ~ N(0, amp^2 K + 1/4), with the jitter of `pm.gp.Latent` on K."""
+    at = X[:8, None]
+    with pm.Model():
+        process = pm.gp.Latent(cov_func=pm.Normal("amp", 1.0, 0.3) ** 2 * pm.gp.cov.ExpQuad(1, 1.0))
+        pm.Normal("y", process.prior("f", X=at, jitter=1e-8), 0.5, observed=Y[:8])
+        found = pmep.fit(hyper="fixed", start={"amp": -0.7}, draws=0, progressbar=False)
+    prior = 0.49 * np.exp(-0.5 * (at - at.T) ** 2) + 1e-8 * np.eye(8)
+    covariance = prior + 0.25 * np.eye(8)
+    exact = stats.multivariate_normal.logpdf(Y[:8], np.zeros(8), covariance)
+    np.testing.assert_allclose(float(found["fit"]["log_evidence"]), exact, rtol=1e-8)
+    np.testing.assert_allclose(found["posterior_mean"]["f"], prior @ np.linalg.solve(covariance, Y[:8]), rtol=1e-6)
+
+
 @pytest.mark.filterwarnings("ignore:Data in x contains missing values")
 def test_a_covariate_with_missing_values_is_returned_whole():
     """And so is any other Deterministic of what is observed, with its values."""

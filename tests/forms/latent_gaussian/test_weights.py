@@ -60,6 +60,19 @@ def test_weights_of_zero_leave_out():
     np.testing.assert_allclose(found["posterior_mean"]["slope"], wanted["posterior_mean"]["slope"], atol=1e-4)
 
 
+def test_weights_without_a_distribution_to_draw_from():
+    """The density is the same, with or without ``dist=``."""
+    found = []
+    for more in ({}, {"dist": lambda rate, size: pm.Poisson.dist(rate, size=size)}):
+        with pm.Model():
+            rate = pm.math.exp(pm.Normal("level", 0.0, 1.0) + pm.Normal("slope", 0.0, 1.0) * X)
+            density = partial(log_density, weights=TIMES)
+            pm.CustomDist("y", rate, logp=density, dtype="int64", observed=COUNTS, **more)
+            found.append(pmep.fit(draws=0, progressbar=False))
+    np.testing.assert_allclose(*(one["fit"]["log_evidence"] for one in found), rtol=1e-12)
+    np.testing.assert_allclose(*(one["posterior_mean"]["slope"] for one in found), rtol=1e-10)
+
+
 def test_a_density_that_mixes_observations_is_refused():
     with pm.Model() as model:
         level = pm.Normal("level", 0.0, 1.0)

@@ -9,7 +9,7 @@ from pymc_ep.forms.bilinear.compiled import CompiledBilinear
 from pymc_ep.forms.bilinear.posterior import BilinearPosterior
 from pymc_ep.forms.cache import compiled_form
 from pymc_ep.forms.registry import get_method
-from pymc_ep.results import fit_method, fit_state, settings
+from pymc_ep.results import fit_method, fit_state, latent_of
 from pymc_ep.results.row_labels import require_labels
 from pymc_ep.results.unchanged import require_unchanged
 
@@ -24,7 +24,7 @@ def bilinear_posterior(idata: Container, model: pm.Model) -> BilinearPosterior:
     ValueError
         If the model's matrices, priors or data are no longer those of the fit.
     """
-    form = cast(CompiledBilinear, compiled_form(model, settings(idata)["latent"]))
+    form = cast(CompiledBilinear, compiled_form(model, latent_of(idata, model)))
     state = fit_state(idata)
     rebuilt = get_method(fit_method(idata), form.form).rebuild(form, state)
     posterior = cast(BilinearPosterior, rebuilt)

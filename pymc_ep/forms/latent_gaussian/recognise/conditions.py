@@ -82,9 +82,9 @@ class ParameterConditions:
         with np.errstate(all="ignore"):
             found = function(np.tile(flat[0], k), np.repeat(_PREDICTORS, n), *(np.tile(v, k) for v in flat[1:]))
         for message, own, met in zip(messages, places, found):
-            held = np.broadcast_to(np.asarray(met), k * n).reshape(k, *shape).any(axis=0)
+            held = np.asarray(np.broadcast_to(met, k * n).reshape(k, *shape).any(axis=0))
             if not held.all():
-                index = first_index(~held)
+                index = first_index(np.logical_not(held))
                 given = ", ".join(f"{self._names[j]} = {np.broadcast_to(values[j], shape)[index]:.6g}" for j in own)
                 raise InvalidDataError(
                     f"{name!r} has parameters outside their range{at_index(index)}{given and f', where {given}'}: "

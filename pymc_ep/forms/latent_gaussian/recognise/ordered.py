@@ -19,6 +19,7 @@ from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.graphs.predictor import (
     AffineTest,
     Found,
@@ -27,7 +28,7 @@ from pymc_ep.graphs.predictor import (
     at_zero_noise_and_shape,
     require_latent,
 )
-from pymc_ep.graphs.queries import apply_path, dominators, value_depends_on
+from pymc_ep.graphs.queries import apply_path, depends_on, dominators, value_depends_on
 from pymc_ep.numerics.backend.namespace import namespace
 from pymc_ep.sites.base import Relation, Site, get_site
 
@@ -117,7 +118,7 @@ def find_ordered(name: str, parameters: Sequence[TensorVariable], affine: Affine
     require_latent(name, parameters, affine)
     found = [one for one in dominators([probabilities], affine.noise) if one.ndim == probabilities.ndim and affine(one)]
     written = [one for one in found if _written_apart(one, affine) is not None]
-    matched = _match_ordered(probabilities, (written or found)[0], affine) if found else None
+    matched = _match_ordered(name, probabilities, (written or found)[0], affine) if found else None
     if matched is None or not path:
         return matched
     predictor, *columns = (
@@ -138,7 +139,9 @@ def _before_selection(graph: TensorVariable) -> tuple[TensorVariable, list[Apply
     return graph, path
 
 
-def _match_ordered(probabilities: TensorVariable, current: TensorVariable, affine: AffineTest) -> Found | None:
+def _match_ordered(
+    name: str, probabilities: TensorVariable, current: TensorVariable, affine: AffineTest
+) -> Found | None:
     free = current.type("free")
     replaced = graph_replace([probabilities], {current: free}, strict=False)[0]
     if value_depends_on(replaced, list(affine.noise)) or not affine.point.keys().isdisjoint(ancestors([replaced])):
@@ -159,8 +162,24 @@ def _match_ordered(probabilities: TensorVariable, current: TensorVariable, affin
                 scale = _scale(distribution, ascending, found[..., :-1])
                 if scale is not None:
                     of = make(site, shape[-1])
+                    _require_positive_scale(name, sign, current, affine)
                     return _found(of, f"{how}{link}", current, sign * scale, shape[-1], affine)
     return None
+
+
+def _require_positive_scale(name: str, sign: float, current: TensorVariable, affine: AffineTest) -> None:
+    """Raise where cutpoints that increase fall once they are divided by the scale of the noise, which is negative."""
+    if _written_apart(current, affine) is None:
+        return
+    first, second = current.owner.inputs
+    cutpoints, written = (first, 1.0) if second.type.shape[-1] == 1 else (second, -1.0)
+    if sign == written or depends_on([cutpoints], affine.point):
+        return
+    if np.all(np.diff(affine.compile(at_zero_noise_and_shape(cutpoints, affine), [])()) > 0):
+        raise InvalidDataError(
+            f"The cutpoints of {name!r} increase, but the scale of its noise, such as sigma of pm.OrderedProbit, is "
+            f"negative; give a positive one."
+        )
 
 
 def _scale(distribution: Callable, argument: np.ndarray, found: np.ndarray) -> float | None:

@@ -27,6 +27,7 @@ from pymc_ep.forms.latent_gaussian.recognise.observed_vectors import (
     correlated_group,
     correlated_parameters,
 )
+from pymc_ep.graphs.densities import outside_support
 from pymc_ep.graphs.gaussian_variables import gaussian_of
 from pymc_ep.graphs.hyperparameters import (
     coordinates_of,
@@ -35,7 +36,7 @@ from pymc_ep.graphs.hyperparameters import (
     kind_of,
     relevant_variables,
 )
-from pymc_ep.graphs.predictor import AffineTest, Found, NotAffineError
+from pymc_ep.graphs.predictor import AffineTest, Found, NotAffineError, needing_gradients
 from pymc_ep.graphs.prior_parameters import require_parameters
 from pymc_ep.graphs.queries import depends_on, evaluate_constants, without_casts
 from pymc_ep.graphs.random_nodes import parameters_of, separated
@@ -170,7 +171,9 @@ def _build(
 
     test = _working_point(model, blocks, hyper)
     for rv, graph in zip(latents, outputs[first:]):
-        if not test(graph):
+        with needing_gradients(rv.name):
+            affine_mean = test(graph)
+        if not affine_mean:
             raise NotAffineError(
                 f"The mean of {rv.name!r} is not affine in the other latent variables. Name all but one of them in "
                 f"latent=[...], which becomes a hyperparameter."
@@ -193,7 +196,8 @@ def _build(
             continue
         require_univariate(some)
         observed = without_casts(model.rvs_to_values[rv]) if rv in model.observed_RVs else None
-        found = find_site(some, own, observed, test, registered_only=registered_only)
+        with needing_gradients(rv.name):
+            found = find_site(some, own, observed, test, registered_only=registered_only)
         groups.append(_site_group(rv.name, found, observed))
     n_observed = len(model.observed_RVs) - len(fixed)
     if not n_observed:
@@ -229,7 +233,7 @@ def _fixed_term(model: Model, rv: TensorVariable, test: AffineTest) -> FixedTerm
             f"{rv.name!r} has the log density {at_start[index]}{at_index(index)} at the model's initial point. Correct "
             f"that observation, or give the variables that its distribution depends on other initial values."
         )
-    return FixedTerm(rv.name, density, joint=rv.owner.op.ndim_supp > 0)
+    return FixedTerm(rv.name, outside_support([density])[0], joint=rv.owner.op.ndim_supp > 0)
 
 
 def _prediction_variables(

@@ -9,7 +9,7 @@ from pymc_ep.forms.cache import compiled_form
 from pymc_ep.forms.paired_symbols.compiled import CompiledPairedSymbols
 from pymc_ep.forms.paired_symbols.posterior import PairedSymbolsPosterior
 from pymc_ep.forms.registry import get_method
-from pymc_ep.results import fit_method, fit_state, settings
+from pymc_ep.results import fit_method, fit_state, latent_of
 from pymc_ep.results.row_labels import require_labels
 from pymc_ep.results.unchanged import require_unchanged
 
@@ -24,7 +24,7 @@ def paired_symbols_posterior(idata: Container, model: pm.Model) -> PairedSymbols
     ValueError
         If the model's matrices, priors or data are no longer those of the fit.
     """
-    form = cast(CompiledPairedSymbols, compiled_form(model, settings(idata)["latent"]))
+    form = cast(CompiledPairedSymbols, compiled_form(model, latent_of(idata, model)))
     state = fit_state(idata)
     rebuilt = get_method(fit_method(idata), form.form).rebuild(form, state)
     posterior = cast(PairedSymbolsPosterior, rebuilt)

@@ -10,7 +10,7 @@ from pymc_ep.forms.preferences.compiled import CompiledPreferences
 from pymc_ep.forms.preferences.posterior import PreferencePosterior
 from pymc_ep.forms.preferences.posterior_mixture import PreferenceMixture
 from pymc_ep.forms.registry import get_method
-from pymc_ep.results import fit_method, fit_state, settings
+from pymc_ep.results import fit_method, fit_state, latent_of
 from pymc_ep.results.unchanged import require_unchanged
 
 __all__ = ["UtilityPosterior", "preference_posterior"]
@@ -27,7 +27,7 @@ def preference_posterior(idata: Container, model: pm.Model) -> UtilityPosterior:
     ValueError
         If the model's data or hyperparameters are no longer those of the fit.
     """
-    form = cast(CompiledPreferences, compiled_form(model, settings(idata)["latent"]))
+    form = cast(CompiledPreferences, compiled_form(model, latent_of(idata, model)))
     state = fit_state(idata)
     if state["theta"].size != form.start.size:
         raise ValueError(

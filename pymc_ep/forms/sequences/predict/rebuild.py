@@ -10,7 +10,7 @@ from pymc_ep.forms.registry import get_method
 from pymc_ep.forms.sequences.compiled import CompiledSequences
 from pymc_ep.forms.sequences.posterior import SequencesPosterior
 from pymc_ep.kernels.recurrent import Weights
-from pymc_ep.results import fit_method, fit_state, settings
+from pymc_ep.results import fit_method, fit_state, latent_of
 from pymc_ep.results.row_labels import require_labels
 from pymc_ep.results.unchanged import require_unchanged
 
@@ -25,7 +25,7 @@ def sequences_posterior(idata: Container, model: pm.Model) -> SequencesPosterior
     ValueError
         If the model's weights or data are no longer those of the fit.
     """
-    form = cast(CompiledSequences, compiled_form(model, settings(idata)["latent"]))
+    form = cast(CompiledSequences, compiled_form(model, latent_of(idata, model)))
     state = fit_state(idata)
     tables = [*zip(Weights._fields, form.form.tables, form.shapes), ("shared", form.form.shared, form.shapes[0][-3:])]
     for what, one, shape in tables:

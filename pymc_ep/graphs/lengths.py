@@ -1,0 +1,168 @@
+"""Lengths of data that do not belong together, found before anything is computed."""
+
+from collections.abc import Iterator, Sequence
+from weakref import WeakKeyDictionary
+
+from pymc import Model
+from pymc.distributions.distribution import SymbolicRandomVariable
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.traversal import ancestors, io_toposort
+from pytensor.tensor.basic import Alloc, infer_static_shape
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.type import DenseTensorType
+from pytensor.tensor.variable import TensorConstant, TensorVariable
+
+from pymc_ep.distributions.shapes import Shape, shape_error, written
+from pymc_ep.exceptions import InvalidDataError
+from pymc_ep.graphs.queries import depends_on
+from pymc_ep.graphs.random_nodes import parameter_positions
+
+__all__ = ["require_lengths", "require_lengths_of"]
+
+
+_KNOWN: WeakKeyDictionary[Model, dict[TensorVariable, tuple]] = WeakKeyDictionary()
+"""Shapes of the data behind each observed variable that were found to belong together, by model."""
+
+
+def require_lengths(model: Model) -> None:
+    """Raise where there are no observations, or where shared data have lengths that do not belong together.
+
+    Two lengths of an axis belong together where they are equal, or where one of them is 1 by its type: PyTensor does
+    not broadcast data that merely happen to have the length 1.
+
+    Raises
+    ------
+    InvalidDataError
+        Names the observed variable, both shapes, and the shapes of all data behind it.
+    """
+    known = _KNOWN.setdefault(model, {})
+    for rv in model.observed_RVs:
+        observed = model.rvs_to_values[rv]
+        graphs = [observed, *(rv.owner.inputs[place] for place in parameter_positions(rv.owner))]
+        data = _shared_arrays(graphs)
+        shapes = tuple(v.get_value(borrow=True).shape for v in data)
+        if known.get(rv) == shapes:
+            continue
+        observed_shape = _lengths([observed])[0][observed].type.shape
+        _require_observations(model, rv, observed_shape)
+        lengths, pair = _lengths(graphs if data else [])
+        if pair is not None:
+            raise InvalidDataError(
+                f"The observations of {rv.name!r} have shape {written(observed_shape)}, and arrays of the shapes "
+                f"{written(pair[0])} and {written(pair[1])} meet in its distribution. Give both as many values, in the "
+                f"same shape.{_shapes_of(data)}"
+            )
+        if data:
+            _require_parameters(model, rv, graphs, [lengths[v].type.shape for v in graphs], data)
+        known[rv] = shapes
+
+
+def require_lengths_of(model: Model, names: Sequence[str]) -> None:
+    """Raise where the present values of shared data behind variables, or behind their parameters, differ in length."""
+    for name in names:
+        if (variable := model.named_vars.get(name)) is None:
+            continue
+        random = variable in model.basic_RVs
+        graphs = [variable.owner.inputs[k] for k in parameter_positions(variable.owner)] if random else [variable]
+        if (data := _shared_arrays(graphs)) and (pair := _lengths(graphs)[1]) is not None:
+            raise InvalidDataError(
+                f"Arrays of the shapes {written(pair[0])} and {written(pair[1])} meet in {name!r}. Give both as many "
+                f"values, in the same shape.{_shapes_of(data)}"
+            )
+
+
+def _require_observations(model: Model, rv: TensorVariable, shape: Shape) -> None:
+    """Raise for no observations; vectors may be of length zero, as where paired symbols are in files."""
+    if 0 not in shape or rv.owner.op.ndim_supp:
+        return
+    name = rv.name.removesuffix("_observed")
+    if f"{name}_unobserved" in model.named_vars:
+        raise InvalidDataError(f"All values of {name!r} are missing; observe at least one.")
+    raise InvalidDataError(f"{rv.name!r} has no observations; pass at least one.")
+
+
+def _require_parameters(
+    model: Model,
+    rv: TensorVariable,
+    graphs: Sequence[TensorVariable],
+    shapes: Sequence[Shape],
+    data: Sequence[SharedVariable],
+) -> None:
+    """Raise where a parameter of independent observations, `graphs[0]`, is of another length than these."""
+    if not _elementwise(rv.owner):
+        return
+    for graph, shape in zip(graphs[1:], shapes[1:]):
+        if _first_difference([(graphs[0].type.shape, shapes[0]), (graph.type.shape, shape)]) is not None:
+            what = "predictor" if depends_on([graph], model.free_RVs) else "parameter beside the predictor"
+            raise shape_error(rv.name, shapes[0], shape, what, more=_shapes_of(data))
+
+
+def _elementwise(node: Apply) -> bool:
+    """Whether a random variable has independent elements, each with its own element of each parameter."""
+    op = node.op
+    return not getattr(op, "ndim_supp", 1) and not any(getattr(op, "ndims_params", None) or [1])
+
+
+def _shared_arrays(graphs: Sequence[Variable]) -> list[SharedVariable]:
+    """Return the shared arrays with names, such as those of `pymc.Data`, behind graphs."""
+    found = {v for v in ancestors(graphs) if isinstance(v, SharedVariable) and v.name}
+    return sorted((v for v in found if getattr(v.type, "ndim", 0)), key=lambda v: str(v.name))
+
+
+def _shapes_of(data: Sequence[SharedVariable]) -> str:
+    """Return the sentence that ends a message."""
+    named = (f"{v.name!r} has shape {written(v.get_value(borrow=True).shape)}" for v in data)
+    return f" Of its data, {', '.join(named)}; pm.set_data takes several at once."
+
+
+def _lengths(graphs: Sequence[Variable]) -> tuple[dict[Variable, Variable], tuple[Shape, Shape] | None]:
+    """Return variables with the present shapes as their types, by variable; and the first two that do not fit, if any.
+
+    Nothing is compiled: each operation is made anew from inputs of these types.
+    """
+    known: dict[Variable, Variable] = {v: _with_length(v) for v in ancestors(graphs) if v.owner is None}
+    for node in io_toposort([], list(graphs)):
+        inputs = [known[v] for v in node.inputs]
+        if (pair := _first_difference(list(_together(node, inputs)))) is not None:
+            return known, pair
+        try:
+            outputs = node.op.make_node(*inputs).outputs
+        except Exception:  # An operation that requires the types that it was made of: its lengths stay unknown.
+            outputs = node.outputs
+        known.update(zip(node.outputs, outputs))
+    return known, None
+
+
+def _with_length(variable: Variable) -> Variable:
+    if not isinstance(variable, SharedVariable) or not isinstance(variable.type, DenseTensorType):
+        return variable
+    value = variable.get_value(borrow=True)
+    if value.ndim == 0 and value.dtype.kind in "iu":  # the length of a dim
+        return TensorConstant(variable.type, value)
+    return variable.type.clone(shape=value.shape)()
+
+
+def _together(node: Apply, inputs: Sequence[Variable]) -> Iterator[tuple[Shape, Shape]]:
+    """Yield the shape by its type and the present one of each array that a node takes element by element."""
+    if isinstance(node.op, Alloc):
+        target = infer_static_shape(inputs[1:])[1]
+        yield node.inputs[0].type.shape, inputs[0].type.shape
+        yield (None,) * len(target), target
+    elif isinstance(node.op, Elemwise):
+        yield from ((old.type.shape, new.type.shape) for old, new in zip(node.inputs, inputs))
+    elif isinstance(node.op, RandomVariable | SymbolicRandomVariable) and _elementwise(node):
+        yield from ((node.inputs[k].type.shape, inputs[k].type.shape) for k in parameter_positions(node))
+
+
+def _first_difference(arrays: Sequence[tuple[Shape, Shape]]) -> tuple[Shape, Shape] | None:
+    """Return the shapes of the first two arrays that do not belong together."""
+    first: dict[int, tuple[int, Shape]] = {}
+    for of_type, shape in arrays:
+        for axis, (always, length) in enumerate(zip(reversed(of_type), reversed(shape))):
+            if always != 1 and length is not None:
+                other, whole = first.setdefault(axis, (length, shape))
+                if other != length:
+                    return whole, shape
+    return None
