@@ -14,7 +14,7 @@ from pymc_ep.concurrency import compiling
 from pymc_ep.contracts.form import CompiledForm
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.forms.registry import entry_of, recognise
-from pymc_ep.graphs.hyperparameters import initial_values, require_initial_values
+from pymc_ep.graphs.hyperparameters import initial_values
 from pymc_ep.graphs.random_nodes import is_random
 
 __all__ = ["compiled_form", "require_readable"]
@@ -72,7 +72,6 @@ def compiled_form(
         return known[key][0]
     try:
         with compiling(cxx=""):
-            require_initial_values(model)
             form = known[key][0].form if key in known else recognise(model, names, wanted)
             entry = entry_of(form)
             values = initial_values(model, form.hyper_values)

@@ -33,7 +33,6 @@ __all__ = [
     "kind_of",
     "relevant_variables",
     "require_all_latent",
-    "require_initial_values",
 ]
 
 
@@ -88,6 +87,11 @@ def initial_values(
         Values on their own scale, by random variable.
     random_seed : int, optional
         For variables whose initial value is drawn.
+
+    Raises
+    ------
+    InvalidDataError
+        For an ``initval`` outside the support of its variable.
     """
     hyper = [model.values_to_rvs[v] for v in variables]
     behind = _behind(model, hyper)
@@ -99,24 +103,16 @@ def initial_values(
     )
     with compiling():
         function = compile_with_seed([], replace_rng_nodes(graphs), random_seed=random_seed, mode="FAST_COMPILE")
-    found = dict(zip(behind, function()))
-    return [found[rv] for rv in hyper]
-
-
-def require_initial_values(model: Model) -> None:
-    """Raise for a free variable whose own initial value lies outside its support."""
-    given = [rv for rv in model.free_RVs if isinstance(model.rvs_to_initial_values.get(rv), np.ndarray | float | int)]
-    given = [rv for rv in given if model.rvs_to_transforms.get(rv) is not None]
-    if not given:
-        return
     with np.errstate(all="ignore"):
-        found = initial_values(model, [model.rvs_to_values[rv] for rv in given], random_seed=0)
-    for rv, value in zip(given, found):
-        if not np.all(np.isfinite(value)):
+        found = dict(zip(behind, function()))
+    for rv, value in found.items():
+        given = model.rvs_to_initial_values.get(rv)
+        if isinstance(given, np.ndarray | float | int) and not np.all(np.isfinite(value)):
             raise InvalidDataError(
-                f"The initial value of {rv.name!r}, initval={model.rvs_to_initial_values[rv]}, lies outside the "
-                f"support of its prior, {kind_of(rv)}. Give one inside it, or none."
+                f"The initial value of {rv.name!r}, initval={given}, lies outside the support of its prior, "
+                f"{kind_of(rv)}. Give one inside it, or none."
             )
+    return [found[rv] for rv in hyper]
 
 
 def _behind(model: Model, hyper: Sequence[TensorVariable]) -> list[TensorVariable]:

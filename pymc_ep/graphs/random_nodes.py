@@ -14,8 +14,6 @@ from pytensor.tensor.type import DenseTensorType, TensorType
 from pytensor.tensor.type_other import NoneConst
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_ep.exceptions import InvalidDataError
-
 __all__ = [
     "density_of",
     "distribution_name",
@@ -33,17 +31,7 @@ def parameters_of(rv: TensorVariable) -> list[TensorVariable]:
     """Return the parameters of a random variable's distribution, in double precision.
 
     PyTensor stores the constant 16 as int8, in which its square overflows to 0, and 0.5 in single precision.
-
-    Raises
-    ------
-    InvalidDataError
-        For complex parameters.
     """
-    if any(getattr(v.type, "dtype", "").startswith("complex") for v in rv.owner.inputs):
-        raise InvalidDataError(
-            f"{rv.name!r} has a complex parameter, such as the square root of a negative number; give real parameters "
-            f"within their range."
-        )
     return [_in_double(rv.owner.inputs[i]) for i in parameter_positions(rv.owner)]
 
 

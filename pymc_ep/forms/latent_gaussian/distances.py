@@ -7,6 +7,7 @@ eps |x|^2, whatever the distance: 600 for seconds since 1970 and a lengthscale o
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
+from pytensor.graph.basic import Constant
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import Mul
 from pytensor.tensor.basic import get_underlying_scalar_constant_value
@@ -23,6 +24,8 @@ _MOST_ERROR = 1e-3
 """Largest error of squared distances in lengthscales: of the variance of a function, half of that is lost."""
 _NOTICED = 1e-9
 """Error above which it is named where a covariance is not positive definite: a thousandth of PyMC's jitter."""
+_NEAR = 1e4
+"""Distance from zero, in least differences, up to which errors are below 2e-8 for lengthscales above one of these."""
 _CURE = (
     "Centre and scale the inputs X of the covariance function, as (X - X.mean(axis=0)) / X.std(axis=0), with "
     "lengthscales in these units"
@@ -32,11 +35,15 @@ _CURE = (
 def scaled_inputs(
     named: Mapping[str, Sequence[TensorVariable]], noise: Iterable[TensorVariable]
 ) -> tuple[tuple[str, TensorVariable], ...]:
-    """Return the inputs x, (n, k), of squared distances in graphs, each with the first name of a graph that has it."""
+    """Return the inputs x, (n, k), of squared distances in graphs, each with the first name of a graph that has it.
+
+    Those that rounding cannot reach are left out.
+    """
     found: dict[TensorVariable, str] = {}
     for name, graphs in named.items():
         for v in ancestors(graphs):
-            if (inputs := _inputs_of(v)) is not None and not depends_on([inputs], noise):
+            inputs = _inputs_of(v)
+            if inputs is not None and not _is_near_zero(inputs) and not depends_on([inputs], noise):
                 found.setdefault(inputs, name)
     return tuple((name, inputs) for inputs, name in found.items())
 
@@ -51,6 +58,16 @@ def _inputs_of(variable: TensorVariable) -> TensorVariable | None:
     x, transpose = product.owner.inputs
     turned = transpose.owner is not None and isinstance(transpose.owner.op, DimShuffle)
     return x if turned and transpose.owner.inputs[0] is x and applies(x.owner, Mul) else None
+
+
+def _is_near_zero(inputs: TensorVariable) -> bool:
+    """Whether X is known, and no further from zero than some thousand times the least difference of its values."""
+    if np.inf in [_constant(v) for v in inputs.owner.inputs]:
+        return False
+    for X in (v.data for v in inputs.owner.inputs if isinstance(v, Constant) and v.ndim == 2):
+        gaps = np.diff(np.unique(X, axis=0), axis=0)
+        return bool(np.abs(X).max(initial=0.0) <= _NEAR * np.abs(gaps[gaps != 0]).min(initial=np.inf))
+    return False
 
 
 def _constant(variable: TensorVariable) -> float | None:

@@ -34,7 +34,6 @@ NORMAL = pm.Normal.dist
             lambda f: pm.TruncatedNormal("y", f, 1.0, lower=1.0, upper=-1.0, observed=Y),
             "lower_bound <= upper_bound",
         ),
-        (lambda f: pm.AsymmetricLaplace("y", mu=f, b=1.0, q=90, observed=Y), "'y' has a complex parameter"),
     ],
 )
 def test_constant_parameters_out_of_range(write, message):
