@@ -124,6 +124,11 @@ def at_predictor(posterior: SitePosterior, group: Likelihood) -> AtPredictor:
 
 def require_observations(group: Likelihood, y: np.ndarray, at: AtPredictor) -> None:
     """Raise for new observations of another shape than their predictors, or outside the domain."""
+    if group.site.holds_observations:
+        raise UnsupportedModelError(
+            f"{group.name!r} has a density of its own that mixes observations, and so none of new ones; write it as a "
+            f"pm.CustomDist whose logp takes them one by one."
+        )
     if y.shape != at.mean.shape:
         raise InvalidDataError(
             f"{group.name!r} has predictors of shape {at.mean.shape} but the given values have shape {y.shape}. "

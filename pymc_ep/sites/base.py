@@ -114,6 +114,8 @@ class Site:
     check : callable, optional
         ``check(name, y, values)``, which raises `InvalidDataError` for parameters outside a range that depends on more
         than one of them; `name` is the observed variable.
+    holds_observations : bool
+        True if t holds the observations of the model, and is the same at any others.
     interpreted : bool
         True if NumPy runs the graphs op by op unless a mode is given. For densities that occur in one model only, where
         compilation would take longer than the fit.
@@ -179,6 +181,7 @@ class Site:
     parameter_domains: tuple[str, ...] = ()
     relation: Relation | None = None
     check: Callable[[str, ArrayLike, Sequence[ArrayLike]], None] | None = None
+    holds_observations: bool = False
     interpreted: bool = False
     gaussian: bool = False
     located: bool = False

@@ -91,3 +91,30 @@ def test_a_density_that_mixes_observations_is_refused():
         pm.CustomDist("y", level, logp=mixed, dist=lambda mu, size: pm.Normal.dist(mu, 1.0), observed=X)
     with pytest.raises(pmep.UnsupportedModelError, match=r"'y'.*not elementwise"):
         pmep.fit(model=model, progressbar=False)
+
+
+def test_new_observations_have_the_density_of_their_own():
+    """Under weights of one: that of the distribution; and none where the density mixes observations."""
+    new = COUNTS + 1
+
+    def whole(value, rate):
+        return pm.logp(pm.Poisson.dist(rate), value) + 0.0 * value.sum()
+
+    found = []
+    for density in (partial(log_density, weights=np.ones(6)), None, whole):
+        with pm.Model() as model:
+            rate = pm.math.exp(pm.Normal("level", 0.0, 1.0) + X)
+            if density is None:
+                pm.Poisson("y", rate, observed=COUNTS)
+            else:
+                draw = lambda rate, size: pm.Poisson.dist(rate, size=size)  # noqa: E731
+                pm.CustomDist("y", rate, logp=density, dist=draw, dtype="int64", observed=COUNTS)
+        idata = pmep.fit(model=model, draws=0, progressbar=False)
+        if density is whole:
+            with pytest.raises(
+                pmep.UnsupportedModelError, match="'y' has a density of its own that mixes observations"
+            ):
+                pmep.log_predictive(idata, model, {"y": new})
+        else:
+            found.append(pmep.log_predictive(idata, model, {"y": new})["y"].to_numpy())
+    np.testing.assert_allclose(found[0], found[1], atol=1e-6)

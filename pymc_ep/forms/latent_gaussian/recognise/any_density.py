@@ -90,20 +90,18 @@ def find_generic(
     require_latent(name, parameters, affine)
     eta = _predictor(name, parameters, affine)
     whole = None if rebuilds(node) or observed is None else density_of(node, parameters, observed)
-    dependent = value_dependent(parameters if whole is None else [whole], affine.noise)
-    rebuilder = _Rebuilder(name, eta, dependent, affine)
+    rebuilder, holds = _rebuilder_of(name, eta, parameters, whole, observed, affine)
     discrete = node.default_output().dtype.startswith(("int", "uint", "bool"))
-    log_scale = whole is None and is_log_scale(node, parameters, eta, dependent, affine)
+    log_scale = whole is None and is_log_scale(node, parameters, eta, rebuilder.dependent, affine)
 
-    def rebuilt(eta: Any, values: Sequence[Any] | None) -> TensorVariable:
+    def rebuilt(eta: Any, values: Sequence[Any] | None, y: Any = None) -> TensorVariable:
         if whole is not None:
-            return rebuilder.density(whole, eta, values)
+            return rebuilder.density(whole, eta, values, y)
         return rebuilder(node, parameters, eta, values)
 
     def unbounded(y: Any, eta: Any, *values: Any) -> Any:
         if whole is not None:
-            # Observations are among its leaves.
-            return rebuilt(eta, values) + pt.zeros_like(y)
+            return rebuilt(eta, values, y) + pt.zeros_like(y)
         if log_scale:
             at_zero, at_one = (rebuilt(at(eta), values) for at in (pt.zeros_like, pt.ones_like))
             return log_scale_density(at_zero, at_one, y, eta)
@@ -119,7 +117,7 @@ def find_generic(
         return pymc_logp(rebuilt(eta, values), y.astype("int64") if discrete else y, warn_rvs=False)
 
     try:
-        rebuilt(pt.dscalar(), None)
+        rebuilt(pt.dscalar(), None, pt.dscalar())
         leaves = [at_zero_noise(leaf, affine) for leaf in rebuilder.leaves]
         names = tuple(_leaf_name(leaf, k) for k, leaf in enumerate(rebuilder.leaves))
         site = Site(
@@ -130,6 +128,7 @@ def find_generic(
             log_concave=log_scale,
             logp=logp,
             check=ParameterConditions(with_checks, names),
+            holds_observations=holds,
             interpreted=True,
         )
         link = "as written, by quadrature of the distribution's own log density"
@@ -152,6 +151,28 @@ def find_generic(
             f"pymc_ep.supported() lists."
         ) from error
     return found
+
+
+def _rebuilder_of(
+    name: str,
+    eta: TensorVariable,
+    parameters: Sequence[TensorVariable],
+    whole: TensorVariable | None,
+    observed: TensorVariable | None,
+    affine: AffineTest,
+) -> tuple["_Rebuilder", bool]:
+    """Return the rebuilder of a distribution, or of a whole density, and whether that holds its observations.
+
+    It does where observations enter by other than elementwise operations: their sum, say.
+    """
+    if whole is None or observed is None:
+        return _Rebuilder(name, eta, value_dependent(parameters, affine.noise), affine), False
+    free = _Rebuilder(name, eta, value_dependent([whole], [*affine.noise, observed]), affine, observed)
+    try:
+        free.density(whole, pt.dscalar(), None, pt.dscalar())
+    except UnsupportedModelError:
+        return _Rebuilder(name, eta, value_dependent([whole], affine.noise), affine), True
+    return free, False
 
 
 def _leaf_name(leaf: TensorVariable, k: int) -> str:
@@ -193,8 +214,17 @@ class _Rebuilder:
         The affine graph after all selections.
     """
 
-    def __init__(self, name: str, eta: TensorVariable, dependent: set, affine: AffineTest):
+    def __init__(
+        self,
+        name: str,
+        eta: TensorVariable,
+        dependent: set,
+        affine: AffineTest,
+        observed: TensorVariable | None = None,
+    ):
         self.name = name
+        self._observed = observed
+        self._y: Any = None
         self.eta = eta
         self.predictor = eta
         self.dependent = dependent
@@ -230,8 +260,9 @@ class _Rebuilder:
             ]
         return with_parameters(node, parts)
 
-    def density(self, graph: TensorVariable, eta: Any, values: Sequence[Any] | None) -> TensorVariable:
-        """Return the graph of a log density with predictor `eta` and leaves `values`, as for a distribution."""
+    def density(self, graph: TensorVariable, eta: Any, values: Sequence[Any] | None, y: Any) -> TensorVariable:
+        """Return the graph of a log density at y with predictor `eta` and leaves `values`, as for a distribution."""
+        self._y = y if self._observed is None else pt.as_tensor(y).astype(self._observed.dtype)
         return self._rebuilt(graph, (), eta, values)
 
     def _vector(self, graph: TensorVariable, path: tuple[Apply, ...], eta: Any, values: Any) -> TensorVariable:
@@ -254,12 +285,16 @@ class _Rebuilder:
         if graph is self.eta:
             self.predictor = apply_path(path, graph)
             return eta
+        if graph is self._observed and not path:
+            return self._y
         node = graph.owner
         if is_random(graph):
             # Components of a mixture must have equal numbers of dimensions.
             return self(node, [node.inputs[i] for i in parameter_positions(node)], eta, values, path, wide=True)
         if graph not in self.dependent:
             return self._leaf(graph, path, values)
+        if node is None:
+            raise self._not_elementwise_error(graph)
         if isinstance(node.op, Elemwise):
             ways = [(*self._broadcast_node(v, graph), *path) if path else () for v in node.inputs]
             inputs = [self._rebuilt(v, way, eta, values) for v, way in zip(node.inputs, ways, strict=True)]
