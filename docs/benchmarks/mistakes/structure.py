@@ -110,14 +110,14 @@ def _() -> Any:
     return fit_with(write)
 
 
-@pytensor.compile.ops.as_op(itypes=[pt.dscalar], otypes=[pt.dvector])
-def _simulator(a: np.ndarray) -> np.ndarray:
+def _simulated(a: np.ndarray) -> np.ndarray:
     return np.sin(a * X)
 
 
 @mistake("a black-box function in the mean", "pymc-examples #631 'blackbox likelihood'; as_op")
 def _() -> Any:
-    return fit_with(lambda: pm.Normal("y", _simulator(pm.Normal("a", 0, 1)), 1.0, observed=REALS))
+    simulator = pytensor.compile.ops.as_op(itypes=[pt.dscalar], otypes=[pt.dvector])(_simulated)
+    return fit_with(lambda: pm.Normal("y", simulator(pm.Normal("a", 0, 1)), 1.0, observed=REALS))
 
 
 @mistake("a recursion by scan", "pymc PR #6696; scan of a linear recursion")
