@@ -14,7 +14,7 @@ Some of PyMC's have all digits and no slope: a truncated Normal far from its bou
 shape one exactly, where a term is left out.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,8 @@ from pymc.distributions.truncated import TruncatedRV
 from pymc.logprob.abstract import _logprob
 from pymc.logprob.basic import logp as pymc_logp
 from pymc.logprob.utils import CheckParameterValue
-from pytensor.graph.basic import Apply
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.basic import get_underlying_scalar_constant_value
 from pytensor.tensor.exceptions import NotScalarConstantError
 from pytensor.tensor.random.basic import BetaBinomialRV, BetaRV, NegBinomialRV, StudentTRV
@@ -40,7 +41,7 @@ from pymc_ep.graphs.tails import COUNTS, discrete_weibull_logp, log_survival, ne
 from pymc_ep.sites.likelihoods.log_gamma import log_rising
 from pymc_ep.sites.likelihoods.student_t import logp as student_t_logp
 
-__all__ = ["log_density", "outside_support"]
+__all__ = ["log_density", "outside_support", "parameter_checks"]
 
 _MOST_COUNTS = 1000
 """Most counts between two bounds over which probabilities are summed. A difference of distribution functions loses its
@@ -50,6 +51,13 @@ digits where both bounds are in one tail; a sum of logarithms does not."""
 def log_density(rv: TensorVariable, y: Any) -> TensorVariable:
     """Return the graph of the log density of a univariate random variable at y."""
     return with_complements(_log_density(rv, y))
+
+
+def parameter_checks(density: TensorVariable) -> Iterator[tuple[str, list[Variable]]]:
+    """Yield PyMC's checks of the parameters in a log density: in words, and as conditions."""
+    for v in ancestors([density]):
+        if v.owner is not None and isinstance(v.owner.op, CheckParameterValue):
+            yield v.owner.op.msg, v.owner.inputs[1:]
 
 
 def outside_support(densities: Sequence[TensorVariable]) -> list[TensorVariable]:

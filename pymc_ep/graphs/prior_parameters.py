@@ -6,7 +6,6 @@ import numpy as np
 import pytensor.tensor as pt
 from pymc import Model, logp
 from pymc.distributions.multivariate import LKJCorrRV, _LKJCholeskyCovRV
-from pymc.logprob.utils import CheckParameterValue
 from pytensor.compile.builders import infer_shape
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.rewriting.utils import rewrite_graph
@@ -19,6 +18,7 @@ from pymc_ep.compat import quick_mode
 from pymc_ep.concurrency import compiled_function
 from pymc_ep.engines.prior import perturbed
 from pymc_ep.exceptions import InvalidDataError, at_index, first_index
+from pymc_ep.graphs.densities import parameter_checks
 from pymc_ep.graphs.gaussian_variables import gaussian_of
 from pymc_ep.graphs.hyperparameters import initial_values, kind_of
 from pymc_ep.graphs.matrix_parameters import InitialValue
@@ -73,9 +73,7 @@ def _checks(rv: TensorVariable) -> Iterator[tuple[str, list[Variable]]]:
         density = logp(rv, rv.type())
     except (NotImplementedError, TypeError, ValueError):
         return
-    for v in ancestors([density]):
-        if v.owner is not None and isinstance(v.owner.op, CheckParameterValue):
-            yield v.owner.op.msg, v.owner.inputs[1:]
+    yield from parameter_checks(density)
 
 
 def _initial_value_in(model: Model) -> InitialValue:

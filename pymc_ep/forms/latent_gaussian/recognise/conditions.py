@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
-from pymc.logprob.utils import CheckParameterValue
-from pytensor.graph.traversal import ancestors
 from pytensor.scalar import GT, LT
 from pytensor.tensor.basic import Join, MakeVector, ScalarFromTensor
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
@@ -21,6 +19,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_ep.compat import quick_mode
 from pymc_ep.concurrency import CompiledFunction, compiled_function
 from pymc_ep.exceptions import InvalidDataError, at_index, first_index
+from pymc_ep.graphs.densities import parameter_checks
 from pymc_ep.graphs.queries import depends_on, value_dependent
 
 __all__ = ["ParameterConditions", "within_conditions"]
@@ -94,10 +93,9 @@ class ParameterConditions:
 
 def _conditions(density: TensorVariable) -> Iterator[tuple[str, TensorVariable]]:
     """Yield message and graph of the conditions that PyMC checks, each before it is reduced to one number."""
-    for v in ancestors([density]):
-        if v.owner is not None and isinstance(v.owner.op, CheckParameterValue):
-            for joined in v.owner.inputs[1:]:
-                yield from ((v.owner.op.msg, met) for met in _separate(joined))
+    for message, conditions in parameter_checks(density):
+        for joined in conditions:
+            yield from ((message, met) for met in _separate(joined))
 
 
 def _separate(joined: Any) -> Iterator[TensorVariable]:
