@@ -182,3 +182,15 @@ def test_the_result_of_another_model(fitted):
 def test_calls_like_those_of_sample(fitted, arguments, options, message):
     with pytest.raises((TypeError, ValueError), match=message):
         pmep.fit(*arguments, model=fitted[0], progressbar=False, **options)
+
+
+def test_missing_labels_are_told_as_pandas_codes_them():
+    for index in (np.array([0, 0, -1, 1, 2, 2]), None):
+        with pm.Model() as model:
+            group = pm.Data("group", np.array([0, 0, -1, 1, 2, 2])) if index is None else index
+            pm.Normal("y", pm.Normal("u", shape=3)[group], 1.0, observed=Y)
+        with pytest.warns(UserWarning, match=r"'y' takes the last value of 'u' at index 2, where its index is -1"):
+            pmep.fit(model=model, **QUIET)
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("u", shape=3)[[-1, -2, -3, -1, -2, -3]], 1.0, observed=Y)
+    pmep.fit(model=model, **QUIET)

@@ -1,21 +1,25 @@
 """Recognition of the affine predictor of a likelihood, and of the link to the distribution's parameter."""
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.gradient import NullTypeGradError
+from pytensor.graph.basic import Constant
 from pytensor.graph.op import Op
 from pytensor.graph.replace import graph_replace
-from pytensor.graph.traversal import explicit_graph_inputs
+from pytensor.graph.traversal import explicit_graph_inputs, io_toposort
 from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.compat import quick_mode
 from pymc_ep.concurrency import compiled_function
-from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
+from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError, at_index, first_index
 from pymc_ep.graphs.families import Family, Link
 from pymc_ep.graphs.queries import (
     depends_on,
@@ -42,6 +46,7 @@ __all__ = [
     "not_affine_message",
     "operation_of",
     "require_latent",
+    "warn_of_missing_groups",
 ]
 
 
@@ -111,6 +116,24 @@ def index_error(names: str, error: IndexError) -> InvalidDataError:
         f"The model indexes {names} out of range: {reason}. Check the index array against the variable's shape or "
         f"dims. A new group is predicted by a model that has it from the start, without data, or by its own variable."
     )
+
+
+def warn_of_missing_groups(name: str, predictor: TensorVariable, noise: Sequence[TensorVariable]) -> None:
+    """Warn where an index has -1 beside other places, as pandas codes a missing label: the last value is taken."""
+    for node in io_toposort([], [predictor]):
+        if not isinstance(node.op, AdvancedSubtensor) or not depends_on([node.inputs[0]], noise):
+            continue
+        for index in (v for v in node.inputs[1:] if isinstance(v, Constant | SharedVariable) and v.ndim):
+            places = np.asarray(index.data if isinstance(index, Constant) else index.get_value(borrow=True))
+            missing = places == -1
+            if places.dtype.kind == "i" and missing.any() and (places >= 0).any():
+                warnings.warn(
+                    f"The predictor of {name!r} takes the last value of {names_of(node.inputs[0], noise)}"
+                    f"{at_index(first_index(missing))}, where its index is -1, as pandas codes a missing label. Leave "
+                    f"such observations out, or give them a group.",
+                    UserWarning,
+                    stacklevel=2,
+                )
 
 
 @contextmanager

@@ -36,7 +36,13 @@ from pymc_ep.graphs.hyperparameters import (
     kind_of,
     relevant_variables,
 )
-from pymc_ep.graphs.predictor import AffineTest, Found, NotAffineError, needing_gradients
+from pymc_ep.graphs.predictor import (
+    AffineTest,
+    Found,
+    NotAffineError,
+    needing_gradients,
+    warn_of_missing_groups,
+)
 from pymc_ep.graphs.prior_parameters import require_parameters
 from pymc_ep.graphs.queries import depends_on, evaluate_constants, without_casts
 from pymc_ep.graphs.random_nodes import parameters_of, separated
@@ -198,6 +204,7 @@ def _build(
         observed = without_casts(model.rvs_to_values[rv]) if rv in model.observed_RVs else None
         with needing_gradients(rv.name):
             found = find_site(some, own, observed, test, registered_only=registered_only)
+        warn_of_missing_groups(rv.name, found.predictor, list(test.noise))
         groups.append(_site_group(rv.name, found, observed))
     n_observed = len(model.observed_RVs) - len(fixed)
     if not n_observed:
