@@ -43,7 +43,7 @@ def drawn_response(
         )
     own, wanted = clone_model(model), f"{name}_{kind}"
     variable, dims = own[name], model.named_vars_to_dims.get(name)
-    # A censored variable is predicted without its bounds: what is below or above them is missing, not wanted.
+    # A bound hides an observation; what it hides is predicted.
     latent = variable.owner.inputs[0] if isinstance(variable.owner.op, CensoredRV) else variable
     categories = isinstance(variable.owner.op, CategoricalRV)
     if categories and kind == "observation":

@@ -18,7 +18,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.compat import quick_mode
 from pymc_ep.concurrency import CompiledFunction, compiled_function
-from pymc_ep.exceptions import InvalidDataError, at_index, first_index
+from pymc_ep.exceptions import InvalidDataError, at_index
 from pymc_ep.graphs.densities import parameter_checks
 from pymc_ep.graphs.queries import depends_on, value_dependent
 
@@ -75,20 +75,24 @@ class ParameterConditions:
         messages, places, function = self._compiled
         if function is None:
             return
-        shape, k = np.shape(y), len(_PREDICTORS)
-        flat = [np.broadcast_to(np.asarray(value, dtype=float), shape).ravel() for value in (y, *values)]
-        n = flat[0].size
-        with np.errstate(all="ignore"):
-            found = function(np.tile(flat[0], k), np.repeat(_PREDICTORS, n), *(np.tile(v, k) for v in flat[1:]))
-        for message, own, met in zip(messages, places, found):
-            held = np.asarray(np.broadcast_to(met, k * n).reshape(k, *shape).any(axis=0))
-            if not held.all():
-                index = first_index(np.logical_not(held))
-                given = ", ".join(f"{self._names[j]} = {np.broadcast_to(values[j], shape)[index]:.6g}" for j in own)
-                raise InvalidDataError(
-                    f"{name!r} has parameters outside their range{at_index(index)}{given and f', where {given}'}: "
-                    f"{message} does not hold. Correct them."
-                )
+        shape = np.shape(y)
+        arguments = [np.broadcast_to(np.asarray(value, dtype=float), shape).ravel() for value in (y, *values)]
+        held = np.zeros((len(messages), arguments[0].size), dtype=bool)
+        # Nearly always the first predictor will do.
+        for predictor in _PREDICTORS:
+            with np.errstate(all="ignore"):
+                found = function(arguments[0], np.full(held.shape[1], predictor), *arguments[1:])
+            for one, met in zip(held, found):
+                one |= met
+            if held.all():
+                return
+        which, first = np.argwhere(~held)[0]
+        index = tuple(int(i) for i in np.unravel_index(first, shape))
+        given = ", ".join(f"{self._names[j]} = {arguments[1 + j][first]:.6g}" for j in places[which])
+        raise InvalidDataError(
+            f"{name!r} has parameters outside their range{at_index(index)}{given and f', where {given}'}: "
+            f"{messages[which]} does not hold. Correct them."
+        )
 
 
 def _conditions(density: TensorVariable) -> Iterator[tuple[str, TensorVariable]]:
