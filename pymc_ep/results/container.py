@@ -184,7 +184,7 @@ def _known_shape(value: Variable) -> tuple[int, ...]:
 
 @cache
 def _installed() -> str:
-    """Return the version, which takes milliseconds to find: as long as a small fit."""
+    """Return the version, looked up once."""
     try:
         return version("pymc_ep")
     except PackageNotFoundError:  # run from a source tree that is not installed
