@@ -10,7 +10,6 @@ import argparse
 import json
 import logging
 import time
-import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 import pymc_ep as pmep
+from docs.benchmarks._answers import answer_to_call
 from docs.benchmarks._common import header, markdown_table, result_apart, write_page
 
 N, LIMIT = 60, 400.0
@@ -118,17 +118,9 @@ def first_call(name: str) -> dict[str, Any]:
     formula, options = FORMULAS[name]
     model = bambi.Model(formula if isinstance(formula, str) else bambi.Formula(*formula), table(), **options)
     began = time.perf_counter()
-    with warnings.catch_warnings(record=True) as heard:
-        warnings.simplefilter("always")
-        try:
-            pmep.fit(model=model, progressbar=False, random_seed=1)
-        except (pmep.UnsupportedModelError, pmep.InvalidDataError, pmep.NumericalError) as refusal:
-            return {"gives": "refused", "says": f"`{type(refusal).__name__}`: {refusal}"}
-        except Exception as fault:
-            return {"gives": "raw", "says": f"`{type(fault).__name__}`: {fault}"}
-    said = [str(one.message) for one in heard if issubclass(one.category, pmep.ConvergenceWarning)]
-    seconds = time.perf_counter() - began
-    return {"gives": "warned" if said else "fits", "says": "".join(said), "seconds": float(f"{seconds:.2g}")}
+    gives, says = answer_to_call(lambda: pmep.fit(model=model, progressbar=False, random_seed=1))
+    seconds = {"seconds": float(f"{time.perf_counter() - began:.2g}")} if gives in ("fits", "warned") else {}
+    return {"gives": gives, "says": says} | seconds
 
 
 def apart(name: str) -> dict[str, Any]:

@@ -9,10 +9,18 @@ from scipy import sparse
 from pymc_ep.distributions.counts import MOST
 from pymc_ep.exceptions import InvalidDataError
 
-__all__ = ["SIDES", "as_counts", "packed_links", "packed_pairs", "require_others"]
+__all__ = ["SIDES", "as_counts", "labelled_pairs", "packed_links", "packed_pairs", "require_others"]
 
 SIDES = ("user", "item")
 """Words for the two sides."""
+
+
+def labelled_pairs(observed: Any) -> np.ndarray | None:
+    """Return pairs of labels, (D, 2), as an array; None for counts, and for pairs of numbers."""
+    if sparse.issparse(observed):
+        return None
+    pairs = np.asarray(observed)
+    return pairs if pairs.ndim == 2 and pairs.shape[1] == 2 and pairs.dtype.kind in "OSU" else None
 
 
 def packed_pairs(name: str, observed: Any, shape: Sequence[int | None], sides: tuple[str, str] = SIDES) -> np.ndarray:

@@ -11,11 +11,10 @@ from pymc.distributions.distribution import Discrete
 from pytensor.compile.builders import infer_shape
 from pytensor.graph.basic import Variable
 from pytensor.tensor.random.op import RandomVariable
-from scipy import sparse
 from scipy.special import expit
 
 from pymc_ep.distributions.labels import numbered
-from pymc_ep.distributions.pair_data import SIDES, packed_links, packed_pairs
+from pymc_ep.distributions.pair_data import SIDES, labelled_pairs, packed_links, packed_pairs
 from pymc_ep.exceptions import InvalidDataError, NumericalError, UnsupportedModelError
 from pymc_ep.kernels import register_bodies
 
@@ -362,8 +361,7 @@ def _observed(name: str, observed: Any, matrices: Sequence[Any]) -> tuple[Any, A
 
 def _by_position(name: str, observed: Any, matrices: Sequence[Any]) -> Any:
     """Return observations with positions in place of labels, if they are pairs of labels."""
-    pairs = observed if sparse.issparse(observed) else np.asarray(observed)
-    if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "OSU":
+    if (pairs := labelled_pairs(observed)) is None:
         return observed
     columns = zip(SIDES, pairs.T, matrices)
     return np.stack([numbered(f"{name!r}: {side}", column, matrix) for side, column, matrix in columns], axis=1)

@@ -9,7 +9,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.gradient import NullTypeGradError
-from pytensor.graph.basic import Constant
+from pytensor.graph.basic import Apply, Constant
 from pytensor.graph.op import Op
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import explicit_graph_inputs, io_toposort
@@ -41,6 +41,7 @@ __all__ = [
     "find_predictor",
     "first_not_affine",
     "index_error",
+    "indexing_nodes",
     "names_of",
     "needing_gradients",
     "not_affine_message",
@@ -118,11 +119,16 @@ def index_error(names: str, error: IndexError) -> InvalidDataError:
     )
 
 
+def indexing_nodes(graphs: Sequence[TensorVariable], noise: Sequence[TensorVariable]) -> Iterator[Apply]:
+    """Yield the nodes by which graphs take values of latent variables by index arrays."""
+    for node in io_toposort([], list(graphs)):
+        if isinstance(node.op, AdvancedSubtensor) and depends_on([node.inputs[0]], noise):
+            yield node
+
+
 def warn_of_missing_groups(name: str, predictor: TensorVariable, noise: Sequence[TensorVariable]) -> None:
     """Warn where an index has -1 beside other places, as pandas codes a missing label: the last value is taken."""
-    for node in io_toposort([], [predictor]):
-        if not isinstance(node.op, AdvancedSubtensor) or not depends_on([node.inputs[0]], noise):
-            continue
+    for node in indexing_nodes([predictor], noise):
         for index in (v for v in node.inputs[1:] if isinstance(v, Constant | SharedVariable) and v.ndim):
             places = np.asarray(index.data if isinstance(index, Constant) else index.get_value(borrow=True))
             missing = places == -1

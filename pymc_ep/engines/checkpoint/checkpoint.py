@@ -80,11 +80,13 @@ class Checkpoint:
         if not self.path.parent.is_dir():
             raise FileNotFoundError(f"{self._name} lies in a folder that does not exist; create it.")
         try:
-            if self.path.is_dir():
-                raise IsADirectoryError("a folder")
+            is_folder = self.path.is_dir()
+        except OSError as error:
+            raise self._unwritable(error) from error
+        if is_folder:
+            raise IsADirectoryError(f"{self._name} is a folder; name a file in it.")
+        try:
             self._lock = FileLock(self.path)
-        except IsADirectoryError:
-            raise IsADirectoryError(f"{self._name} is a folder; name a file in it.") from None
         except BlockingIOError as error:
             raise BlockingIOError(
                 f"{self._name} is that of a fit that is under way; wait for its end, or name another file."

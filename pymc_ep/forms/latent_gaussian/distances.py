@@ -61,7 +61,7 @@ def _inputs_of(variable: TensorVariable) -> TensorVariable | None:
 
 
 def _is_near_zero(inputs: TensorVariable) -> bool:
-    """Whether X is known, and no further from zero than some thousand times the least difference of its values."""
+    """Whether X is known, and no further from zero than ten thousand times the least difference of its values."""
     if np.inf in [_constant(v) for v in inputs.owner.inputs]:
         return False
     for X in (v.data for v in inputs.owner.inputs if isinstance(v, Constant) and v.ndim == 2):

@@ -12,7 +12,7 @@ import pytensor.tensor as pt
 from pytensor.compile.mode import get_mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.replace import graph_replace
-from pytensor.graph.traversal import ancestors, io_toposort
+from pytensor.graph.traversal import ancestors
 from pytensor.link.jax.linker import JAXLinker
 from pytensor.tensor.variable import TensorVariable
 
@@ -28,8 +28,8 @@ from pymc_ep.forms.latent_gaussian.form import AffineVariable, LatentGaussian
 from pymc_ep.forms.latent_gaussian.prior_moments import variances_of
 from pymc_ep.forms.latent_gaussian.values import AffineMoments, NoiseMoments
 from pymc_ep.graphs.hyper_functions import HyperFunctions
-from pymc_ep.graphs.predictor import index_error, names_of
-from pymc_ep.graphs.queries import depends_on, evaluated
+from pymc_ep.graphs.predictor import index_error, indexing_nodes, names_of
+from pymc_ep.graphs.queries import evaluated
 from pymc_ep.graphs.roots import with_slopes_at_zero
 from pymc_ep.numerics.backend.namespace import Array, on_host, to_jax
 from pymc_ep.numerics.gaussian.protocol import GaussianPrior
@@ -320,13 +320,12 @@ class SiteFunctions(HyperFunctions, ABC):
         noise = [block.noise for block in self.form.blocks]
         start = dict(zip(self.form.hyper_values, map(pt.as_tensor, self.unpack(self.start))))
         graphs = [*(g.predictor for g in self.form.factors), *(v.expression for v in self.form.affine)]
-        for node in io_toposort([], graphs):
-            if "AdvancedSubtensor" in type(node.op).__name__ and depends_on(node.inputs[:1], noise):
-                indices = {k: v for k, v in enumerate(indices_of(node)) if isinstance(v, TensorVariable)}
-                of_noise = [self.form.at_zero_noise(v) for v in (node.inputs[0].shape, *indices.values())]
-                shape, *values = evaluated(graph_replace(of_noise, start, strict=False))
-                if any(np.any((v < -shape[k]) | (v >= shape[k])) for k, v in zip(indices, values) if v.dtype != bool):
-                    return index_error(names_of(node.inputs[0], noise), error)
+        for node in indexing_nodes(graphs, noise):
+            indices = {k: v for k, v in enumerate(indices_of(node)) if isinstance(v, TensorVariable)}
+            of_noise = [self.form.at_zero_noise(v) for v in (node.inputs[0].shape, *indices.values())]
+            shape, *values = evaluated(graph_replace(of_noise, start, strict=False))
+            if any(np.any((v < -shape[k]) | (v >= shape[k])) for k, v in zip(indices, values) if v.dtype != bool):
+                return index_error(names_of(node.inputs[0], noise), error)
         return index_error("a variable", error)
 
     @cached_property

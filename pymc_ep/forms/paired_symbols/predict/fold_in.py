@@ -8,7 +8,7 @@ import pymc as pm
 import xarray as xr
 from scipy import sparse
 
-from pymc_ep.distributions.pair_data import as_counts, packed_pairs
+from pymc_ep.distributions.pair_data import as_counts, labelled_pairs, packed_pairs
 from pymc_ep.engines.paired_symbols.updates import background, censored_logits
 from pymc_ep.engines.paired_symbols.values import PairCounts, Points, Popularity, Side, expected_priors, first_symbols
 from pymc_ep.exceptions import ConvergenceWarning, InvalidDataError, UnsupportedModelError
@@ -81,8 +81,7 @@ def _new_pairs(model: pm.Model, what: str, other: str, given: Any, n_others: int
     """Return rows of a new row, a fitted row, and maybe a count; fitted rows are given by position or label."""
     if isinstance(given, dict):
         raise InvalidDataError(f"{what} are a mapping; give a SciPy sparse matrix of counts, or pairs, (D, 2).")
-    pairs = given if sparse.issparse(given) else np.asarray(given)
-    if pairs.ndim == 2 and pairs.shape[1] == 2 and pairs.dtype.kind in "OSU":
+    if (pairs := labelled_pairs(given)) is not None:
         fitted = numbered_rows(model, other, pairs[:, 1], n_others, f"{what}: {other}")[0]
         try:
             given = np.stack([pairs[:, 0].astype(float), fitted], axis=1)
