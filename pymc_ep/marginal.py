@@ -25,6 +25,7 @@ from pymc_ep.concurrency import one_at_a_time
 from pymc_ep.contracts.form import CompiledForm, CompiledSiteForm
 from pymc_ep.contracts.method import Call, EvidenceGraph, Method
 from pymc_ep.contracts.solution import RandomSeed
+from pymc_ep.engines.interrupt import signals_outside_numba
 from pymc_ep.exceptions import ConvergenceWarning, UnsupportedModelError
 from pymc_ep.forms import compiled_form
 from pymc_ep.forms.marginal_model import latents_missing_from, marginal_model, unconstrained
@@ -73,7 +74,8 @@ def sample(
         )
         warnings.warn(f"{improper[0].upper()}{improper[1:]}.", ConvergenceWarning, stacklevel=4)
     try:
-        sampled = pm.sample(model=_marginal(model, form, chosen, op), initvals=initvals, **arguments)
+        with signals_outside_numba():
+            sampled = pm.sample(model=_marginal(model, form, chosen, op), initvals=initvals, **arguments)
     except ValueError as error:
         if _NO_DRAWS not in str(error):
             raise

@@ -19,7 +19,7 @@ from pymc_ep.compat import group_names, make_container
 from pymc_ep.engines import loop
 from pymc_ep.engines.base import Status
 from pymc_ep.engines.ep.engine import EP
-from pymc_ep.engines.interrupt import Interrupted, is_interrupt, reached
+from pymc_ep.engines.interrupt import Interrupted, is_interrupt, reached, signals_outside_numba
 from pymc_ep.hyper.evidence.evidence import Evidence
 
 QUIET = {"draws": 50, "chains": 1, "random_seed": 1}
@@ -314,6 +314,27 @@ def test_a_signal_ends_sampling():
     options = "hyper='sample', draws=500_000, chains=1, random_seed=1, progressbar=False"
     out = interrupted_run("running", 0.5, n=3, likelihood="pm.Normal('y', f, 0.5", before=before, options=options)
     assert "ended False interrupted after" in out and "of 500000 draws a chain" in out
+
+
+def test_a_signal_inside_numba_waits_until_it_has_returned():
+    """Numba unpickles constants by Python code whose exceptions its compiled functions turn into a SystemError."""
+    inside, returned = {"__name__": "numba.core.serialize", "signal": signal}, []
+    exec("def unpickle(): signal.raise_signal(signal.SIGINT); return True", inside)
+
+    def loop_of_others():
+        with signals_outside_numba():
+            returned.append(inside["unpickle"]())
+            time.sleep(30.0)
+            returned.append("slept")
+
+    earlier = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            loop_of_others()
+        assert returned == [True]
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, earlier)
 
 
 def test_sampling_without_a_draw_is_an_interruption(monkeypatch):

@@ -8,9 +8,15 @@ Loops catch `INTERRUPTS` where they hold a state worth returning, and get it fro
         at = reached(stop, best)
 """
 
+import _thread
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import TypeVar
 
-__all__ = ["INTERRUPTS", "Interrupted", "is_interrupt", "reached"]
+__all__ = ["INTERRUPTS", "Interrupted", "is_interrupt", "reached", "signals_outside_numba"]
 
 State = TypeVar("State")
 """State that a loop has reached."""
@@ -18,6 +24,9 @@ State = TypeVar("State")
 INTERRUPTS = (KeyboardInterrupt, SystemError)
 """Exceptions that an interruption can surface as. A compiled function that returns with one pending raises a
 SystemError caused by it."""
+
+_AGAIN = 0.01
+"""Seconds until a signal that arrived inside Numba is sent again."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -50,3 +59,29 @@ def reached(stop: BaseException, best: State | None = None) -> State:
     if at is None:
         raise KeyboardInterrupt from stop
     return at
+
+
+@contextmanager
+def signals_outside_numba() -> Iterator[None]:
+    """Delay Ctrl-C while Numba's own Python code runs, where a compiled function would make a SystemError of it.
+
+    For loops of others, which catch `KeyboardInterrupt` alone.
+    """
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    ):
+        yield
+        return
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        if frame is not None and frame.f_globals.get("__name__", "").startswith("numba."):
+            threading.Timer(_AGAIN, _thread.interrupt_main).start()
+        else:
+            signal.default_int_handler(number, frame)
+
+    signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
