@@ -3,8 +3,12 @@
 #
 # 150 users of Foursquare in New York and the places where they checked in, from April 2012 to February 2013. The
 # network predicts each check-in from all those before it, and is scored on each user's later ones, which it has not
-# seen. Get the data from [SEP-GCN](https://github.com/tanloc49/SEP-GCN) and name the folder above theirs in
-# `PYMC_EP_DATA`.
+# seen. The data come from [SEP-GCN](https://github.com/tanloc49/SEP-GCN), before this is run:
+#
+# ```bash
+# git clone https://github.com/tanloc49/SEP-GCN && mv SEP-GCN/data/nyc foursquare-nyc-10core
+# export PYMC_EP_DATA=$PWD
+# ```
 
 # %%
 import matplotlib.pyplot as plt

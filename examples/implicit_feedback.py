@@ -4,8 +4,12 @@
 # 6,040 people and the films that they gave four or five stars (MovieLens 1M, 575,000 pairs). Low ratings are left out,
 # as they would be in a log of views: pairs are drawn by popularity, and a preference decides whether a pair is seen.
 # The fit tells popularity from preference, recommends films, and finds the taste of a new person without another fit.
-# Get the data from [GroupLens](https://grouplens.org/datasets/movielens/1m/) and name the folder above theirs in
-# `PYMC_EP_DATA`.
+# The data come from [GroupLens](https://grouplens.org/datasets/movielens/1m/), before this is run:
+#
+# ```bash
+# curl -O https://files.grouplens.org/datasets/movielens/ml-1m.zip && unzip ml-1m.zip
+# export PYMC_EP_DATA=$PWD
+# ```
 
 # %%
 import matplotlib.pyplot as plt

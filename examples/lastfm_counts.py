@@ -3,8 +3,14 @@
 #
 # 1,892 users of Last.fm and how often they listened to the artists they like best (HetRec 2011). Counts are of pairs
 # that met: zeros are not in the data. A low-rank model with biases and overdispersion predicts new pairs, recommends
-# artists, and finds the taste of a new user without another fit. Get the data from
-# [GroupLens](https://grouplens.org/datasets/hetrec-2011/) and name the folder above theirs in `PYMC_EP_DATA`.
+# artists, and finds the taste of a new user without another fit. The data come from
+# [GroupLens](https://grouplens.org/datasets/hetrec-2011/), before this is run:
+#
+# ```bash
+# curl -O https://files.grouplens.org/datasets/hetrec2011/hetrec2011-lastfm-2k.zip
+# unzip -d hetrec2011-lastfm-2k hetrec2011-lastfm-2k.zip
+# export PYMC_EP_DATA=$PWD
+# ```
 
 # %%
 import matplotlib.pyplot as plt

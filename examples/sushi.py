@@ -3,8 +3,12 @@
 #
 # 5,000 people, 100 kinds of sushi (Kamishima 2003). Of each person ten comparisons of two kinds are known. The fit
 # learns what people share, ranks all kinds for each person with probabilities, and finds what to ask next.
-# Get the data from [Toshihiro Kamishima](https://www.kamishima.net/sushi/) and name the folder above theirs in
-# `PYMC_EP_DATA`.
+# The data come from [Toshihiro Kamishima](https://www.kamishima.net/sushi/), before this is run:
+#
+# ```bash
+# curl -O https://www.kamishima.net/asset/sushi3-2016.zip && unzip sushi3-2016.zip && mv sushi3-2016 sushi3
+# export PYMC_EP_DATA=$PWD
+# ```
 
 # %%
 import matplotlib.pyplot as plt

@@ -113,10 +113,7 @@ print(*sorted(set(sys.modules) - before))
 HEAVY = (
     *("dask", "distributed", "jax", "joblib", "matplotlib", "numba", "pyarrow", "pylops", "pywt", "skimage"),
     *(f"scipy.{room}" for room in ("integrate", "interpolate", "ndimage", "optimize", "spatial", "stats")),
-    *(
-        f"pymc_ep.forms.{form}"
-        for form in ("bilinear", "latent_gaussian", "paired_symbols", "preferences", "sequences")
-    ),
+    *(f"pymc_ep.forms.{path.parent.name}" for path in PACKAGE.glob("forms/*/registration.py")),
 )
 """What the first function that needs it imports: libraries, and the forms with the engines that only they use."""
 

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
 from threading import RLock
 from typing import Any, Protocol, TypeVar
 
@@ -128,7 +130,7 @@ _FORMS: dict[type, FormEntry] = {}
 """Registered forms by type, in the order of registration."""
 _METHODS: dict[tuple[str, type], Method] = {}
 """Registered methods by name and type of form, in the order of registration."""
-_BUILT_IN = ["bilinear", "latent_gaussian", "paired_symbols", "preferences", "sequences", "sparse_linear"]
+_BUILT_IN = [found.name for found in iter_modules([str(Path(__file__).parent)]) if found.ispkg]
 """Folders of forms still to be imported: at the first look-up or registration, since most of the package is in them."""
 _IMPORTING = RLock()
 

@@ -1,11 +1,21 @@
 """Functions with their own bodies in Python, C, Numba and JAX, where graphs of PyTensor's Ops are unstable or slow."""
 
 from pymc_ep.kernels.rectified_poisson.op import rectified_poisson
-from pymc_ep.kernels.registry import Kernel, kernels, load_backend, register_bodies, register_kernel
+from pymc_ep.kernels.registry import (
+    ArrayKernel,
+    Kernel,
+    array_kernels,
+    kernels,
+    load_backend,
+    register_bodies,
+    register_kernel,
+)
 from pymc_ep.kernels.truncated_normal.op import truncated_normal
 
 __all__ = [
+    "ArrayKernel",
     "Kernel",
+    "array_kernels",
     "kernels",
     "load_backend",
     "rectified_poisson",
@@ -48,7 +58,8 @@ register_kernel(
         options=("zero_mass",),
     )
 )
-for _backend in ("jax", "numba"):
-    for _package in ("comparisons", "paired_symbols", "recurrent"):
-        register_bodies(_backend, f"pymc_ep.kernels.{_package}.{_backend}")
+register_kernel(ArrayKernel("comparisons", "pymc_ep.kernels.comparisons", ("c", "jax", "numba")))
+register_kernel(ArrayKernel("inner_products", "pymc_ep.kernels.inner_products", ("numba",)))
+register_kernel(ArrayKernel("paired_symbols", "pymc_ep.kernels.paired_symbols", ("c", "jax", "numba")))
+register_kernel(ArrayKernel("recurrent", "pymc_ep.kernels.recurrent", ("jax", "numba")))
 register_bodies("numba", "pymc_ep.kernels.paired_symbols.in_turn_numba")

@@ -9,7 +9,7 @@ from pytensor.compile.mode import optdb
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import GraphRewriter
 
-__all__ = ["Kernel", "kernels", "load_backend", "register_bodies", "register_kernel"]
+__all__ = ["ArrayKernel", "Kernel", "array_kernels", "kernels", "load_backend", "register_bodies", "register_kernel"]
 
 BACKENDS = ("jax", "numba")
 
@@ -49,13 +49,32 @@ class Kernel:
     options: tuple[str, ...] = ()
 
 
-_REGISTRY: dict[str, Kernel] = {}
+@dataclass(frozen=True)
+class ArrayKernel:
+    """Functions of whole arrays, with a body in NumPy and others that agree with it.
+
+    Attributes
+    ----------
+    name : str
+        Name in the registry.
+    package : str
+        Importable package of the kernel; its modules ``jax`` and ``numba`` hold the bodies for those backends.
+    bodies : tuple of str
+        Of "c", "jax" and "numba", those that it has.
+    """
+
+    name: str
+    package: str
+    bodies: tuple[str, ...]
+
+
+_REGISTRY: dict[str, Kernel | ArrayKernel] = {}
 _OTHER_BODIES: dict[str, list[str]] = {backend: [] for backend in BACKENDS}
 """Modules with the bodies of Ops other than kernels, by backend."""
 
 
-def register_kernel(kernel: Kernel) -> Kernel:
-    """Add a kernel to the registry, under its own name, and return it.
+def register_kernel(kernel: Kernel | ArrayKernel) -> None:
+    """Add a kernel to the registry, under its own name.
 
     Raises
     ------
@@ -65,12 +84,16 @@ def register_kernel(kernel: Kernel) -> Kernel:
     if kernel.name in _REGISTRY:
         raise ValueError(f"A kernel named {kernel.name!r} is registered already; choose another name.")
     _REGISTRY[kernel.name] = kernel
-    return kernel
 
 
 def kernels() -> dict[str, Kernel]:
-    """Return all registered kernels by name."""
-    return dict(_REGISTRY)
+    """Return all registered functions of scalars by name."""
+    return {name: kernel for name, kernel in _REGISTRY.items() if isinstance(kernel, Kernel)}
+
+
+def array_kernels() -> dict[str, ArrayKernel]:
+    """Return all registered functions of whole arrays by name."""
+    return {name: kernel for name, kernel in _REGISTRY.items() if isinstance(kernel, ArrayKernel)}
 
 
 def register_bodies(backend: str, module: str) -> None:
@@ -94,7 +117,8 @@ def load_backend(backend: str) -> None:
     ----------
     backend : {"jax", "numba"}
     """
-    for module in [*(f"{kernel.package}.{backend}" for kernel in _REGISTRY.values()), *_OTHER_BODIES[backend]]:
+    own = [kernel for kernel in _REGISTRY.values() if isinstance(kernel, Kernel) or backend in kernel.bodies]
+    for module in [*(f"{kernel.package}.{backend}" for kernel in own), *_OTHER_BODIES[backend]]:
         import_module(module)
 
 

@@ -1,11 +1,13 @@
 """Every Python block of every page, and every example, runs as a reader would run it."""
 
+import inspect
 import re
 import runpy
 from pathlib import Path
 
 import pytest
 
+import pymc_ep as pmep
 from pymc_ep.forms import registry
 from pymc_ep.graphs import families
 from pymc_ep.sites import base
@@ -59,6 +61,31 @@ def test_links_lead_somewhere(page):
     prose = FENCED.sub("", page.read_text(encoding="utf-8"))
     missing = [target for target in LINK.findall(prose) if not (page.parent / target).exists()]
     assert not missing
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=name)
+def test_example_says_how_to_get_its_data(example):
+    """Those that the package neither ships nor simulates: by a command, into the folder that the loader opens."""
+    text = example.read_text(encoding="utf-8")
+    loaders = [getattr(pmep.datasets, name) for name in re.findall(r"datasets\.(load_\w+)", text)]
+    for loader in loaders:
+        if "path" in inspect.signature(loader).parameters:
+            first = text.partition("# %%\n")[0]
+            assert "```bash" in first and "export PYMC_EP_DATA=$PWD" in first
+            folders = re.findall(r"``([\w-]+)``", loader.__doc__.partition("Returns")[0])
+            assert any(folder in first for folder in folders), folders
+
+
+def test_index_lists_every_page():
+    index = ROOT / "docs" / "index.md"
+    pages = {page.name for page in index.parent.glob("*.md")} - {index.name}
+    assert pages == {link for link in LINK.findall(index.read_text(encoding="utf-8")) if re.fullmatch(r"\w+\.md", link)}
+
+
+def test_readme_names_every_likelihood():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    named = {line.split("  ")[0].removesuffix(", bilinear") for line in str(pmep.supported()).splitlines()[1:]}
+    assert not [likelihood for likelihood in named if likelihood[0].isupper() and likelihood not in text]
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=name)

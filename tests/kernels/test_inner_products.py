@@ -114,6 +114,17 @@ def test_bodies_agree_at_any_width(what, width, monkeypatch):
     assert what == "variance" or width == 1 or np.isinf(found[-1][1]).any()
 
 
+def example(mode):
+    """Moments and derivatives by the body that a mode stands for: these are no Ops yet."""
+    rng = np.random.default_rng(0)
+    own, other = (Rows(rng.normal(size=(n, 5)), rng.uniform(0.0, 0.8, (n, 5))) for n in (30, 20))
+    pairs, weights = Pairs.of(rng.integers(0, 30, 200), rng.integers(0, 20, 200), 30), rng.normal(size=(2, 200))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(op, "_FEW", -1 if mode == "NUMBA" else np.inf)
+        moments = inner_products.log_mean_exp(pairs, own, other)
+        return [*moments, *inner_products.log_mean_exp_pullback(pairs, own, other, *weights)]
+
+
 @pytest.mark.usefixtures("bodies")
 def test_a_product_of_many_small_numbers_does_not_underflow():
     """The r_d of 40 columns are 1e-9 each, and their product is 1e-360."""

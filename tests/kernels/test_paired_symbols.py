@@ -5,7 +5,6 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 
-from pymc_ep.compat import c_mode
 from pymc_ep.kernels.paired_symbols import (
     Background,
     Cells,
@@ -26,7 +25,6 @@ from pymc_ep.kernels.paired_symbols.op import PairSums, RowStatistics, SolveRows
 
 I, J = 40, 23  # noqa: E741
 BACKENDS = ["numba", "c", "jax"]
-MODES = {"c": c_mode(), "numba": "NUMBA", "jax": "JAX", "python": "FAST_COMPILE"}
 
 
 def problem(width=5, dtype=float, held=False):
@@ -158,36 +156,31 @@ def test_updates_in_turn_of_single_precision(backend):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_updates_in_turn_run_in_graphs(mode):
+def example(mode):
+    """Outputs of each Op, of its whole update and of the same in two steps."""
     cells, symbols, priors, censored = symmetric_problem(width=3)
     arrays = [*cells, *symbols, *priors, censored.own, *censored.background[:4], censored.number, censored.xi]
     inputs = [pt.as_tensor(value).type() for value in arrays]
-    run = pytensor.function(inputs, UpdateInTurn(point_bias=True)(*inputs), mode=MODES[mode])
-    expected = body.update_in_turn(cells, symbols, priors, censored, points=(False, True))
-    for one, other in zip(run(*arrays), expected):
-        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_ops_run_in_graphs(mode):
+    in_turn = pytensor.function(inputs, UpdateInTurn(point_bias=True)(*inputs), mode=mode)(*arrays)
     cells, users, items, priors, censored = problem(width=3)
     arrays = [*cells, *users, *items, *priors, censored.own, censored.other, *censored.background[:4]]
-    numbers = [censored.number, censored.xi]
-    inputs = [pt.as_tensor(value).type() for value in (*arrays, *numbers)]
-    run = pytensor.function(inputs, UpdateRows()(*inputs), mode=MODES[mode])
-    for one, other in zip(run(*arrays, *numbers), body.update_rows(cells, users, items, priors, censored)):
-        np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-12)
+    arrays += [censored.number, censored.xi]
+    inputs = [pt.as_tensor(value).type() for value in arrays]
     own, rest = inputs[:11], inputs[15:]
     statistics = RowStatistics()(*own, *rest[:2], *rest[6:])
     composed = SolveRows()(*statistics, inputs[3], *inputs[11:16], *rest[2:])
-    run = pytensor.function(inputs, composed, mode=MODES[mode])
-    for one, other in zip(run(*arrays, *numbers), body.update_rows(cells, users, items, priors, censored)):
-        np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-12)
-    inputs = [*inputs[:11], inputs[16]]
-    run = pytensor.function(inputs, PairSums()(*inputs), mode=MODES[mode])
-    expected = body.pair_sums(cells, users, items, censored.other)
-    np.testing.assert_allclose(run(*arrays[:11], arrays[16]), expected, rtol=1e-12, atol=1e-13)
+    outputs = [*UpdateRows()(*inputs), *composed, PairSums()(*own, inputs[16])]
+    return [*in_turn, *pytensor.function(inputs, outputs, mode=mode)(*arrays)]
+
+
+def test_ops_run_their_bodies():
+    cells, symbols, priors, censored = symmetric_problem(width=3)
+    expected = [*body.update_in_turn(cells, symbols, priors, censored, points=(False, True))[: len(symbols)]]
+    cells, users, items, priors, censored = problem(width=3)
+    updated = body.update_rows(cells, users, items, priors, censored)
+    expected += [*updated, *updated, body.pair_sums(cells, users, items, censored.other)]
+    for one, other in zip(example("FAST_COMPILE"), expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("backend", ["numpy", *BACKENDS])

@@ -9,7 +9,6 @@ import pytensor.tensor as pt
 import pytest
 
 import pymc_ep as pmep
-from pymc_ep.compat import c_mode
 from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.kernels.recurrent import (
     CELLS,
@@ -300,23 +299,30 @@ def test_an_item_does_not_predict_itself():
         np.testing.assert_array_equal(after[h[same]], before[h[same]])
 
 
-@pytest.mark.parametrize("mode", [c_mode(), "NUMBA", "JAX", "FAST_COMPILE"])
-def test_op_in_graphs(mode):
-    """Rows of users in any order; the gradient of a weighted sum; every mode."""
-    if mode == "JAX":
-        pytest.importorskip("jax")
-    weights, sequences = weights_of("gru", False), data()
+def of_op():
+    """Users of rows in any order, their items and contexts, the order by user, and weights of rows."""
     rng = np.random.default_rng(4)
     users = rng.permutation(np.repeat(np.arange(len(LENGTHS)), LENGTHS))
     items, order = np.empty_like(users), np.argsort(users, kind="stable")
-    items[order] = sequences.items
+    items[order] = data().items
     in_context = np.empty_like(users)
     in_context[order] = contexts()
+    return (users, items, in_context), order, rng.normal(size=len(users))
+
+
+def example(mode):
+    """Log probabilities, and gradients of their weighted sum in all weights."""
+    rows, _, factors = of_op()
     graphs = [pt.tensor4(), pt.tensor3(), pt.matrix(), pt.matrix(), pt.vector(), pt.tensor3()]
-    factors = rng.normal(size=len(users))
-    values = sequence_logp(users, items, in_context, *graphs, 0.1, HALF_LIVES)
+    values = sequence_logp(*rows, *graphs, 0.1, HALF_LIVES)
     function = pytensor.function(graphs, [values, *pt.grad((values * factors).sum(), graphs)], mode=mode)
-    found, *gradient = function(*weights)
+    return function(*weights_of("gru", False))
+
+
+def test_op_agrees_with_loops():
+    """Rows of users in any order; the gradient of a weighted sum."""
+    weights, sequences, (_, order, factors) = weights_of("gru", False), data(), of_op()
+    found, *gradient = example("FAST_COMPILE")
     first = np.full((len(LENGTHS), WIDTH), 0.1)
     np.testing.assert_allclose(found[order], by_loops(weights, sequences, first), rtol=1e-12)
     expected = differences(lambda weights: by_loops(weights, sequences, first) @ factors[order], weights)
