@@ -16,7 +16,7 @@ from pymc_ep.distributions.sparse_field import SparseField
 from pymc_ep.distributions.wavelet_tree import WaveletTree
 from pymc_ep.exceptions import ClusterError, ConvergenceWarning, InvalidDataError, NumericalError, UnsupportedModelError
 from pymc_ep.fit import explain, fit, supported
-from pymc_ep.forms import register_form, register_method
+from pymc_ep.forms import register_form, register_method, register_verb
 from pymc_ep.graphs.families import register_family
 from pymc_ep.marginal import marginalize, recover
 from pymc_ep.operators import apply_operator
@@ -74,6 +74,7 @@ __all__ = [
     "register_form",
     "register_method",
     "register_site",
+    "register_verb",
     "similar",
     "start_point",
     "supported",

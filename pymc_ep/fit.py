@@ -287,15 +287,15 @@ def _default_cost(method: Method, form: CompiledForm) -> str:
 
 
 def supported() -> str:
-    """Return the table of distributions, links, sites, methods and treatments of hyperparameters, as text."""
+    """Return the table of distributions, links, sites, methods, treatments of hyperparameters and verbs, as text."""
     # Forms share likelihoods; a method that solves several forms has one row.
-    table: dict[tuple[str, str, str], dict[str, str]] = {}
+    table: dict[tuple[str, str, str], dict[str, tuple[str, str]]] = {}
     for entry in forms():
         for distribution, link, name, site in entry.rows():
             known = table.setdefault((distribution, link, name), {})
             for method in methods():
                 if method.form is entry.form and method.takes(site):
-                    known.setdefault(method.name, ", ".join(method.hyper))
-    rows = [("distribution", "link", "site", "method", "hyper")]
-    rows += [(*what, method, hyper) for what, known in table.items() for method, hyper in known.items()]
+                    known.setdefault(method.name, (", ".join(method.hyper), ", ".join(entry.verbs)))
+    rows = [("distribution", "link", "site", "method", "hyper", "verbs")]
+    rows += [(*what, method, *more) for what, known in table.items() for method, more in known.items()]
     return printed(rows, header=True)

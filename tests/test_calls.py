@@ -138,7 +138,7 @@ def test_the_table_of_what_is_supported():
     told = pmep.supported()
     assert repr(told) == str(told)
     page = told._repr_html_()
-    assert page.count("<th") == 5 and page.count("<tr>") == len(told.splitlines())
+    assert page.count("<th") == 6 and page.count("<tr>") == len(told.splitlines())
 
 
 def test_text_of_a_model_is_no_markup():

@@ -13,7 +13,6 @@ from pymc_ep.contracts.form import (
 )
 from pymc_ep.contracts.method import Call, EvidenceGraph, Method
 from pymc_ep.contracts.posterior import AffinePosterior, JointDraws, Moments, Posterior, SitePosterior
-from pymc_ep.contracts.rows import Ranked, RankedBlock, RowPredictions, Rows
 from pymc_ep.contracts.solution import Solution
 
 __all__ = [
@@ -31,11 +30,7 @@ __all__ = [
     "Method",
     "Moments",
     "Posterior",
-    "Ranked",
-    "RankedBlock",
     "Representation",
-    "RowPredictions",
-    "Rows",
     "SiteForm",
     "SitePosterior",
     "Solution",

@@ -11,6 +11,7 @@ from pymc_ep.forms.registry import (
     recognise,
     register_form,
     register_method,
+    register_verb,
 )
 
 __all__ = [
@@ -24,4 +25,5 @@ __all__ = [
     "recognise",
     "register_form",
     "register_method",
+    "register_verb",
 ]

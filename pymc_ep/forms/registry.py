@@ -1,7 +1,7 @@
 """Registries of forms and methods: how models are recognised as forms, and which methods fit each form."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -17,9 +17,6 @@ from pymc_ep.compat import Container
 from pymc_ep.contracts.form import CompiledForm, Form
 from pymc_ep.contracts.method import TREATMENTS, Method
 from pymc_ep.contracts.posterior import Posterior
-from pymc_ep.contracts.rows import RowPredictions
-from pymc_ep.contracts.sequences import SequencePredictions
-from pymc_ep.contracts.utilities import UtilityPredictions
 from pymc_ep.exceptions import UnsupportedModelError, did_you_mean, require_instance
 
 __all__ = [
@@ -33,11 +30,14 @@ __all__ = [
     "recognise",
     "register_form",
     "register_method",
+    "register_verb",
     "solved_by",
 ]
 
 Recogniser = Callable[[Model, Sequence[str] | None, Sequence[str]], Form | None]
 """``recogniser(model, latent, wanted)``; see `FormEntry`."""
+Verb = Callable[..., Any]
+"""``verb(idata, model, **arguments)``; see `FormEntry`."""
 Row = tuple[str, str, str, Any]
 """Distribution, link and site by name, then the argument of `Method.takes`."""
 
@@ -100,12 +100,10 @@ class FormEntry:
         Whether the form is a `pymc_ep.contracts.SiteForm`, to which the general predictions and diagnostics apply.
     predictions : Predictions, optional
         Predictions and diagnostics of any other form.
-    row_predictions : pymc_ep.contracts.rows.RowPredictions, optional
-        Rankings and new rows of a form with two matrices, for `pymc_ep.recommend` and its siblings.
-    utility_predictions : pymc_ep.contracts.utilities.UtilityPredictions, optional
-        Rankings by utilities of items, for `pymc_ep.rank_items` and `pymc_ep.next_pairs`.
-    sequence_predictions : pymc_ep.contracts.sequences.SequencePredictions, optional
-        Probabilities of the items that follow sequences, for `pymc_ep.next_items`.
+    verbs : mapping of str to callable
+        What results of the form offer beyond predictions, by name: ``verb(idata, model, **arguments)``, which
+        `pymc_ep.predict.call_verb` calls. `pymc_ep.tables.row_verbs` makes ``recommend``, ``rank_items``, ``similar``
+        and ``fold_in`` of the predictions of two matrices of rows. `register_verb` adds one later.
     extended : callable, optional
         ``extended(compiled form, theta, values, rows)`` returns the hyperparameters, by name, of a model whose rows may
         be others than those of an earlier fit. It gets those of the fit, as `values`; theta, (p,), at which those
@@ -120,9 +118,7 @@ class FormEntry:
     rows: Callable[[], Sequence[Row]] = lambda: ()
     gaussian: bool = False
     predictions: Predictions[Any, Any] | None = None
-    row_predictions: RowPredictions | None = None
-    utility_predictions: UtilityPredictions | None = None
-    sequence_predictions: SequencePredictions | None = None
+    verbs: Mapping[str, Verb] = field(default_factory=dict)
     extended: Callable[[Any, np.ndarray, dict[str, np.ndarray], Rows], dict[str, np.ndarray]] | None = None
 
 
@@ -133,6 +129,8 @@ _METHODS: dict[tuple[str, type], Method] = {}
 _BUILT_IN = [found.name for found in iter_modules([str(Path(__file__).parent)]) if found.ispkg]
 """Folders of forms still to be imported: at the first look-up or registration, since most of the package is in them."""
 _IMPORTING = RLock()
+_OF_ALL = ("predict", "log_predictive", "diagnose", "loo", "loo_pit", "start_point")
+"""Names that no verb of a form may have."""
 
 
 def _import_built_in() -> None:
@@ -164,11 +162,51 @@ def register_form(entry: FormEntry) -> FormEntry:
     """
     require_instance("The argument of register_form", entry, FormEntry, "give pymc_ep.forms.FormEntry(form, ...)")
     require_instance("The form of the entry", entry.form, type, "give the class of the forms, not one of them")
+    for name, verb in entry.verbs.items():
+        _check_verb(name, verb)
     _import_built_in()
     if entry.form in _FORMS:
         raise ValueError(f"A form {entry.form.__name__} is registered already.")
     _FORMS[entry.form] = entry
     return entry
+
+
+def register_verb(form: type, name: str, verb: Verb) -> None:
+    """Add to what results of a form offer.
+
+    Parameters
+    ----------
+    form : type
+        Of the forms, registered.
+    name : str
+    verb : callable
+        See `FormEntry`.
+
+    Raises
+    ------
+    TypeError
+        For a verb that is no function.
+    ValueError
+        Where the form is not registered, and where the name is taken.
+    """
+    _check_verb(name, verb)
+    _import_built_in()
+    if form not in _FORMS:
+        raise ValueError(f"There is no form {getattr(form, '__name__', form)!r}: call register_form for it first.")
+    entry = _FORMS[form]
+    if name in entry.verbs:
+        raise ValueError(f"A verb {name!r} for {form.__name__} is registered already; choose another name.")
+    _FORMS[form] = replace(entry, verbs={**entry.verbs, name: verb})
+
+
+def _check_verb(name: str, verb: Verb) -> None:
+    """Raise for a name that cannot be a verb's, and for what is no function."""
+    require_instance("The name of a verb", name, str, "it is the first argument of pymc_ep.predict.call_verb")
+    if not name.isidentifier() or name in _OF_ALL:
+        taken = "what all results offer" if name in _OF_ALL else "no name of a function"
+        raise ValueError(f"A verb cannot be called {name!r}, which is {taken}; choose another name.")
+    if not callable(verb):
+        raise TypeError(f"The verb {name!r} is a {type(verb).__name__}; give a function of idata, model and arguments.")
 
 
 def register_method(method: Method) -> Method:

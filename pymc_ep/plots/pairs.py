@@ -13,7 +13,7 @@ from pymc_ep.engines.options import check_whole
 from pymc_ep.graphs.context import model_of
 from pymc_ep.numerics.quadrature.logistic import log_mean_sigmoid
 from pymc_ep.plots.axes import axes_for
-from pymc_ep.predict.rows import recommend
+from pymc_ep.predict.verbs import recommend
 from pymc_ep.results import fit_group, posterior_moments
 
 if TYPE_CHECKING:

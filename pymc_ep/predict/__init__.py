@@ -2,12 +2,11 @@
 
 from pymc_ep.predict.log_predictive import log_predictive
 from pymc_ep.predict.predictions import predict
-from pymc_ep.predict.rows import fold_in, rank_items, recommend, similar
-from pymc_ep.predict.sequences import next_items
 from pymc_ep.predict.start import start_point
-from pymc_ep.predict.utilities import next_pairs
+from pymc_ep.predict.verbs import call_verb, fold_in, next_items, next_pairs, rank_items, recommend, similar
 
 __all__ = [
+    "call_verb",
     "fold_in",
     "log_predictive",
     "next_items",

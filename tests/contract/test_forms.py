@@ -15,6 +15,7 @@ from pymc_ep.compat import group
 from pymc_ep.contracts.method import TREATMENTS
 from pymc_ep.diagnostics import diagnose
 from pymc_ep.forms import FormEntry, forms, methods, registry
+from pymc_ep.forms.bilinear.form import Bilinear
 from pymc_ep.sites import cells, get_site
 from pymc_ep.sites.cells.likelihoods import BernoulliCells
 
@@ -57,6 +58,10 @@ def test_a_foreign_form_from_explaining_to_predicting(toy, tmp_path):
     draws = group(found, "posterior")["rate"]
     assert draws.dims == ("chain", "draw", "site")
     np.testing.assert_allclose(draws.mean(("chain", "draw")), (2.0 + COUNTS) / 1.5, rtol=0.1)
+    above = toy["exceedance"](found, model, level=3.0)["rate"]
+    np.testing.assert_allclose(above, scipy.stats.gamma(2.0 + COUNTS, scale=1 / 1.5).sf(3.0), atol=0.1)
+    with pytest.raises(pmep.UnsupportedModelError, match=r"recommend takes.*'PairedSymbols'.*which offers exceedance"):
+        pmep.recommend(found, model, site=["a"])
     path = str(tmp_path / "found.nc")
     found.to_netcdf(path)
     again = az.from_netcdf(path)
@@ -73,7 +78,7 @@ def test_a_foreign_form_from_explaining_to_predicting(toy, tmp_path):
 
 def test_a_foreign_method_has_rows_of_its_own_alone(toy):
     rows = [row for row in pmep.supported().rows if "conjugate" in row]
-    assert rows == [("Poisson", "its rate is a Gamma", "conjugate", "conjugate", "fixed")]
+    assert rows == [("Poisson", "its rate is a Gamma", "conjugate", "conjugate", "fixed", "exceedance")]
     assert [row for row in pmep.supported().rows if row not in rows] == list(toy["before"].rows)
 
 
@@ -111,6 +116,20 @@ def test_what_was_never_registered_is_refused(monkeypatch):
             r"hyper of 'another' is \('fix',\); give some of",
         ),
         (pmep.register_method, lambda: bilinear("vg", hyper=("sample",)), "has 'sample', which needs evidence_op= and"),
+        (pmep.register_verb, lambda: (int, "trade", print), "There is no form 'int': call register_form for it first"),
+        (
+            pmep.register_verb,
+            lambda: (Bilinear, "recommend", print),
+            "verb 'recommend' for Bilinear is registered already",
+        ),
+        (
+            pmep.register_verb,
+            lambda: (Bilinear, "predict", print),
+            "'predict', which is what all results offer; choose",
+        ),
+        (pmep.register_verb, lambda: (Bilinear, "next item", print), "'next item', which is no name of a function"),
+        (pmep.register_verb, lambda: (Bilinear, "trade", "x"), "The verb 'trade' is a str; give a function of idata"),
+        (pmep.register_form, lambda: FormEntry(int, dict, verbs={"loo": print}), "called 'loo', which is what all"),
         (pmep.register_site, lambda: "poisson", "argument of register_site is 'poisson', which is no Site; give"),
         (pmep.register_site, lambda: poisson(parameters="nu"), "parameters of 'another' is 'nu', which is no tuple"),
         (pmep.register_site, lambda: poisson(domain="counts"), "domain 'counts'; there are .* Did you mean 'count'"),

@@ -14,7 +14,18 @@ from pymc_ep.forms import methods
 PAGES = Path(__file__).parents[2] / "docs" / "reference"
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in sorted(PAGES.glob("*.md")))
 NAMES = re.findall(r"^::: ([\w.]+)$", TEXT, re.MULTILINE)
-ROOMS = ["contracts", "datasets", "diagnostics", "forms", "operators", "plots", "predict", "sites", "sites.cells"]
+ROOMS = [
+    "contracts",
+    "datasets",
+    "diagnostics",
+    "forms",
+    "operators",
+    "plots",
+    "predict",
+    "sites",
+    "sites.cells",
+    "tables",
+]
 
 
 def named(dotted):

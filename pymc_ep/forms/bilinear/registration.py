@@ -8,6 +8,7 @@ from pymc_ep.forms.bilinear.predict.log_predictive import CellPredictions
 from pymc_ep.forms.bilinear.predict.rows import BilinearRows
 from pymc_ep.forms.bilinear.recognise.recogniser import bilinear_sites, recognise_bilinear
 from pymc_ep.forms.registry import FormEntry, register_form, register_method
+from pymc_ep.tables import row_verbs
 
 
 def _rows() -> list[tuple]:
@@ -21,7 +22,7 @@ register_form(
         recognise_bilinear,
         rows=_rows,
         predictions=CellPredictions(),
-        row_predictions=BilinearRows(),
+        verbs=row_verbs(BilinearRows()),
     )
 )
 for method in (VG, VBMF):

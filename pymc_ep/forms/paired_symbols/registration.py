@@ -7,6 +7,7 @@ from pymc_ep.forms.paired_symbols.predict.log_predictive import PairPredictions
 from pymc_ep.forms.paired_symbols.predict.rows import PairRows
 from pymc_ep.forms.paired_symbols.recognise import recognise_paired_symbols
 from pymc_ep.forms.registry import FormEntry, register_form, register_method
+from pymc_ep.tables import row_verbs
 
 
 def _rows() -> list[tuple]:
@@ -20,7 +21,7 @@ register_form(
         recognise_paired_symbols,
         rows=_rows,
         predictions=PairPredictions(),
-        row_predictions=PairRows(),
+        verbs=row_verbs(PairRows()),
     )
 )
 register_method(PAIRED_VB)

@@ -7,7 +7,7 @@ from pymc_ep.forms.preferences.methods.jaakkola import PREFERENCE_JAAKKOLA
 from pymc_ep.forms.preferences.methods.laplace import PREFERENCE_LAPLACE
 from pymc_ep.forms.preferences.new_items import extended_to_items
 from pymc_ep.forms.preferences.predict.log_predictive import ComparisonPredictions
-from pymc_ep.forms.preferences.predict.rankings import UtilityRankings
+from pymc_ep.forms.preferences.predict.rankings import next_pairs, rank_items
 from pymc_ep.forms.preferences.recognise import recognise_preferences
 from pymc_ep.forms.registry import FormEntry, register_form, register_method
 from pymc_ep.sites.base import get_site
@@ -24,7 +24,7 @@ register_form(
         recognise_preferences,
         rows=_rows,
         predictions=ComparisonPredictions(),
-        utility_predictions=UtilityRankings(),
+        verbs={"rank_items": rank_items, "next_pairs": next_pairs},
         extended=extended_to_items,
     )
 )

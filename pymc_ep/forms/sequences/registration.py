@@ -4,6 +4,7 @@ from pymc_ep.forms.registry import FormEntry, register_form, register_method
 from pymc_ep.forms.sequences.compiled import CompiledSequences
 from pymc_ep.forms.sequences.form import SequencesForm
 from pymc_ep.forms.sequences.methods.ml import ML
+from pymc_ep.forms.sequences.predict.next_items import next_items
 from pymc_ep.forms.sequences.predict.predictions import SequencePredictions
 from pymc_ep.forms.sequences.recognise import recognise_sequences
 
@@ -12,15 +13,14 @@ def _rows() -> list[tuple]:
     return [("CollaborativeRNN", "softmax", "sequences", None)]
 
 
-_PREDICTIONS = SequencePredictions()
 register_form(
     FormEntry(
         SequencesForm,
         CompiledSequences,
         recognise_sequences,
         rows=_rows,
-        predictions=_PREDICTIONS,
-        sequence_predictions=_PREDICTIONS,
+        predictions=SequencePredictions(),
+        verbs={"next_items": next_items},
     )
 )
 register_method(ML)

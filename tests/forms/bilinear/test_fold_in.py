@@ -230,9 +230,8 @@ def test_priors_that_say_nothing_of_new_rows():
 def test_fits_of_other_models_and_of_other_sizes(fits):
     with pm.Model() as gaussian:
         pm.Normal("y", pm.Normal("m"), 1, observed=[0.5])
-    with pytest.raises(
-        pmep.UnsupportedModelError, match=r"fold_in takes fits of models with two matrices.*fit by 'ep'"
-    ):
+    told = r"fold_in takes fits of other models, such as 'Poisson, bilinear'.*fit by 'ep', which offers predict"
+    with pytest.raises(pmep.UnsupportedModelError, match=told):
         pmep.fold_in(pmep.fit(model=gaussian, **QUIET), gaussian, {"user": NEW})
     with pm.Model(coords=COORDS | {"user": range(J + 1)}) as larger:
         V = pm.Normal("V", 0, pm.HalfNormal("s", 1), dims=("item", "factor"))

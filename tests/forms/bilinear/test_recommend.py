@@ -84,7 +84,7 @@ def test_by_the_mean_of_the_predictor_they_are_exact(fits):
 def test_chunks_change_nothing(fits, monkeypatch):
     model, idata = fits["bits"]
     known = pmep.recommend(idata, model, user=100 + np.arange(J), n=5, by="predictor_mean")
-    monkeypatch.setattr(sys.modules["pymc_ep.predict.rows"], "_NUMBERS", 1)
+    monkeypatch.setattr(sys.modules["pymc_ep.tables.ranking"], "_NUMBERS", 1)
     again = pmep.recommend(idata, model, user=100 + np.arange(J), n=5, by="predictor_mean")
     assert known["item"].equals(again["item"])
     for name in ("predictor_mean", "predictor_sd"):

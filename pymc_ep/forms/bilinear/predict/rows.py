@@ -9,7 +9,6 @@ import xarray as xr
 from scipy.special import logsumexp
 
 from pymc_ep.compat import Container
-from pymc_ep.contracts.rows import Ranked, best_first
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.bilinear.compiled import CompiledBilinear
 from pymc_ep.forms.bilinear.posterior import BilinearPosterior
@@ -19,6 +18,7 @@ from pymc_ep.forms.bilinear.predict.rebuild import bilinear_posterior
 from pymc_ep.kernels.inner_products import FactoredRows, Pairs, Rows
 from pymc_ep.numerics.quadrature.gauss_hermite import standard_normal_rule
 from pymc_ep.sites.cells.integrals import log_integral
+from pymc_ep.tables.rows import Ranked, best_first
 
 __all__ = ["BilinearRows"]
 
@@ -28,17 +28,17 @@ deviation 1, and to 3e-3 for 2."""
 
 
 class BilinearRows:
-    """Rankings and new rows of bilinear models; see `pymc_ep.contracts.rows.RowPredictions`."""
+    """Rankings and new rows of bilinear models; see `pymc_ep.tables.rows.RowPredictions`."""
 
     @staticmethod
-    def names(form: CompiledBilinear) -> tuple[str, str]:
+    def names(posterior: BilinearPosterior) -> tuple[str, str]:
         """Return the names of the two matrices."""
-        return matrix_names(form)
+        return matrix_names(posterior.form)
 
     @staticmethod
-    def sizes(form: CompiledBilinear) -> tuple[int, int]:
+    def sizes(posterior: BilinearPosterior) -> tuple[int, int]:
         """Return their numbers of rows."""
-        return form.shapes[0][0], form.shapes[1][0]
+        return posterior.form.shapes[0][0], posterior.form.shapes[1][0]
 
     @staticmethod
     def rebuild(idata: Container, model: pm.Model) -> BilinearPosterior:
@@ -100,7 +100,7 @@ class BilinearRows:
 
 
 class CellRows:
-    """Rows of one matrix, which are ranked by their cells; see `pymc_ep.contracts.rows.Rows`."""
+    """Rows of one matrix, which are ranked by their cells; see `pymc_ep.tables.rows.Rows`."""
 
     numbers_per_pair = _NODES
 
@@ -132,7 +132,7 @@ class CellRows:
 
 
 class CellBlock:
-    """Some rows with all rows of the other matrix; see `pymc_ep.contracts.rows.RankedBlock`."""
+    """Some rows with all rows of the other matrix; see `pymc_ep.tables.rows.RankedBlock`."""
 
     def __init__(self, log_least: Callable[..., np.ndarray], mean: np.ndarray, sd: np.ndarray, by: str):
         self._log_least, self._mean, self._sd, self._by = log_least, mean, sd, by

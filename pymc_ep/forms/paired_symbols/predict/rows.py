@@ -10,14 +10,13 @@ import xarray as xr
 from scipy.special import logsumexp
 
 from pymc_ep.compat import Container
-from pymc_ep.contracts.rows import Ranked, best_first
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
-from pymc_ep.forms.paired_symbols.compiled import CompiledPairedSymbols
 from pymc_ep.forms.paired_symbols.posterior import PairedSymbolsPosterior
 from pymc_ep.forms.paired_symbols.predict.fold_in import fold_in
 from pymc_ep.forms.paired_symbols.predict.rebuild import paired_symbols_posterior
 from pymc_ep.kernels.inner_products import Pairs
 from pymc_ep.kernels.paired_symbols import Symbols
+from pymc_ep.tables.rows import Ranked, best_first
 
 __all__ = ["PairRows"]
 
@@ -26,17 +25,18 @@ _CALIBRATED = "calibrated_probability"
 
 
 class PairRows:
-    """Rankings and new rows of paired symbols; see `pymc_ep.contracts.rows.RowPredictions`."""
+    """Rankings and new rows of paired symbols; see `pymc_ep.tables.rows.RowPredictions`."""
 
     @staticmethod
-    def names(form: CompiledPairedSymbols) -> tuple[str, str]:
+    def names(posterior: PairedSymbolsPosterior) -> tuple[str, str]:
         """Return the names of the two matrices."""
-        return form.form.users.factors.name, form.form.items.factors.name
+        form = posterior.form.form
+        return form.users.factors.name, form.items.factors.name
 
     @staticmethod
-    def sizes(form: CompiledPairedSymbols) -> tuple[int, int]:
+    def sizes(posterior: PairedSymbolsPosterior) -> tuple[int, int]:
         """Return their numbers of rows."""
-        return form.shapes[:2]
+        return posterior.form.shapes[:2]
 
     @staticmethod
     def rebuild(idata: Container, model: pm.Model) -> PairedSymbolsPosterior:
@@ -98,7 +98,7 @@ class PairRows:
 
 
 class RankedPairs:
-    """Rows of one side, which are ranked by the next pair; see `pymc_ep.contracts.rows.Rows`."""
+    """Rows of one side, which are ranked by the next pair; see `pymc_ep.tables.rows.Rows`."""
 
     numbers_per_pair = 8
 
@@ -124,7 +124,7 @@ class RankedPairs:
 
 
 class PairBlock:
-    """Some rows with all rows of the other side; see `pymc_ep.contracts.rows.RankedBlock`."""
+    """Some rows with all rows of the other side; see `pymc_ep.tables.rows.RankedBlock`."""
 
     def __init__(self, mean: np.ndarray, sd: np.ndarray, log_p: np.ndarray, by: str, scores: np.ndarray):
         self._mean, self._sd, self._log_p, self._by = mean, sd, log_p, by

@@ -14,42 +14,20 @@ from pymc_ep.distributions.sequence_data import packed_contexts, packed_sequence
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.forms.sequences.form import SequencesForm
 from pymc_ep.forms.sequences.posterior import SequencesPosterior
+from pymc_ep.forms.sequences.predict.next_items import contexts_of, user_and_item
 from pymc_ep.forms.sequences.predict.rebuild import sequences_posterior
-from pymc_ep.results.container import model_dims
 from pymc_ep.results.row_labels import numbered_rows, row_labels
 
 __all__ = ["SequencePredictions"]
 
 
 class SequencePredictions:
-    """Predictions of a trained network; see `pymc_ep.forms.registry` and `pymc_ep.contracts.sequences`."""
+    """Predictions of a trained network; see `pymc_ep.forms.registry.Predictions`."""
 
     @staticmethod
     def rebuild(idata: Container, model: pm.Model) -> SequencesPosterior:
         """Return the points of a fit; raise a ValueError unless it is one of the present model."""
         return sequences_posterior(idata, model)
-
-    @staticmethod
-    def dims(model: pm.Model, posterior: SequencesPosterior) -> tuple[str, str]:
-        """Return the dims of users and items."""
-        user, item = model.coords[f"{posterior.form.form.sequences.name}_column"]
-        return user, item
-
-    @staticmethod
-    def sizes(posterior: SequencesPosterior) -> tuple[int, int]:
-        """Return the numbers of users and items."""
-        return posterior.n_users, posterior.form.n_items
-
-    @staticmethod
-    def contexts(model: pm.Model, posterior: SequencesPosterior) -> tuple[str, int] | None:
-        """Return the dim of contexts and their number; None where events have none."""
-        form, bias = posterior.form, posterior.form.form.bias
-        return None if bias is None or not len(form.contexts) else (model_dims(model, bias.name)[0], form.shapes[-1][0])
-
-    @staticmethod
-    def next_log_probabilities(posterior: SequencesPosterior, users: np.ndarray, context: int) -> np.ndarray:
-        """Return the log probabilities of all items as the next one of some users in a context, (k, I)."""
-        return posterior.next_log_probabilities(users, context)
 
     @staticmethod
     def log_predictive(model: pm.Model, posterior: SequencesPosterior, data: Mapping[str, Any]) -> xr.Dataset:
@@ -78,9 +56,8 @@ class SequencePredictions:
         name = posterior.form.form.sequences.name
         if list(data) != [name]:
             raise UnsupportedModelError(f"The model's sequences are {name!r}; continue these, not {', '.join(data)}.")
-        user, item = SequencePredictions.dims(model, posterior)
-        n_users, n_items = SequencePredictions.sizes(posterior)
-        form, given, of_contexts = posterior.form, data[name], SequencePredictions.contexts(model, posterior)
+        form, given, (user, item) = posterior.form, data[name], user_and_item(model, posterior)
+        n_users, n_items, of_contexts = posterior.n_users, form.n_items, contexts_of(model, posterior)
         sizes = {user: n_users, item: n_items} | dict([] if of_contexts is None else [of_contexts])
         if isinstance(given, SequenceTable):
             given = relabelled(name, given, tuple(sizes), {dim: row_labels(model, dim, n) for dim, n in sizes.items()})

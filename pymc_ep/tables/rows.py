@@ -68,16 +68,16 @@ class Rows(Protocol):
 
 
 class RowPredictions(Protocol):
-    """Predictions of rows that a form registers, for `pymc_ep.recommend` and its siblings."""
-
-    def names(self, form: Any) -> tuple[str, str]:
-        """Return the names of the two matrices."""
-
-    def sizes(self, form: Any) -> tuple[int, int]:
-        """Return their numbers of rows."""
+    """Predictions of the rows of two matrices, of which `row_verbs` makes `pymc_ep.recommend` and its siblings."""
 
     def rebuild(self, idata: Any, model: pm.Model) -> Any:
         """Return the posterior of a fit; raise a ValueError unless it is one of the present model."""
+
+    def names(self, posterior: Any) -> tuple[str, str]:
+        """Return the names of the two matrices."""
+
+    def sizes(self, posterior: Any) -> tuple[int, int]:
+        """Return their numbers of rows."""
 
     def factors(self, posterior: Any, side: int) -> np.ndarray:
         """Return the posterior means of a matrix, (I, K)."""

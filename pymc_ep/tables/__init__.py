@@ -1,0 +1,6 @@
+"""Tables of two kinds of rows, such as users and items: rankings of one for the other, neighbours, and new rows."""
+
+from pymc_ep.tables.ranking import row_verbs
+from pymc_ep.tables.rows import Ranked, RankedBlock, RowPredictions, Rows, best_first
+
+__all__ = ["Ranked", "RankedBlock", "RowPredictions", "Rows", "best_first", "row_verbs"]

@@ -1,0 +1,243 @@
+"""Rankings of the rows of two matrices, such as items for users, and new rows: the verbs of forms with such rows."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+
+from pymc_ep.compat import Container
+from pymc_ep.engines.options import check_flag, check_whole
+from pymc_ep.results.row_labels import numbered_rows, row_dims, row_labels, side_named
+from pymc_ep.tables.rows import Ranked, RankedBlock, RowPredictions, Rows, best_first
+
+__all__ = ["row_verbs"]
+
+_NUMBERS = 2**22
+"""Largest number of array elements in a chunk of rows, 32 MiB: trades off memory against calls of NumPy."""
+
+
+def row_verbs(predictions: RowPredictions) -> dict[str, Callable[..., xr.Dataset]]:
+    """Return the verbs of a form with two matrices of rows, by name, for `pymc_ep.forms.FormEntry.verbs`."""
+    verbs = (("recommend", _recommend), ("rank_items", _rank_items), ("similar", _similar), ("fold_in", _fold_in))
+    return {name: partial(verb, predictions) for name, verb in verbs}
+
+
+class _Fitted(NamedTuple):
+    """A fit with two matrices of rows."""
+
+    predictions: RowPredictions
+    posterior: Any
+    names: tuple[str, str]
+    dims: tuple[str, str]
+    sizes: tuple[int, int]
+
+    def other(self, side: int) -> str:
+        """Return the name of the other side in results: its dim, or its matrix where both share a dim."""
+        return self.dims[1 - side] if self.dims[0] != self.dims[1] else self.names[1 - side]
+
+
+class _Wanted(NamedTuple):
+    """Rows of one side: positions within `rows`, and labels, (k,) each."""
+
+    rows: Rows
+    numbers: np.ndarray
+    labels: np.ndarray
+
+
+def _recommend(
+    predictions: RowPredictions,
+    idata: Container,
+    model: pm.Model,
+    *,
+    n: int,
+    by: str | None,
+    exclude_observed: bool,
+    cells: Mapping[str, Any] | None,
+    **rows: Any,
+) -> xr.Dataset:
+    """Return the rows that rank highest for rows of the other matrix; see `pymc_ep.recommend`."""
+    check_whole("n", n)
+    check_flag("exclude_observed", exclude_observed)
+    fitted = _fitted(predictions, idata, model)
+    side, wanted = _wanted(model, fitted, rows, "recommend", cells)
+    by = _score(fitted, side, by)
+    parts, left = zip(*(_best(wanted, here, n, by, exclude_observed) for here in _chunks(wanted)))
+    others, lengths = np.concatenate([part.others for part in parts]), np.concatenate(left)
+    found = {fitted.other(side): row_labels(model, fitted.dims[1 - side], fitted.sizes[1 - side])[others]}
+    found |= {name: np.concatenate([part.values[name] for part in parts]) for name in parts[0].values}
+    dim = fitted.dims[side]
+    ranked = xr.Dataset(
+        {name: ((dim, "rank"), values) for name, values in found.items()},
+        coords={dim: wanted.labels, "rank": 1 + np.arange(others.shape[1])},
+        attrs={"by": by, "probability_is": fitted.predictions.remark(fitted.posterior)},
+    ).isel(rank=slice(int(lengths.max())))
+    there = ranked["rank"] <= xr.DataArray(lengths, dims=dim)
+    return ranked if there.all() else ranked.where(there)
+
+
+def _rank_items(
+    predictions: RowPredictions,
+    idata: Container,
+    model: pm.Model,
+    *,
+    by: str | None,
+    exclude_observed: bool,
+    cells: Mapping[str, Any] | None,
+    **pairs: Any,
+) -> xr.Dataset:
+    """Return the ranks of pairs among all of their first row; see `pymc_ep.rank_items`."""
+    check_flag("exclude_observed", exclude_observed)
+    fitted = _fitted(predictions, idata, model)
+    if len(pairs) != 2:
+        raise ValueError(f"rank_items takes rows of both matrices, such as {fitted.dims[0]}=[0], {fitted.dims[1]}=[3].")
+    (key, own), (other_key, others) = pairs.items()
+    same = side_named(model, fitted.names, key) == side_named(model, fitted.names, other_key)
+    if same and fitted.names[0] != fitted.names[1]:
+        raise ValueError(f"{key!r} and {other_key!r} are rows of the same matrix; name both.")
+    side, wanted = _wanted(model, fitted, {key: own}, "rank_items", cells)
+    by = _score(fitted, side, by)
+    targets, labels = numbered_rows(
+        model, fitted.dims[1 - side], others, fitted.sizes[1 - side], f"{fitted.dims[1 - side]}="
+    )
+    if len(targets) != len(wanted.numbers):
+        raise ValueError(f"{key!r} has {len(wanted.numbers)} rows and {other_key!r} {len(targets)}; give pairs.")
+    above, equal, candidates = (np.concatenate(part) for part in zip(*_places(wanted, targets, by, exclude_observed)))
+    if np.isnan(above).any():
+        k = int(np.argmax(np.isnan(above)))
+        raise ValueError(
+            f"{wanted.labels.tolist()[k]!r} was observed with {labels.tolist()[k]!r}, and observed pairs are left out; "
+            f"hold that pair out of the fit, or keep observed ones by exclude_observed=False."
+        )
+    better = above + 0.5 * equal
+    share = 1.0 - better / np.maximum(candidates - 1.0, 1.0)
+    return xr.Dataset(
+        {"rank": ("pair", share), "position": ("pair", 1.0 + better)},
+        coords={key: ("pair", wanted.labels), other_key: ("pair", labels)},
+        attrs={"by": by},
+    )
+
+
+def _similar(predictions: RowPredictions, idata: Container, model: pm.Model, *, n: int, **rows: Any) -> xr.Dataset:
+    """Return the nearest rows of the same matrix; see `pymc_ep.similar`."""
+    check_whole("n", n)
+    fitted = _fitted(predictions, idata, model)
+    ((key, given),) = _one(rows, "similar").items()
+    side = side_named(model, fitted.names, key)
+    dim, size = fitted.dims[side], fitted.sizes[side]
+    if size == 1:
+        raise ValueError(f"{fitted.names[side]!r} has one row, to which no other is similar.")
+    n = min(n, size - 1)
+    numbers, labels = numbered_rows(model, dim, given, size, f"{dim}=")
+    factors = fitted.predictions.factors(fitted.posterior, side).astype(float)
+    length = np.linalg.norm(factors, axis=1, keepdims=True)
+    factors = factors / np.where(length > 0, length, 1.0)
+    step = max(1, _NUMBERS // size)
+    parts = []
+    for own in (numbers[begin : begin + step] for begin in range(0, len(numbers), step)):
+        cosine = factors[own] @ factors.T
+        cosine[np.arange(len(own)), own] = -np.inf
+        best = np.argpartition(-cosine, n - 1, axis=1)[:, :n]
+        found = np.take_along_axis(cosine, best, axis=1)
+        parts.append(best_first(best, {"similarity": found}, found))
+    return xr.Dataset(
+        {
+            "neighbour": ((dim, "rank"), row_labels(model, dim, size)[np.concatenate([part.others for part in parts])]),
+            "similarity": ((dim, "rank"), np.concatenate([part.values["similarity"] for part in parts])),
+        },
+        coords={dim: labels, "rank": 1 + np.arange(n)},
+    )
+
+
+def _fold_in(predictions: RowPredictions, idata: Container, model: pm.Model, *, data: Mapping[str, Any]) -> xr.Dataset:
+    """Return the posterior of new rows; see `pymc_ep.fold_in`."""
+    fitted = _fitted(predictions, idata, model)
+    if not isinstance(data, Mapping) or len(data) != 1:
+        raise ValueError("fold_in takes new rows of one matrix at a time, a mapping of its rows' dim to their data.")
+    ((key, given),) = data.items()
+    side = side_named(model, fitted.names, key)
+    return fitted.predictions.fold_in(model, fitted.posterior, side, fitted.dims, given)
+
+
+def _score(fitted: _Fitted, side: int, by: str | None) -> str:
+    """Return the score that rows of a side are ranked by."""
+    offered = fitted.predictions.by(fitted.posterior, side)
+    if by is None:
+        return offered[0]
+    if by not in offered:
+        raise ValueError(f"by={by!r} must be one of {', '.join(map(repr, offered))}.")
+    return by
+
+
+def _fitted(predictions: RowPredictions, idata: Container, model: pm.Model) -> _Fitted:
+    posterior = predictions.rebuild(idata, model)
+    names = predictions.names(posterior)
+    return _Fitted(predictions, posterior, names, row_dims(model, names), predictions.sizes(posterior))
+
+
+def _one(rows: Mapping[str, Any], caller: str) -> Mapping[str, Any]:
+    if len(rows) != 1:
+        raise ValueError(f"{caller} takes rows of one matrix, such as user=[0, 1].")
+    return rows
+
+
+def _wanted(
+    model: pm.Model, fitted: _Fitted, rows: Mapping[str, Any], caller: str, cells: Mapping[str, Any] | None
+) -> tuple[int, _Wanted]:
+    """Return the side and the rows that are ranked for."""
+    ((key, given),) = _one(rows, caller).items()
+    side = side_named(model, fitted.names, key)
+    dim = fitted.dims[side]
+    fitted.predictions.remark(fitted.posterior)
+    if not isinstance(given, xr.Dataset):
+        numbers, labels = numbered_rows(model, dim, given, fitted.sizes[side], f"{dim}=")
+        return side, _Wanted(fitted.predictions.rows(fitted.posterior, side, cells or {}), numbers, labels)
+    if given.attrs.get("matrix") != fitted.names[side]:
+        raise ValueError(
+            f"{dim}= is a dataset that fold_in did not return for rows of {fitted.names[side]!r}; pass that."
+        )
+    labels = given[dim].to_numpy()
+    if not np.issubdtype(labels.dtype, np.integer):
+        raise ValueError(f"{dim}= is a dataset whose {dim!r} has other labels than fold_in gave it; keep its numbers.")
+    folded = fitted.predictions.folded(fitted.posterior, side, given, cells or {})
+    return side, _Wanted(folded, np.arange(len(labels)), labels)
+
+
+def _chunks(wanted: _Wanted) -> list[slice]:
+    step = max(1, _NUMBERS // (wanted.rows.n_others * wanted.rows.numbers_per_pair))
+    return [slice(begin, begin + step) for begin in range(0, len(wanted.numbers), step)]
+
+
+def _best(wanted: _Wanted, here: slice, n: int, by: str, exclude_observed: bool) -> tuple[Ranked, np.ndarray]:
+    """Return the best `n` others of some of the rows, or as many as there are, and how many of each row are left."""
+    block = _block(wanted, wanted.numbers[here], by, exclude_observed)
+    n = min(n, block.scores.shape[1])
+    return block.ranked(np.argpartition(-block.scores, n - 1, axis=1)[:, :n]), (block.scores > -np.inf).sum(axis=1)
+
+
+def _block(wanted: _Wanted, numbers: np.ndarray, by: str, exclude_observed: bool) -> RankedBlock:
+    """Return rows with all others, with scores of -inf for pairs that are left out."""
+    block = wanted.rows.block(numbers, by)
+    if exclude_observed:
+        seen, _ = wanted.rows.seen.of_rows(numbers)
+        block.scores[seen.own, seen.others] = -np.inf
+    return block
+
+
+def _places(
+    wanted: _Wanted, targets: np.ndarray, by: str, exclude_observed: bool
+) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Return for chunks of pairs the numbers of candidates above and beside each, and that of all candidates.
+
+    Numbers are NaN for a pair that was left out itself.
+    """
+    found = []
+    for here in _chunks(wanted):
+        score = _block(wanted, wanted.numbers[here], by, exclude_observed).scores
+        own = np.take_along_axis(score, targets[here][:, None], axis=1)
+        missing = np.where(own[:, 0] > -np.inf, 0.0, np.nan)
+        above, equal = (score > own).sum(axis=1) + missing, (score == own).sum(axis=1) - 1.0
+        found.append((above, equal, (score > -np.inf).sum(axis=1).astype(float)))
+    return found
