@@ -20,7 +20,7 @@ from pymc_ep.engines import loop
 from pymc_ep.engines.base import Status
 from pymc_ep.engines.ep.engine import EP
 from pymc_ep.engines.interrupt import Interrupted, is_interrupt, reached, signals_outside_numba
-from pymc_ep.hyper.evidence.evidence import Evidence
+from pymc_ep.evidence.evidence import Evidence
 
 QUIET = {"draws": 50, "chains": 1, "random_seed": 1}
 RNG = np.random.default_rng(0)

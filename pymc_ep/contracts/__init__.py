@@ -1,12 +1,14 @@
 """Typed interfaces between subpackages: `Form`, `Posterior` and `Solution`, and the `Method` that connects them."""
 
 from pymc_ep.contracts.cost import Cost
+from pymc_ep.contracts.evidence import EvidenceFit, Fit, FitState, LogEvidence
 from pymc_ep.contracts.form import (
     Affine,
     CompiledForm,
     CompiledSiteForm,
     Factor,
     Form,
+    HyperForm,
     Likelihood,
     Representation,
     SiteForm,
@@ -22,11 +24,16 @@ __all__ = [
     "CompiledForm",
     "CompiledSiteForm",
     "Cost",
+    "EvidenceFit",
     "EvidenceGraph",
     "Factor",
+    "Fit",
+    "FitState",
     "Form",
+    "HyperForm",
     "JointDraws",
     "Likelihood",
+    "LogEvidence",
     "Method",
     "Moments",
     "Posterior",

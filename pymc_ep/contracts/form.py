@@ -23,6 +23,8 @@ __all__ = [
     "CompiledSiteForm",
     "Factor",
     "Form",
+    "HyperDensity",
+    "HyperForm",
     "Likelihood",
     "Representation",
     "SiteForm",
@@ -202,37 +204,57 @@ class HyperDensity(Protocol):
     def log_prior(self, theta: np.ndarray) -> np.ndarray:
         """Return the log density, (s,), of rows of theta, (s, p), Jacobian terms included."""
 
-    def log_prior_gradients(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the log density, (s,), and its gradients, (s, p), for rows of theta, (s, p)."""
+    def log_prior_gradients(self, theta: np.ndarray, *, jacobian: bool = True) -> tuple[np.ndarray, np.ndarray]:
+        """Return the log density, (s,), and its gradients, (s, p), for rows of theta; optionally without Jacobians."""
 
 
-class CompiledSiteForm(CompiledForm, Protocol):
-    """Compiled functions of a form with univariate sites, as evidence, its maximisation and its integration use them.
+class HyperForm(CompiledForm, Protocol):
+    """Compiled functions of a form whose hyperparameters are searched, integrated over or sampled.
+
+    Attributes
+    ----------
+    transformed : ndarray of bool, (p,)
+        Whether PyMC transforms each coordinate of theta.
+    """
+
+    transformed: np.ndarray
+
+    @property
+    def rows(self) -> HyperDensity:
+        """Functions of many values of the hyperparameters, one a row."""
+
+    @property
+    def operations(self) -> float:
+        """Floating-point operations of one fit, to an order of magnitude: they decide on the number of fits."""
+
+    @property
+    def most_draws(self) -> int:
+        """Default number of draws of a chain."""
+
+    def in_values(self) -> Self:
+        """Return a shallow copy whose theta is the vector of PyMC's unconstrained values."""
+
+    def to_values(self, theta: np.ndarray) -> np.ndarray:
+        """Return PyMC's unconstrained values, (s, p), for rows of theta, (s, p)."""
+
+    def unpack(self, theta: np.ndarray) -> list[np.ndarray]:
+        """Return PyMC's unconstrained values at theta, (p,), in the shapes of `form.hyper_values`."""
+
+
+class CompiledSiteForm(HyperForm, Protocol):
+    """Compiled functions of a form with univariate sites, as EP's evidence uses them.
 
     Attributes
     ----------
     sites : list of CompiledSite
         One for each of `form.factors`.
-    transformed : ndarray of bool, (p,)
-        Whether PyMC transforms each coordinate of theta.
-    most_draws : int
-        Default number of draws of a chain.
-    sweep : float
-        Time of an EP sweep, in units of the time of `work` multiplications.
     """
 
     sites: list[CompiledSite]
-    transformed: np.ndarray
-    most_draws: int
-    sweep: float
 
     @property
     def form(self) -> SiteForm:
         """The form, symbolic."""
-
-    @property
-    def rows(self) -> HyperDensity:
-        """Functions of many values of the hyperparameters, one a row."""
 
     @property
     def solver(self) -> Representation:
@@ -244,15 +266,6 @@ class CompiledSiteForm(CompiledForm, Protocol):
 
     def solve_in(self, solver: str) -> None:
         """Select the representation of the Gaussian prior, by name or ``"auto"``."""
-
-    def in_values(self) -> Self:
-        """Return a shallow copy whose theta is the vector of PyMC's unconstrained values."""
-
-    def to_values(self, theta: np.ndarray) -> np.ndarray:
-        """Return PyMC's unconstrained values, (s, p), for rows of theta, (s, p)."""
-
-    def unpack(self, theta: np.ndarray) -> list[np.ndarray]:
-        """Return PyMC's unconstrained values at theta, (p,), in the shapes of `form.hyper_values`."""
 
     def prior(self, theta: np.ndarray) -> Prior:
         """Return prior means, prior covariance and site parameters at theta, (p,)."""

@@ -1,18 +1,28 @@
 """Hyperparameters of a form: their graphs, and functions of the unconstrained vector theta, (p,)."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, Self
 
 import numpy as np
+import pytensor
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.concurrency import CompiledFunction, compiled_function
 from pymc_ep.graphs.jacobian_products import batch
 
-__all__ = ["Coordinates", "DrawFunctions", "HyperFunctions", "Hyperparameters", "LatentForm", "row_variables"]
+__all__ = [
+    "Coordinates",
+    "DrawFunctions",
+    "HyperFunctions",
+    "HyperRows",
+    "Hyperparameters",
+    "LatentForm",
+    "row_variables",
+]
 
 
 class Coordinates(Protocol):
@@ -105,8 +115,18 @@ class HyperFunctions:
     """
 
     form: Hyperparameters
-    shallow_copy: Callable[[], Self]
     function: Callable[..., CompiledFunction]
+
+    @cached_property
+    def rows(self) -> "HyperRows":
+        """Functions of many values of the hyperparameters, one a row."""
+        return HyperRows(self)
+
+    def shallow_copy(self) -> Self:
+        """Return a copy that shares the compiled functions; what is restarted in either is not in the other."""
+        other = object.__new__(type(self))
+        other.__dict__ = self.__dict__ | {"rows": self.rows.bound_to(other)}
+        return other
 
     def restart(self, hyper_start: Sequence[np.ndarray]) -> None:
         """Replace the initial values, and so the shapes, of the hyperparameters."""
@@ -181,6 +201,60 @@ class HyperFunctions:
     def _constrained(self) -> Callable[..., Any]:
         rows = row_variables(self.form.hyper_values)
         return self.function(rows.values(), [batch(v, rows) for v in self.form.hyper_constrained])
+
+
+class HyperRows:
+    """Log prior of rows of hyperparameters.
+
+    Parameters
+    ----------
+    compiled : HyperFunctions
+        The form that compiles it.
+    """
+
+    def __init__(self, compiled: HyperFunctions):
+        self._compiled = compiled
+
+    def bound_to(self, compiled: HyperFunctions) -> Self:
+        """Return a shallow copy with the same functions, bound to another form."""
+        rows = copy(self)
+        rows._compiled = compiled
+        return rows
+
+    def log_prior(self, theta: np.ndarray) -> np.ndarray:
+        """Return the log density, (s,), of rows of theta, (s, p), Jacobian terms included."""
+        return np.asarray(self._log_prior(*self._compiled.unpack_rows(theta))) + self._compiled.log_det(theta)[0]
+
+    def log_prior_gradients(self, theta: np.ndarray, *, jacobian: bool = True) -> tuple[np.ndarray, np.ndarray]:
+        """Return the log density, (s,), and its gradients, (s, p), for rows of theta; optionally without Jacobians."""
+        function = self._log_prior_gradients if jacobian else self._natural_gradients
+        value, *parts = function(*self._compiled.unpack_rows(theta))
+        gradient = np.concatenate([np.reshape(part, (len(theta), -1)) for part in parts], axis=1)
+        if not jacobian:
+            return np.asarray(value), self._compiled.pull(theta, gradient)
+        log_det, slopes = self._compiled.log_det(theta)
+        return np.asarray(value) + log_det, self._compiled.pull(theta, gradient) + slopes
+
+    @cached_property
+    def _log_prior(self) -> Callable[..., Any]:
+        form = self._compiled.form
+        rows = row_variables(form.hyper_values)
+        return self._compiled.function(rows.values(), batch(form.log_prior_unconstrained, rows))
+
+    @cached_property
+    def _log_prior_gradients(self) -> Callable[..., Any]:
+        return self._with_gradients(self._compiled.form.log_prior_unconstrained)
+
+    @cached_property
+    def _natural_gradients(self) -> Callable[..., Any]:
+        return self._with_gradients(self._compiled.form.log_prior)
+
+    def _with_gradients(self, log_prior: TensorVariable) -> Callable[..., Any]:
+        rows = row_variables(self._compiled.form.hyper_values)
+        value = batch(log_prior, rows)
+        # A row's density depends on that row alone, so that the rows of the sum's gradient are the gradients of rows.
+        gradients = pytensor.grad(value.sum(), list(rows.values()), disconnected_inputs="ignore")
+        return self._compiled.function(rows.values(), [value, *gradients])
 
 
 class DrawFunctions(HyperFunctions):

@@ -3,7 +3,7 @@
 Operations are counted, not timed: a result does not depend on the machine.
 """
 
-from pymc_ep.contracts.form import CompiledSiteForm
+from pymc_ep.contracts.form import HyperForm
 from pymc_ep.engines.base import Status
 
 __all__ = ["MOST_DIMENSIONS", "choose", "most_draws", "most_fits"]
@@ -11,8 +11,8 @@ __all__ = ["MOST_DIMENSIONS", "choose", "most_draws", "most_fits"]
 MOST_DIMENSIONS = 25
 """Most hyperparameters that are integrated over: at 26 rows of the emulator's matrix a fit, `_MOST_ROWS` leave room for
 230 fits."""
-_OPERATIONS, _SWEEPS = 2e12, 10.0
-"""Floating-point operations of all fits together, some minutes on one core; and sweeps counted for one fit."""
+_OPERATIONS = 2e12
+"""Floating-point operations of all fits together, some minutes on one core."""
 _LEAST_FITS, _MOST_FITS = (10, 6), (60, 25)
 """Least and most fits as (a, b), for a + b p with p hyperparameters. The least covers the 2 p fits of the first frame
 and one round of judging, 6 + 3 p; the most trades time for accuracy of the emulator."""
@@ -26,30 +26,25 @@ _LEAST_DRAWS, _MOST_DRAWS = 50, 1000
 over 50 independent draws errs by 0.14 of a standard deviation, over 1000 by 0.03."""
 
 
-def _operations(form: CompiledSiteForm) -> float:
-    """Return the floating-point operations of one fit, to an order of magnitude."""
-    return _SWEEPS * form.sweep * form.work
-
-
-def _least_fits(form: CompiledSiteForm) -> int:
+def _least_fits(form: HyperForm) -> int:
     return _LEAST_FITS[0] + _LEAST_FITS[1] * form.start.size
 
 
-def most_fits(form: CompiledSiteForm) -> int:
+def most_fits(form: HyperForm) -> int:
     """Return the most fits after the search for the mode."""
     p = form.start.size
-    affordable = _OPERATIONS / _operations(form)
+    affordable = _OPERATIONS / form.operations
     most = min(_MOST_FITS[0] + _MOST_FITS[1] * p, _MOST_ROWS // (p + 1), affordable)
     return int(max(most, _least_fits(form)))
 
 
-def most_draws(form: CompiledSiteForm) -> int:
+def most_draws(form: HyperForm) -> int:
     """Return the number of draws of the hyperparameters: at most the form's default number of draws in four chains."""
-    affordable = min(_OPERATIONS / _operations(form), _MOST_DRAWS, 4 * form.most_draws)
+    affordable = min(_OPERATIONS / form.operations, _MOST_DRAWS, 4 * form.most_draws)
     return int(max(affordable, _LEAST_DRAWS))
 
 
-def choose(form: CompiledSiteForm, *, chains: bool) -> tuple[str, Status]:
+def choose(form: HyperForm, *, chains: bool) -> tuple[str, Status]:
     """Return the default treatment of the hyperparameters, and the reason if that is not integration.
 
     `chains`: whether sampling is possible.
@@ -57,7 +52,7 @@ def choose(form: CompiledSiteForm, *, chains: bool) -> tuple[str, Status]:
     p, least = form.start.size, _least_fits(form)
     if p > MOST_DIMENSIONS:
         many = f"{p} hyperparameters are too many for an emulator of the evidence"
-        if chains and _SAMPLED * _operations(form) < _OPERATIONS:
+        if chains and _SAMPLED * form.operations < _OPERATIONS:
             return "sample", Status(True, f"{many}: they are sampled by NUTS on it")
         without = "" if chains else ", with draws and without checkpoint="
         return "optimize", Status(
@@ -65,7 +60,7 @@ def choose(form: CompiledSiteForm, *, chains: bool) -> tuple[str, Status]:
             f"{many}: they are at their mode, with a Gaussian about it; sample them with hyper='sample'{without}, or "
             f"take hyper='optimize' if a mode will do",
         )
-    if least * _operations(form) > _OPERATIONS:
+    if least * form.operations > _OPERATIONS:
         return "optimize", Status(
             True,
             f"hyperparameters at their mode, with a Gaussian about it, as fits of this size are dear; "

@@ -2,16 +2,16 @@
 
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
 import scipy
 
+from pymc_ep.contracts.evidence import EvidenceFit, FitState, LogEvidence, OwnFit
 from pymc_ep.exceptions import InvalidDataError, NumericalError
-from pymc_ep.hyper.evidence.evidence import Evidence, EvidenceAt
 from pymc_ep.hyper.hessian import STEP, curvature
 
-__all__ = ["FAR", "WIDEST", "Objective", "Sites", "search"]
+__all__ = ["FAR", "WIDEST", "Objective", "search"]
 
 WIDEST = 5.0
 """Largest standard deviation of a logarithm or logit for a Gaussian about the mode: a factor of 150. With a wider one
@@ -50,22 +50,18 @@ _FAILED = 1e30
 finite, so that its arithmetic goes on."""
 
 
-Sites = tuple[np.ndarray, np.ndarray] | None
-"""Shift and precision of all sites, (n,) each; None for the form's first ones."""
-
-
 class _BoxExhausted(Exception):
     """Ends a search in a box: iterations gain little against the slope at its border."""
 
 
-class Objective:
-    """Minus `EvidenceAt.value` and its gradient, (p,). Keeps the best fit; each fit starts from the sites of the last.
+class Objective(Generic[OwnFit]):
+    """Minus `EvidenceFit.value` and its gradient, (p,). Keeps the best fit; each starts from the state of the last.
 
     Parameters
     ----------
-    evidence : Evidence
+    evidence : LogEvidence
     start : tuple of ndarray, optional
-        Sites of the first fit.
+        Start of the first fit.
     gain : float
         Gain of an iteration, in nats, below which the search ends; with 0 it goes on to rounding.
     on_fit : callable, optional
@@ -74,18 +70,18 @@ class Objective:
 
     def __init__(
         self,
-        evidence: Evidence,
-        start: Sites,
+        evidence: LogEvidence[OwnFit],
+        start: FitState | None,
         *,
         gain: float = 0.0,
-        on_fit: Callable[[EvidenceAt, np.ndarray], Any] | None = None,
+        on_fit: Callable[[OwnFit, np.ndarray], Any] | None = None,
     ):
         self.evidence = evidence
         self.gain = gain
         self.on_fit = on_fit
-        self.sites = start
-        self.best: EvidenceAt | None = None
-        self.latest: EvidenceAt | None = None
+        self.state = start
+        self.best: OwnFit | None = None
+        self.latest: OwnFit | None = None
         self.trace: list[float] = []
         self.evaluations = 0
         self.failed_at: np.ndarray | None = None
@@ -95,7 +91,7 @@ class Objective:
         self._last: tuple[np.ndarray, tuple[float, np.ndarray]] | None = None
 
     @property
-    def at(self) -> EvidenceAt:
+    def at(self) -> OwnFit:
         """The best fit."""
         if self.best is None:
             raise NumericalError(
@@ -123,20 +119,20 @@ class Objective:
     def _evaluated(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
         self.evaluations += 1
         try:
-            at = self.latest = self.evidence.at(theta, self.sites)
+            at = self.latest = self.evidence.at(theta, self.state)
         except (NumericalError, InvalidDataError):
             if self.best is None:
                 raise
             return self.failed(theta)
-        if not at.run.status.converged and self.best is not None and self.best.run.status.converged:
+        if not at.status.converged and self.best is not None and self.best.status.converged:
             # Away from a fixed point log Z is not the evidence, and the gradient is not its derivative.
             return self.failed(theta)
         gradient = self.evidence.gradient(at)
         if not (np.isfinite(at.value) and np.all(np.isfinite(gradient))):
             return self.failed(theta)
-        self.sites = at.sites
+        self.state = at.state
         self.trace.append(at.value)
-        if self.on_fit is not None and at.run.status.converged:
+        if self.on_fit is not None and at.status.converged:
             self.on_fit(at, gradient)
         if self.best is None or _rank(at) > _rank(self.best):
             self.best, self.slope = at, gradient
@@ -148,9 +144,9 @@ class Objective:
         return _FAILED, np.zeros_like(theta)
 
 
-def _rank(at: EvidenceAt) -> tuple[bool, float]:
+def _rank(at: EvidenceFit) -> tuple[bool, float]:
     """Return the key by which fits compare: convergence before value, since an unconverged value is not an evidence."""
-    return at.run.status.converged, at.value
+    return at.status.converged, at.value
 
 
 def search(objective: Objective, theta: np.ndarray) -> bool:
@@ -166,7 +162,7 @@ def search(objective: Objective, theta: np.ndarray) -> bool:
     theta = _off_saddle(objective, theta, transformed)
     reach = np.where(transformed, _REACH, np.inf)
     width, factor, retries, whitened_at = reach, None, _RETRIES, 0
-    before: EvidenceAt | None = None
+    before: EvidenceFit | None = None
     while retries and objective.evaluations < _EVALUATIONS:
         centre = theta if objective.best is None else objective.best.theta
         objective.failed_at = None
@@ -216,11 +212,11 @@ def _better_fit_uphill(objective: Objective, transformed: np.ndarray) -> bool:
     at, slope = objective.at, np.where(transformed, objective.slope, 0.0)
     steepness = float(np.linalg.norm(slope))
     for distance in _UPHILL_DISTANCES if steepness > _STEEP_SLOPE else ():
-        objective.sites = None
+        objective.state = None
         objective(at.theta + distance * slope / steepness)
         if objective.at is not at:
             return True
-    objective.sites = at.sites
+    objective.state = at.state
     return False
 
 
@@ -238,18 +234,18 @@ def _better_fit_foreseen(objective: Objective, transformed: np.ndarray) -> bool:
     for i, power in itertools.product(np.flatnonzero(transformed & (slope > 0)), (2, 1)):
         ahead = at.theta + _AHEAD[:, None] * (np.arange(at.theta.size) == i)
         with np.errstate(all="ignore"):
-            fall = at.prior.log_prior - form.rows.log_prior(ahead)
+            fall = at.log_prior - form.rows.log_prior(ahead)
         first = int(np.argmax(slope[i] * np.expm1(power * _AHEAD) / power - fall > _FORETOLD))
         if _AHEAD[first] < _OTHER_MODE:
             continue
         objective(ahead[first])
         if objective.at is not at:
             return True
-        objective.sites = at.sites
+        objective.state = at.state
     return False
 
 
-def _runs_to_boundary(before: EvidenceAt | None, objective: Objective, start: np.ndarray, border: np.ndarray) -> bool:
+def _runs_to_boundary(before: EvidenceFit | None, objective: Objective, start: np.ndarray, border: np.ndarray) -> bool:
     """Whether hyperparameters on the border of a round run to a boundary.
 
     True at `_FARTHEST` from the start. True from `FAR` on if, in the last round, log evidence stayed constant and the

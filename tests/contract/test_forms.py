@@ -204,6 +204,42 @@ def factorised():
     return build(True), build(False)
 
 
+def test_a_foreign_form_learns_its_hyperparameters(monkeypatch):
+    """By one log evidence: maximised, integrated over and sampled, against quadrature over both of them."""
+    monkeypatch.setattr(registry, "_FORMS", {entry.form: entry for entry in forms()})
+    monkeypatch.setattr(registry, "_METHODS", {(m.name, m.form): m for m in methods()})
+    page = run_page("adding_hyperparameters.md")
+    model, integrated, y = page["model"], page["idata"], np.array([4, 0, 7, 2, 1, 3])
+    grid = np.linspace(-5.0, 4.0, 300)
+    log_a, log_b = np.meshgrid(grid, grid, indexing="ij")
+    a, b = np.exp(log_a), np.exp(log_b)
+    log_prior = scipy.stats.gamma(2).logpdf(a) + scipy.stats.gamma(2).logpdf(b)
+    log_density = log_prior + sum(scipy.stats.nbinom(a, b / (b + 1)).logpmf(count) for count in y)
+    weights = np.exp(log_density + log_a + log_b)
+    total = weights.sum()
+    mean = (weights * a).sum() / total
+    sd = np.sqrt((weights * (a - mean) ** 2).sum() / total)
+    rate = np.array([(weights * (a + count) / (b + 1)).sum() for count in y]) / total
+    exact_log_z = np.log(total * (grid[1] - grid[0]) ** 2)
+    np.testing.assert_allclose(float(group(integrated, "fit")["log_evidence"]), exact_log_z, atol=1e-3)
+    quick = {
+        "random_seed": 1,
+        "progressbar": False,
+        "chains": 2,
+        "draws": 300,
+        "sample_kwargs": {"cores": 1, "tune": 300},
+    }
+    sampled = pmep.fit(model=model, hyper="sample", **quick)
+    for found, tolerance in ((integrated, 0.02), (sampled, 0.25)):
+        np.testing.assert_allclose(found["posterior_mean"]["a"], mean, atol=tolerance * sd)
+        np.testing.assert_allclose(found["posterior_mean"]["rate"], rate, atol=tolerance)
+    mode = group(pmep.fit(model=model, hyper="optimize", progressbar=False), "fit")
+    best = np.unravel_index(np.argmax(log_density), a.shape)
+    np.testing.assert_allclose(mode["hyper_mode_a"], a[best], rtol=grid[1] - grid[0])
+    held = pmep.fit(model=model, hyper="fixed", start={"a": 2.0, "b": 1.0}, progressbar=False)
+    np.testing.assert_allclose(held["posterior_mean"]["rate"], (2.0 + y) / 2.0)
+
+
 def test_every_form_has_a_method_and_rows():
     for entry in forms():
         assert [method for method in methods() if method.form is entry.form]

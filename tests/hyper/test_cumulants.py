@@ -6,10 +6,10 @@ import pytest
 from scipy import integrate, stats
 
 import pymc_ep as pmep
+from pymc_ep.evidence.cumulants import correction_at, non_gaussianity
+from pymc_ep.evidence.evidence import Evidence, evidence_of
 from pymc_ep.forms import compiled_form
 from pymc_ep.forms.latent_gaussian.methods.ep import OPTIONS
-from pymc_ep.hyper.evidence.cumulants import correction_at, non_gaussianity
-from pymc_ep.hyper.evidence.evidence import evidence_of
 from pymc_ep.numerics.gaussian.sparse_coefficient_space import SparseFactorPrior
 from pymc_ep.sites import compile_site
 
@@ -180,7 +180,7 @@ def test_the_scale_of_groups_of_bits_is_corrected(monkeypatch):
     found = pmep.diagnose(fit, model)
     assert float(found["log_evidence_cumulant"]) == float(fit["fit"]["log_evidence"])
     assert "EP's own error is seen, and corrected" in found.attrs["verdict"]
-    monkeypatch.setattr(pmep.hyper.integration.integrate, "why_no_correction", lambda *_: "none wanted")
+    monkeypatch.setattr(Evidence, "corrected_fits", lambda *_: "none")
     fit, plain = errors()
     assert abs(plain[0]) > 3 * abs(corrected[0]) and abs(plain[2]) > 0.1
     assert "cumulant_shift" not in fit["fit"]
@@ -207,7 +207,7 @@ def test_a_large_correction_is_announced():
 
 def test_a_series_that_diverges_is_announced(monkeypatch):
     model, *_ = groups_of_bits(10, 3, 1.0, seed=2)
-    monkeypatch.setattr("pymc_ep.hyper.evidence.cumulants._MOST_OF_ONE_SITE", 0.0)
+    monkeypatch.setattr("pymc_ep.evidence.cumulants._MOST_OF_ONE_SITE", 0.0)
     with pytest.warns(pmep.ConvergenceWarning, match="the series that tells it diverges at .* of the fits"):
         fit = pmep.fit(model=model, draws=0, progressbar=False)
     assert "cumulant_correction" not in fit["fit"] and not bool(fit["fit"]["converged"])
@@ -222,10 +222,10 @@ def test_parts_of_groups_give_the_correction_of_all_pairs(monkeypatch):
         pm.Bernoulli("y", logit_p=level + effect[group] + apart(n), observed=rng.integers(2, size=n))
     evidence = evidence_of(compiled_form(model), OPTIONS)
     at = evidence.at(evidence.form.start)
-    by_parts = correction_at(evidence, at)
+    by_parts = correction_at(at)
     assert abs(by_parts.total) > 0.05
     monkeypatch.setattr(SparseFactorPrior, "apart", lambda prior, posterior: None)
-    np.testing.assert_allclose(by_parts.total, correction_at(evidence, at).total, atol=0.01)
+    np.testing.assert_allclose(by_parts.total, correction_at(at).total, atol=0.01)
 
 
 def test_a_sample_of_many_predictors_stands_for_all(monkeypatch):
@@ -237,9 +237,9 @@ def test_a_sample_of_many_predictors_stands_for_all(monkeypatch):
         pm.Poisson("y", pm.math.exp(level - 1.0 + apart(n)), observed=rng.poisson(0.5, size=n))
     evidence = evidence_of(compiled_form(model), OPTIONS)
     at = evidence.at(evidence.form.start)
-    sampled = correction_at(evidence, at)
+    sampled = correction_at(at)
     assert np.isfinite(sampled.shares).sum() == 1000
-    monkeypatch.setattr("pymc_ep.hyper.evidence.cumulants._ALL", n)
-    whole = correction_at(evidence, at)
+    monkeypatch.setattr("pymc_ep.evidence.cumulants._ALL", n)
+    whole = correction_at(at)
     assert np.isfinite(whole.shares).all() and whole.total > 0.1
     np.testing.assert_allclose(sampled.total, whole.total, rtol=0.15)

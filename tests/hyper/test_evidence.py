@@ -9,9 +9,9 @@ import scipy.special
 
 import pymc_ep as pmep
 from pymc_ep.engines.ep.engine import EP
+from pymc_ep.evidence.evidence import Evidence, evidence_of
 from pymc_ep.forms import compiled_form
 from pymc_ep.forms.latent_gaussian.methods.ep import OPTIONS
-from pymc_ep.hyper.evidence.evidence import Evidence, evidence_of
 
 X = np.linspace(0.0, 4.0, 9)[:, None]
 COUNTS = np.array([0, 1, 3, 2, 0, 1, 4, 2, 1])

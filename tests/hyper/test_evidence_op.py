@@ -12,7 +12,7 @@ import scipy.stats
 
 from pymc_ep.forms import compiled_form
 from pymc_ep.forms.latent_gaussian.methods.ep import OPTIONS
-from pymc_ep.hyper.evidence.op import EvidenceOp
+from pymc_ep.hyper.op import EvidenceOp
 
 N = 8
 X = np.linspace(0.0, 3.0, N)

@@ -7,10 +7,10 @@ import scipy.stats
 from scipy.special import log_expit
 
 import pymc_ep as pmep
+from pymc_ep.evidence.interpolated_sites import InterpolatedSites
 from pymc_ep.graphs.hyperparameters import coordinates_of
 from pymc_ep.hyper.integration import integrate
 from pymc_ep.hyper.integration.explore import Explorer
-from pymc_ep.hyper.integration.interpolated_sites import InterpolatedSites
 from pymc_ep.numerics.interpolation.heavy_tails import HeavyTails
 
 X = np.array([-2.0, -1.5, -1.0, -0.5, 0.5, 1.0, 1.5, 2.0])

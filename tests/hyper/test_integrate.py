@@ -11,9 +11,9 @@ from scipy.special import logsumexp
 import pymc_ep as pmep
 from docs.benchmarks.public.rethinking import ISLAND_DISTANCES
 from pymc_ep.compat import group
+from pymc_ep.evidence.evidence import evidence_of
 from pymc_ep.forms import compiled_form
 from pymc_ep.forms.latent_gaussian.methods.ep import OPTIONS
-from pymc_ep.hyper.evidence.evidence import evidence_of
 
 N = 12
 X = np.linspace(0.0, 3.0, N)

@@ -12,9 +12,9 @@ import scipy.stats
 
 import pymc_ep as pmep
 from pymc_ep.compat import group
-from pymc_ep.hyper.evidence.evidence import evidence_of
+from pymc_ep.evidence.evidence import evidence_of
 from pymc_ep.hyper.lbfgs_search import Objective, search
-from pymc_ep.hyper.maximise import maximise
+from pymc_ep.hyper.mode import maximise
 
 SETTINGS = {"power": 1.0, "damping": "auto", "tol": 1e-8, "schedule": "parallel", "max_iter": 100}
 N = 20
@@ -84,7 +84,7 @@ def test_the_first_step_is_short_and_no_point_is_evaluated_twice():
         visited.append(theta.copy())
         status = SimpleNamespace(converged=True)
         value = -50 * ((theta - 3) ** 2).sum()
-        return SimpleNamespace(value=value, theta=theta.copy(), sites=sites, run=SimpleNamespace(status=status))
+        return SimpleNamespace(value=value, theta=theta.copy(), state=sites, status=status)
 
     form = SimpleNamespace(transformed=np.ones(2, dtype=bool))
     evidence = SimpleNamespace(form=form, at=at, gradient=lambda at: -100 * (at.theta - 3), density="natural")
@@ -165,7 +165,7 @@ def test_sites_move_with_the_hyperparameters_as_fits_beside_the_mode_do():
     evidence = evidence_of(pmep.forms.compiled_form(model), {**SETTINGS, "solver": "auto"}, density="unconstrained")
     found = maximise(evidence, np.zeros(2))
     assert abs(found.factor[1, 0]) > 0.01
-    for column, d_shift, d_precision in zip(found.factor.T, found.d_shift, found.d_precision):
+    for column, d_shift, d_precision in zip(found.factor.T, *found.d_state):
         low, high = (evidence.at(found.at.theta + h * column).sites for h in (-1e-3, 1e-3))
         for moved, before, after in zip((d_shift, d_precision), low, high):
             np.testing.assert_allclose(moved, (after - before) / 2e-3, rtol=1e-3, atol=1e-5)

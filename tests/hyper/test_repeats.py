@@ -10,9 +10,9 @@ import scipy.integrate
 import scipy.special
 
 import pymc_ep as pmep
+from pymc_ep.evidence.evidence import evidence_of
 from pymc_ep.forms import compiled_form
 from pymc_ep.forms.latent_gaussian.methods.ep import OPTIONS
-from pymc_ep.hyper.evidence.evidence import evidence_of
 
 GRID = np.linspace(-90.0, 90.0, 360_001)
 COUNTS = np.array([0, 1, 0, 0, 2, 0, 0, 1, 0, 0, 0, 3])

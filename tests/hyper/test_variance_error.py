@@ -10,7 +10,7 @@ import scipy.special
 import scipy.stats
 
 import pymc_ep as pmep
-from pymc_ep.hyper.evidence.cumulants import variance_error
+from pymc_ep.evidence.cumulants import variance_error
 
 GRID = np.linspace(-90.0, 90.0, 180_001)
 

@@ -1,18 +1,16 @@
 """Functions of a compiled form that are evaluated at many draws at once, one a row."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.traversal import ancestors
 
 from pymc_ep.forms.latent_gaussian.form import LatentGaussian
 from pymc_ep.forms.latent_gaussian.prior_moments import scale_of
-from pymc_ep.graphs.hyper_functions import row_variables
+from pymc_ep.graphs.hyper_functions import HyperRows, row_variables
 from pymc_ep.graphs.jacobian_products import batch
 
 if TYPE_CHECKING:
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["RowFunctions"]
 
 
-class RowFunctions:
+class RowFunctions(HyperRows):
     """Functions of rows of hyperparameters and noise.
 
     Parameters
@@ -30,19 +28,12 @@ class RowFunctions:
         The form that compiles them.
     """
 
-    def __init__(self, compiled: "SiteFunctions"):
-        self._compiled = compiled
+    _compiled: "SiteFunctions"
 
     @property
     def form(self) -> LatentGaussian:
         """The symbolic form."""
         return self._compiled.form
-
-    def bound_to(self, compiled: "SiteFunctions") -> "RowFunctions":
-        """Return a shallow copy with the same functions, bound to another form."""
-        rows = copy(self)
-        rows._compiled = compiled
-        return rows
 
     def predictors(self, theta: np.ndarray, noise: Sequence[np.ndarray]) -> np.ndarray:
         """Return all residual predictors, (s, n), at one theta, (p,), for rows of noise, (s, d) for each block."""
@@ -117,17 +108,6 @@ class RowFunctions:
         """
         return [np.asarray(part) for part in self._scales(*self._compiled.unpack_rows(theta))]
 
-    def log_prior(self, theta: np.ndarray) -> np.ndarray:
-        """Return the log density, (s,), of rows of theta, (s, p), Jacobian terms included."""
-        return np.asarray(self._log_prior(*self._compiled.unpack_rows(theta))) + self._compiled.log_det(theta)[0]
-
-    def log_prior_gradients(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the log density, (s,), and its gradients, (s, p), for rows of theta, (s, p)."""
-        value, *parts = self._log_prior_gradients(*self._compiled.unpack_rows(theta))
-        gradient = np.concatenate([np.reshape(part, (len(theta), -1)) for part in parts], axis=1)
-        log_det, slopes = self._compiled.log_det(theta)
-        return np.asarray(value) + log_det, self._compiled.pull(theta, gradient) + slopes
-
     def log_excess(self, theta: np.ndarray) -> np.ndarray:
         """Return log(PyMC's joint density / normalised Gaussians and sites), (s,), for rows of theta, (s, p)."""
         return np.asarray(self._log_excess(*self._compiled.unpack_rows(theta)))
@@ -153,19 +133,6 @@ class RowFunctions:
         rows = row_variables(self.form.hyper_values)
         outputs = [scale_of(block) for block, varies in zip(self.form.blocks, self.varying) if varies]
         return self._compiled.function(rows.values(), [batch(self.form.at_zero_noise(v), rows) for v in outputs])
-
-    @cached_property
-    def _log_prior(self) -> Callable[..., Any]:
-        rows = row_variables(self.form.hyper_values)
-        return self._compiled.function(rows.values(), batch(self.form.log_prior_unconstrained, rows))
-
-    @cached_property
-    def _log_prior_gradients(self) -> Callable[..., Any]:
-        rows = row_variables(self.form.hyper_values)
-        value = batch(self.form.log_prior_unconstrained, rows)
-        # A row's density depends on that row alone, so that the rows of the sum's gradient are the gradients of rows.
-        gradients = pytensor.grad(value.sum(), list(rows.values()), disconnected_inputs="ignore")
-        return self._compiled.function(rows.values(), [value, *gradients])
 
     @cached_property
     def _log_excess(self) -> Callable[..., Any]:

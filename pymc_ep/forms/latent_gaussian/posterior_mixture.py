@@ -12,12 +12,12 @@ import numpy as np
 
 from pymc_ep.contracts.posterior import JointDraws, Moments
 from pymc_ep.engines.prior import Prior
+from pymc_ep.evidence.interpolated_sites import InterpolatedSites
 from pymc_ep.forms.latent_gaussian.form import AffineVariable
 from pymc_ep.forms.latent_gaussian.form_rows import FormRow, FormRows
 from pymc_ep.forms.latent_gaussian.log_joint import NoiseDraws
 from pymc_ep.forms.latent_gaussian.posterior import LatentPosterior, weighted_moments
 from pymc_ep.forms.latent_gaussian.site_functions import SiteFunctions
-from pymc_ep.hyper.integration.interpolated_sites import InterpolatedSites
 from pymc_ep.hyper.mixed_moments import mixed_moments
 from pymc_ep.numerics.gaussian.protocol import GaussianPosterior
 

@@ -39,6 +39,8 @@ __all__ = ["NOTHING", "EvaluatedRows", "SiteFunctions"]
 
 Built = TypeVar("Built")
 
+_SWEEPS = 10.0
+"""Sweeps of a fit, as they are counted for budgets."""
 EvaluatedRows = Mapping[Hashable, Sequence[np.ndarray]]
 """Arrays, (s, *shape), for rows of theta, by the name of the function that they were evaluated for."""
 NOTHING: EvaluatedRows = MappingProxyType({})
@@ -68,9 +70,11 @@ class SiteFunctions(HyperFunctions, ABC):
     """
 
     form: LatentGaussian
+    rows: RowFunctions
     solver: Representation
     most_draws: int
     sweep: float
+    """Time of an EP sweep, in units of the time of `work` multiplications."""
 
     def __init__(self, form: LatentGaussian, hyper_start: Sequence[np.ndarray], compile_kwargs: dict | None = None):
         self.form = form
@@ -91,11 +95,10 @@ class SiteFunctions(HyperFunctions, ABC):
         """Pickle the form alone: another process compiles its own functions."""
         return type(self), (self.form, self.unpack(self.start), self._compile_kwargs)
 
-    def shallow_copy(self) -> Self:
-        """Return a copy that shares the compiled functions; solver and shapes of either may change independently."""
-        copy = object.__new__(type(self))
-        copy.__dict__ = self.__dict__ | {"rows": self.rows.bound_to(copy)}
-        return copy
+    @property
+    def operations(self) -> float:
+        """Floating-point operations of one fit, to an order of magnitude."""
+        return _SWEEPS * self.sweep * self.work
 
     @abstractmethod
     def solve_in(self, solver: str) -> None:

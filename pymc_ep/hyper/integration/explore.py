@@ -1,12 +1,11 @@
 """Fits at many values of the hyperparameters, stored as design points of the emulator."""
 
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
 
+from pymc_ep.contracts.evidence import FitState, LogEvidence, OwnFit
 from pymc_ep.exceptions import InvalidDataError, NumericalError
-from pymc_ep.hyper.evidence.cumulants import correction_at
-from pymc_ep.hyper.evidence.evidence import Evidence, EvidenceAt
 
 __all__ = ["DesignPoint", "Explorer"]
 
@@ -23,24 +22,20 @@ class DesignPoint(NamedTuple):
         Of the log evidence.
     log_prior : float
         Log density of theta, Jacobian terms included.
-    sites : tuple of ndarray, (n,)
-    mean, variance : ndarray, (n,)
-        Posterior moments of the predictors.
-    log_predictive : ndarray, (n,)
-        Of each observation given the others.
+    state : tuple of ndarray
+        Start of near fits.
+    kept : object
+        What `LogEvidence.kept` returned.
     correction : float
-        Correction of `log_z` by the cumulants of the sites, in nats; NaN where not computed, or where the series
-        diverges.
+        Correction of `log_z`, in nats; NaN where not computed, or where there is none.
     """
 
     theta: np.ndarray
     log_z: float
     gradient: np.ndarray
     log_prior: float
-    sites: tuple[np.ndarray, np.ndarray]
-    mean: np.ndarray
-    variance: np.ndarray
-    log_predictive: np.ndarray
+    state: FitState
+    kept: Any
     correction: float = np.nan
 
     @property
@@ -49,8 +44,8 @@ class DesignPoint(NamedTuple):
         return self.log_z + self.log_prior
 
 
-class Explorer:
-    """Fits at points, each started from the sites of the nearest earlier one.
+class Explorer(Generic[OwnFit]):
+    """Fits at points, each started from the state of the nearest earlier one.
 
     Attributes
     ----------
@@ -62,7 +57,7 @@ class Explorer:
     evaluations : int
     """
 
-    def __init__(self, evidence: Evidence):
+    def __init__(self, evidence: LogEvidence[OwnFit]):
         self.evidence = evidence
         self.points: list[DesignPoint] = []
         self.failed: list[np.ndarray] = []
@@ -73,35 +68,28 @@ class Explorer:
         """Number of fits, failed ones included."""
         return len(self.points) + len(self.failed)
 
-    def record(self, at: EvidenceAt, gradient: np.ndarray) -> DesignPoint:
+    def record(self, at: OwnFit, gradient: np.ndarray) -> DesignPoint:
         """Store a converged fit, given the gradient of its value, (p,)."""
         prior_gradient = self.evidence.form.rows.log_prior_gradients(at.theta[None])[1][0]
         point = DesignPoint(
             at.theta.copy(),
             at.log_z,
             gradient - prior_gradient,
-            at.prior.log_prior,
-            at.sites,
-            *at.predictors,
-            self.evidence.leave_one_out(at),
-            self._correction(at),
+            at.log_prior,
+            at.state,
+            self.evidence.kept(at),
+            self.evidence.correction(at) if self.correct else np.nan,
         )
         self.points.append(point)
         return point
-
-    def _correction(self, at: EvidenceAt) -> float:
-        if not self.correct:
-            return np.nan
-        found = correction_at(self.evidence, at)
-        return np.nan if found.diverges else found.total
 
     def __call__(self, theta: np.ndarray) -> DesignPoint | None:
         """Fit at `theta`, (p,); None where there is no converged fit."""
         self.evidence.report.advance()
         near = min(self.points, key=lambda point: float(np.sum((point.theta - theta) ** 2)))
         try:
-            at = self.evidence.settled(theta, near.sites)
-            gradient = self.evidence.gradient(at) if at.run.status.converged else np.full_like(theta, np.nan)
+            at = self.evidence.settled(theta, near.state)
+            gradient = self.evidence.gradient(at) if at.status.converged else np.full_like(theta, np.nan)
         except (NumericalError, InvalidDataError):
             self.failed.append(theta)
             return None

@@ -1,18 +1,19 @@
 """The posterior of the hyperparameters as an integration leaves it: draws, fits and weights, or the mode alone."""
 
-from typing import NamedTuple
+from typing import Generic, NamedTuple
 
 import numpy as np
 
+from pymc_ep.contracts.evidence import OwnFit
 from pymc_ep.hyper.integration.corrections import Corrected
 from pymc_ep.hyper.integration.explore import DesignPoint, Explorer
-from pymc_ep.hyper.maximise import Hyper
+from pymc_ep.hyper.mode import Hyper
 
 __all__ = ["Integral", "not_integrated"]
 
 
-class Integral(NamedTuple):
-    """The posterior of the hyperparameters as draws, and the fits between which the sites are interpolated.
+class Integral(NamedTuple, Generic[OwnFit]):
+    """The posterior of the hyperparameters as draws, and the fits between which states are interpolated.
 
     Attributes
     ----------
@@ -40,7 +41,7 @@ class Integral(NamedTuple):
     sentence : str
     """
 
-    mode: Hyper
+    mode: Hyper[OwnFit]
     thetas: np.ndarray
     theta_weights: np.ndarray
     draws: np.ndarray
@@ -55,7 +56,7 @@ class Integral(NamedTuple):
     sentence: str
 
 
-def not_integrated(mode: Hyper, explorer: Explorer, sentence: str) -> Integral:
+def not_integrated(mode: Hyper[OwnFit], explorer: Explorer[OwnFit], sentence: str) -> Integral[OwnFit]:
     """Return the mode in place of an integral, for the reason in `sentence`."""
     mode = mode._replace(converged=False, sentence=sentence)
     none, empty = np.zeros((0, mode.at.theta.size)), np.zeros(0)

@@ -8,24 +8,24 @@ is largest extend it. At the end, fits at representatives of the chains test it 
 it has learnt from these as well.
 """
 
+from typing import Generic
+
 import numpy as np
 from scipy.spatial.distance import cdist
 
+from pymc_ep.contracts.evidence import FitState, LogEvidence, OwnFit
 from pymc_ep.engines.interrupt import INTERRUPTS, reached
 from pymc_ep.hyper.budget import MOST_DIMENSIONS, most_draws, most_fits
-from pymc_ep.hyper.evidence.cumulants import why_no_correction
-from pymc_ep.hyper.evidence.evidence import Evidence
 from pymc_ep.hyper.integration.cloud import Cloud, bridged, outermost, tails, weighted
-from pymc_ep.hyper.integration.corrections import corrected_weights, correction_warning, error_of_corrections
+from pymc_ep.hyper.integration.corrections import corrected_weights, error_of_corrections
 from pymc_ep.hyper.integration.emulator import FIRST_KERNEL, Emulator, least_known
 from pymc_ep.hyper.integration.explore import DesignPoint, Explorer
 from pymc_ep.hyper.integration.frame import Frame, first_frame
 from pymc_ep.hyper.integration.integral import Integral, not_integrated
-from pymc_ep.hyper.integration.interpolated_sites import error_between
 from pymc_ep.hyper.integration.mirrors import mirrored
 from pymc_ep.hyper.integration.walkers import Walkers
 from pymc_ep.hyper.lbfgs_search import Objective, search
-from pymc_ep.hyper.maximise import Hyper, Sites, endless_directions, held_fixed, hyper_names_of, why_not_settled
+from pymc_ep.hyper.mode import Hyper, endless_directions, held_fixed, hyper_names_of, why_not_settled
 from pymc_ep.numerics.interpolation.stratified_draws import nearest, stratified
 
 __all__ = ["integrate"]
@@ -63,9 +63,6 @@ _INTERPOLATION_ERROR, _MOST_AT_DRAWS, _AT_ONCE = 0.03, 250, 25
 """Error of predictors from interpolated sites, in standard deviations, beyond which sites are fitted at draws as well,
 and beyond which these fits alone are kept; the most such fits, and how many of them test those before. Sites of
 outliers under heavy tails jump: 0.10 was measured for two groups under Student-t noise, and 0.01 for counts."""
-_MOST_CORRECTED = 2000
-"""Most sites with a correction at every fit, since it costs a term for each pair of sites; beyond, only fits at
-representatives of the draws have one."""
 _CANDIDATES = 6000
 """Chain positions from which draws are taken: six for each of at most 1000 draws."""
 _GUESSED, _MOST_GUESSED, _GUESSES = 0.9, 1e-3, 6
@@ -81,17 +78,17 @@ _IMPORTANCE, _LEAST_EFFECTIVE = 4, 0.1
 """Most dimensions in which importance sampling replaces the chains, and its least relative effective sample size."""
 
 
-def integrate(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Integral:
+def integrate(evidence: LogEvidence[OwnFit], theta: np.ndarray, start: FitState | None = None) -> Integral[OwnFit]:
     """Integrate over the hyperparameters.
 
     Parameters
     ----------
-    evidence : Evidence
+    evidence : LogEvidence
         With the density on the unconstrained scale.
     theta : ndarray, (p,)
         Where the search for the mode starts.
     start : tuple of ndarray, optional
-        Sites to start from.
+        State of a fit to start from.
 
     Returns
     -------
@@ -123,23 +120,22 @@ def integrate(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Int
         return not_integrated(mode._replace(interrupted=True), explorer, sentence)
 
 
-class _Integration:
+class _Integration(Generic[OwnFit]):
     """Rounds of fits, emulator and chains until the emulator is accurate; then weighted draws."""
 
-    def __init__(self, explorer: Explorer, mode: Hyper):
+    def __init__(self, explorer: Explorer[OwnFit], mode: Hyper[OwnFit]):
         self.explorer, self.mode = explorer, mode
         self.form = explorer.evidence.form
         self.p = mode.at.theta.size
         self.rng = np.random.default_rng(0)
         self.kernel = FIRST_KERNEL
         self.most = most_fits(self.form)
-        predictors = len(mode.at.problem.mean)
-        self.corrects = not why_no_correction(self.form, explorer.evidence.engine.power, predictors)
-        explorer.correct = self.corrects and predictors <= _MOST_CORRECTED
+        which = explorer.evidence.corrected_fits(mode.at)
+        self.corrects, explorer.correct = which != "none", which == "all"
         self.unknown, self.untold = (0.0, 0), (0.0, 0)
         self.checks = _CHECKS[0] + _CHECKS[1] * min(self.p, _CHECKS[2])
 
-    def run(self) -> Integral:
+    def run(self) -> Integral[OwnFit]:
         """Repeat rounds until the emulator is accurate, or the fits are used up."""
         self.explorer.evidence.report.phase("integrating over the hyperparameters", total=self.most + self.checks)
         at = self.mode.at
@@ -169,7 +165,7 @@ class _Integration:
             reached(stop, self.mode.at)
             return self._interrupted()
 
-    def _rounds(self, walkers: Walkers) -> Integral:
+    def _rounds(self, walkers: Walkers) -> Integral[OwnFit]:
         last = self.explorer.evaluations + self.most
         while True:
             right = self._round(walkers)
@@ -179,7 +175,7 @@ class _Integration:
                 if spent or found.effective > _EFFECTIVE:
                     return self._with_sentence(self._fitted_at_draws(found), walkers)
 
-    def _interrupted(self) -> Integral:
+    def _interrupted(self) -> Integral[OwnFit]:
         """Return draws from the present emulator, untested by fits, after an interruption."""
         self._emulate()
         cloud = self._cloud(Walkers(self._chain_starts(), self.rng))
@@ -280,7 +276,7 @@ class _Integration:
         found = [self.explorer(theta) for theta in self.frame.theta(z)]
         return np.array([np.nan if point is None else point.log_z for point in found]) - emulated
 
-    def _tested(self, walkers: Walkers) -> Integral:
+    def _tested(self, walkers: Walkers) -> Integral[OwnFit]:
         """Fit at representatives of the chains, let the emulator learn from these fits, and draw."""
         moved = np.concatenate(walkers.move(self._target, self._known, _MOVES))
         even, design, before = np.full(len(moved), 1.0 / len(moved)), self._design_points(), len(self.explorer.points)
@@ -293,7 +289,7 @@ class _Integration:
             made = self.explorer.points[before:]
             if np.hypot(np.std(logs), error_of_corrections(design, made) if self.corrects else 0.0) < _CLOSE:
                 break
-        self.interpolation_error = error_between(self.form, design, made)
+        self.interpolation_error = self.explorer.evidence.interpolation_error(design, made)
         fitted = logs[np.isfinite(logs)]
         ratio = np.exp(fitted - fitted.max(initial=-np.inf))
         # A failed fit counts with a ratio of zero.
@@ -308,7 +304,7 @@ class _Integration:
         spread = float(fitted.std()) if fitted.size else 0.0
         return found._replace(corrected=corrected, effective=effective, spread=spread)
 
-    def _integral(self, cloud: Cloud, weights: np.ndarray, log_factor: float) -> Integral:
+    def _integral(self, cloud: Cloud, weights: np.ndarray, log_factor: float) -> Integral[OwnFit]:
         """Return draws from a reweighted cloud, its log integral plus `log_factor`, and the fits for their sites."""
         draws = cloud.z[self.rng.permutation(stratified(cloud.z, weights, most_draws(self.form), self.rng))]
         points, draws = self._design_points(), self.frame.theta(draws)
@@ -328,7 +324,7 @@ class _Integration:
             "",
         )
 
-    def _fitted_at_draws(self, found: Integral) -> Integral:
+    def _fitted_at_draws(self, found: Integral[OwnFit]) -> Integral[OwnFit]:
         """Fit at some draws until sites interpolated between all fits are accurate, or else keep these draws alone."""
         if self.interpolation_error < _INTERPOLATION_ERROR:
             return found
@@ -339,7 +335,7 @@ class _Integration:
         points: list[DesignPoint] = []
         for part in np.array_split(some, -(-size // _AT_ONCE)):
             made = [point for point in map(self.explorer, part) if point is not None]
-            error = error_between(self.form, [*found.points, *points], made)
+            error = self.explorer.evidence.interpolation_error([*found.points, *points], made)
             points += made
             if made and error < _INTERPOLATION_ERROR:
                 points = [*found.points, *points]
@@ -418,12 +414,17 @@ class _Integration:
         moves = (walkers.move(self._target, self._known, 2)[-1] for _ in range(_CANDIDATES // _WALKERS))
         return bridged(restricted, np.concatenate(list(moves)), self.rng)
 
-    def _with_sentence(self, found: Integral, walkers: Walkers) -> Integral:
+    def _correction_warning(self, found: Integral[OwnFit]) -> str:
+        if (own := found.corrected) is None:
+            return ""
+        return self.explorer.evidence.correction_warning(own.shift if own.known else None, own.diverged)
+
+    def _with_sentence(self, found: Integral[OwnFit], walkers: Walkers) -> Integral[OwnFit]:
         """Set convergence and sentence: the number of fits, or the hyperparameter that the emulator does not reach."""
         mass, k = max(self.untold, self.unknown)
         beyond = mass > _MOST_UNTOLD
         if not beyond and found.effective > _EFFECTIVE and self.refused_share < _MOST_REFUSED:
-            why = correction_warning(found.corrected, self.explorer.evidence)
+            why = self._correction_warning(found)
             found, images = mirrored(found, self.explorer, self.frame, self.rng)
             remarks = [why, f"hyperparameters integrated over by {found.evaluations} fits", images]
             return found._replace(converged=not why, sentence="; ".join(filter(None, remarks)))

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_ep.contracts.form import CompiledSiteForm
+from pymc_ep.contracts.evidence import OwnFit
+from pymc_ep.contracts.form import HyperForm
 from pymc_ep.hyper.integration.explore import DesignPoint, Explorer
 from pymc_ep.hyper.integration.frame import Frame
 from pymc_ep.hyper.integration.integral import Integral
@@ -22,7 +23,7 @@ from pymc_ep.numerics.interpolation.stratified_draws import nearest, stratified
 __all__ = ["mirrored"]
 
 _EQUAL = 1e-5
-"""Largest difference of log evidences, in nats, and of sites, relative to the largest one, of a fit and its image: far
+"""Largest difference of log evidences, in nats, and of states, relative to the largest one, of a fit and its image: far
 above what the tolerance of EP leaves, and far below what tells two fits apart."""
 _LIKELY = 10.0
 """Largest drop below the highest density, in nats, of fits at which maps are tried."""
@@ -54,7 +55,9 @@ class _Map(NamedTuple):
         return self.order.tobytes() + self.sign.tobytes()
 
 
-def mirrored(found: Integral, explorer: Explorer, frame: Frame, rng: np.random.Generator) -> tuple[Integral, str]:
+def mirrored(
+    found: Integral[OwnFit], explorer: Explorer[OwnFit], frame: Frame, rng: np.random.Generator
+) -> tuple[Integral[OwnFit], str]:
     """Return an integral that has all images of the posterior, and a remark on them; empty where there is one alone."""
     at, form = found.mode.at, explorer.evidence.form
     tried = islice(_candidates(form), _MOST_TRIED)
@@ -100,7 +103,7 @@ def mirrored(found: Integral, explorer: Explorer, frame: Frame, rng: np.random.G
     return whole, f"{len(group)} mirror images of the posterior, in signs or columns of {names}, count by their prior"
 
 
-def _candidates(form: CompiledSiteForm) -> Iterator[tuple[str, _Map]]:
+def _candidates(form: HyperForm) -> Iterator[tuple[str, _Map]]:
     """Yield maps to be tried, by name: all signs of a real hyperparameter, or signs and neighbours of its columns."""
     places, end = np.arange(form.start.size), 0
     for name, value in zip(form.form.hyper_names, form.unpack(form.start)):
@@ -118,7 +121,7 @@ def _candidates(form: CompiledSiteForm) -> Iterator[tuple[str, _Map]]:
 
 
 def _is_symmetry(own: _Map, points: list[DesignPoint], explorer: Explorer, frame: Frame) -> bool:
-    """Whether a map leaves evidence and sites as they are, tried at the likely fit that it moves farthest.
+    """Whether a map leaves evidence and state as they are, tried at the likely fit that it moves farthest.
 
     At a mode near zero a change of sign moves little, and leaves all evidences as they nearly are.
     """
@@ -128,7 +131,7 @@ def _is_symmetry(own: _Map, points: list[DesignPoint], explorer: Explorer, frame
     at = likely[int(moved.argmax())]
     if moved.max() < _MOVED**2 or (image := explorer(own(at.theta))) is None:
         return False
-    pairs = zip(image.sites, at.sites)
+    pairs = zip(image.state, at.state)
     same = all(np.allclose(one, other, rtol=0.0, atol=_EQUAL * np.abs(other).max()) for one, other in pairs)
     return bool(same and abs(image.log_z - at.log_z) < _EQUAL)
 

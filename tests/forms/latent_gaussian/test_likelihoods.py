@@ -15,8 +15,8 @@ from scipy.integrate import trapezoid
 import pymc_ep as pmep
 from pymc_ep.compat import numpy_mode
 from pymc_ep.engines.ep.engine import EP
+from pymc_ep.evidence.evidence import Evidence
 from pymc_ep.forms import compiled_form
-from pymc_ep.hyper.evidence.evidence import Evidence
 
 N = 8
 COUNTS = np.array([0, 1, 3, 2, 0, 7, 1, 4])

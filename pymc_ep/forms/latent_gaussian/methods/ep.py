@@ -12,6 +12,11 @@ from pymc_ep.contracts.method import Call, Method
 from pymc_ep.contracts.solution import Solution
 from pymc_ep.engines.base import Status
 from pymc_ep.engines.options import check_whole
+from pymc_ep.evidence.cumulants import error_warning
+from pymc_ep.evidence.evidence import Evidence, evidence_of
+from pymc_ep.evidence.fit import EvidenceAt
+from pymc_ep.evidence.lost_digits import with_all_digits
+from pymc_ep.evidence.op import EPEvidenceOp
 from pymc_ep.forms.latent_gaussian.compiled import CompiledLatentGaussian
 from pymc_ep.forms.latent_gaussian.cost import cost_of
 from pymc_ep.forms.latent_gaussian.form import LatentGaussian
@@ -24,13 +29,10 @@ from pymc_ep.forms.latent_gaussian.methods.solution import (
 )
 from pymc_ep.forms.latent_gaussian.site_functions import SiteFunctions
 from pymc_ep.hyper.budget import choose
-from pymc_ep.hyper.evidence.conditional_fits import fit_many
-from pymc_ep.hyper.evidence.cumulants import error_warning
-from pymc_ep.hyper.evidence.evidence import Evidence, evidence_of, with_all_digits
-from pymc_ep.hyper.evidence.op import EvidenceOp
+from pymc_ep.hyper.conditional_fits import fit_many
 from pymc_ep.hyper.integration.integral import Integral
 from pymc_ep.hyper.integration.integrate import integrate
-from pymc_ep.hyper.maximise import Hyper, fit_fixed, maximise
+from pymc_ep.hyper.mode import Hyper, fit_fixed, maximise
 
 __all__ = ["EP", "OPTIONS", "TREATMENTS", "Fitted", "checked", "condition", "evidence_op", "fitted", "solve"]
 
@@ -62,8 +64,8 @@ class Fitted(NamedTuple):
     """
 
     evidence: Evidence
-    found: Hyper
-    integral: Integral | None
+    found: Hyper[EvidenceAt]
+    integral: Integral[EvidenceAt] | None
     settings: dict[str, Any]
 
 
@@ -151,9 +153,9 @@ def _sites_from(start: Mapping[str, np.ndarray], evidence: Evidence) -> tuple[np
     return start["shift"], start["precision"]
 
 
-def evidence_op(form: SiteFunctions, options: dict[str, Any]) -> EvidenceOp:
+def evidence_op(form: SiteFunctions, options: dict[str, Any]) -> EPEvidenceOp:
     """Return the log evidence as an Op of the unconstrained hyperparameters."""
-    return EvidenceOp(form, checked(OPTIONS | options))
+    return EPEvidenceOp(form, checked(OPTIONS | options))
 
 
 def condition(call: Call[SiteFunctions], thetas: np.ndarray) -> Solution:

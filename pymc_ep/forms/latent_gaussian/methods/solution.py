@@ -11,14 +11,15 @@ from pymc_ep.contracts.solution import Solution
 from pymc_ep.engines.base import Status
 from pymc_ep.engines.ep.sweep import Problem, group_slices
 from pymc_ep.engines.prior import FactorValues, Prior
+from pymc_ep.evidence.evidence import Evidence
+from pymc_ep.evidence.fit import EvidenceAt
 from pymc_ep.forms.latent_gaussian.posterior import LatentPosterior, weighted_moments
 from pymc_ep.forms.latent_gaussian.posterior_mixture import PosteriorMixture
 from pymc_ep.forms.latent_gaussian.site_functions import SiteFunctions
-from pymc_ep.hyper.evidence.conditional_fits import ManyFits
-from pymc_ep.hyper.evidence.evidence import Evidence, EvidenceAt
+from pymc_ep.hyper.conditional_fits import ManyFits
 from pymc_ep.hyper.integration.corrections import Corrected
 from pymc_ep.hyper.integration.integral import Integral
-from pymc_ep.hyper.maximise import Hyper
+from pymc_ep.hyper.mode import Hyper
 from pymc_ep.numerics.gaussian.protocol import GaussianPosterior
 from pymc_ep.numerics.interpolation.mixtures import left_out_of_all
 from pymc_ep.numerics.interpolation.spline import Spline
@@ -75,7 +76,9 @@ def rebuild(
     return PosteriorMixture(form, centre, *(state[name] for name in _MIXTURE_KEYS))
 
 
-def mode_solution(form: SiteFunctions, evidence: Evidence, found: Hyper, settings: dict[str, Any]) -> Solution:
+def mode_solution(
+    form: SiteFunctions, evidence: Evidence, found: Hyper[EvidenceAt], settings: dict[str, Any]
+) -> Solution:
     """Return the solution with hyperparameters at their mode, or fixed."""
     at = found.at
     state = mode_state(evidence, found)
@@ -93,27 +96,29 @@ def mode_solution(form: SiteFunctions, evidence: Evidence, found: Hyper, setting
     )
 
 
-def mode_state(evidence: Evidence, found: Hyper) -> dict[str, np.ndarray]:
+def mode_state(evidence: Evidence, found: Hyper[EvidenceAt]) -> dict[str, np.ndarray]:
     """Return the saved state of a fit with hyperparameters at their mode, or fixed."""
     directions = np.zeros((0, found.at.theta.size)) if found.factor is None else found.factor.T
-    spread = {"directions": directions, "d_shift": found.d_shift, "d_precision": found.d_precision}
-    return _state(evidence, found.at) | spread
+    d_shift, d_precision = found.d_state
+    return _state(evidence, found.at) | {"directions": directions, "d_shift": d_shift, "d_precision": d_precision}
 
 
-def mode_traces(found: Hyper) -> dict[str, tuple[str, np.ndarray]]:
+def mode_traces(found: Hyper[EvidenceAt]) -> dict[str, tuple[str, np.ndarray]]:
     """Return the histories of the last fit and of the maximisation over hyperparameters."""
     return _history(found.at) | {"hyper_objective": ("hyper_iteration", found.trace)}
 
 
-def integral_solution(form: SiteFunctions, evidence: Evidence, found: Integral, settings: dict[str, Any]) -> Solution:
+def integral_solution(
+    form: SiteFunctions, evidence: Evidence, found: Integral[EvidenceAt], settings: dict[str, Any]
+) -> Solution:
     """Return the solution of a mixture over a design of hyperparameters."""
     at = found.mode.at
     points = found.points
     thetas = np.array([point.theta for point in points])
     state = _state(evidence, at) | _mixture_state(
         thetas,
-        np.array([point.sites[0] for point in points]),
-        np.array([point.sites[1] for point in points]),
+        np.array([point.state[0] for point in points]),
+        np.array([point.state[1] for point in points]),
         found.draws,
     )
     values = np.array([point.value for point in points])
@@ -156,7 +161,7 @@ def _correction_scalars(corrected: Corrected | None) -> dict[str, float]:
 
 
 def conditional_solution(
-    form: SiteFunctions, evidence: Evidence, found: ManyFits, settings: dict[str, Any]
+    form: SiteFunctions, evidence: Evidence, found: ManyFits[EvidenceAt], settings: dict[str, Any]
 ) -> Solution:
     """Return the solution of a mixture over given draws of the hyperparameters, without a log evidence.
 
@@ -165,7 +170,7 @@ def conditional_solution(
     k = len(found.thetas)
     weights = np.full(k, 1.0 / k)
     state = _state(evidence, found.centre) | _mixture_state(
-        found.thetas, found.shifts, found.precisions, np.zeros((0, found.thetas.shape[1]))
+        found.thetas, *map(np.array, zip(*found.states)), np.zeros((0, found.thetas.shape[1]))
     )
     fits = f"fits at {k} draws of the hyperparameters"
     lost = f"{found.stalled} of them did not converge" if found.stalled else ""
@@ -176,7 +181,7 @@ def conditional_solution(
         found.centre,
         state,
         settings,
-        log_predictive=left_out_of_all(weights, found.log_predictives),
+        log_predictive=left_out_of_all(weights, np.array([kept.log_predictive for kept in found.kept])),
         status=Status(not (found.stalled or found.unfitted), "; ".join(filter(None, [fits, lost, left]))),
         round_robin=k,
     )
@@ -268,7 +273,7 @@ def _state(evidence: Evidence, at: EvidenceAt) -> dict[str, np.ndarray]:
     }
 
 
-def combined_status(at: EvidenceAt, found: Hyper | Integral) -> Status:
+def combined_status(at: EvidenceAt, found: Hyper[EvidenceAt] | Integral[EvidenceAt]) -> Status:
     """Return the joint status of EP and the search over hyperparameters; what did not converge comes first."""
     run = at.run.status
     sentences = [run.sentence, found.sentence]
@@ -305,14 +310,14 @@ def coefficient_results(
     return out
 
 
-def _loo_over_draws(found: Integral) -> np.ndarray:
+def _loo_over_draws(found: Integral[EvidenceAt]) -> np.ndarray:
     """Return log p(y_i | y_-i), (n,), integrated over the hyperparameters by interpolation between fits."""
-    known = np.array([point.log_predictive for point in found.points])
+    known = np.array([point.kept.log_predictive for point in found.points])
     # Interpolated as deviance residuals, which are smoother than log densities in the tails.
     highest = known.max(axis=0) + 1.0
     residuals = Spline(np.array([point.theta for point in found.points]), np.sqrt(highest - known))
     rows, weights = found.thetas, found.theta_weights
-    if len(rows) * len(found.points[0].log_predictive) > _MAX_DENSITIES:
+    if len(rows) * len(found.points[0].kept.log_predictive) > _MAX_DENSITIES:
         rows = found.draws if len(found.draws) else np.array([point.theta for point in found.points])
         weights = np.full(len(rows), 1.0 / len(rows))
     counting = weights > np.finfo(float).tiny

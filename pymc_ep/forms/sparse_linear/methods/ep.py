@@ -15,6 +15,9 @@ from pymc_ep.engines.double_loop.bounded_sites import FactorSites
 from pymc_ep.engines.double_loop.tree_start import first_hyperparameters
 from pymc_ep.engines.double_loop.tree_states import has_trees, require_two_states, state_warnings
 from pymc_ep.engines.options import check_whole
+from pymc_ep.evidence.evidence import Evidence, evidence_of
+from pymc_ep.evidence.fit import EvidenceAt
+from pymc_ep.evidence.op import EPEvidenceOp
 from pymc_ep.forms.latent_gaussian.cost import fits_of
 from pymc_ep.forms.latent_gaussian.methods import ep as latent
 from pymc_ep.forms.latent_gaussian.methods.solution import (
@@ -40,9 +43,7 @@ from pymc_ep.forms.sparse_linear.posterior_average import (
     rebuild_average,
     translations_of,
 )
-from pymc_ep.hyper.evidence.evidence import Evidence, EvidenceAt, evidence_of
-from pymc_ep.hyper.evidence.op import EvidenceOp
-from pymc_ep.hyper.maximise import Hyper
+from pymc_ep.hyper.mode import Hyper
 from pymc_ep.numerics.interpolation.mixtures import left_out_of_all
 
 __all__ = ["EP", "OPTIONS", "condition", "evidence_op", "solve"]
@@ -85,7 +86,7 @@ def solve(call: Call[CompiledSparseLinear]) -> Solution:
 def _averaged_solution(
     form: CompiledSparseLinear,
     evidence: Evidence,
-    found: Hyper,
+    found: Hyper[EvidenceAt],
     settings: dict[str, Any],
     translated: Sequence[tuple[Evidence, EvidenceAt]],
 ) -> Solution:
@@ -146,9 +147,9 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
     return latent.checked(OPTIONS | options)
 
 
-def evidence_op(form: CompiledSparseLinear, options: dict[str, Any]) -> EvidenceOp:
+def evidence_op(form: CompiledSparseLinear, options: dict[str, Any]) -> EPEvidenceOp:
     """Return the log evidence as an Op of the unconstrained hyperparameters."""
-    return EvidenceOp(form, _one_grid(options))
+    return EPEvidenceOp(form, _one_grid(options))
 
 
 def condition(call: Call[CompiledSparseLinear], thetas: np.ndarray) -> Solution:

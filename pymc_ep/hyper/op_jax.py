@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from pytensor.link.jax.dispatch import jax_funcify
 
-from pymc_ep.hyper.evidence.op import EvidenceOp
+from pymc_ep.hyper.op import EvidenceOp
 
 
 @jax_funcify.register(EvidenceOp)

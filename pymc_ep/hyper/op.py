@@ -1,28 +1,25 @@
 """The log evidence as a PyTensor Op, so that a sampler of the hyperparameters can differentiate it.
 
-One evaluation is one fixed point; value and gradient are two outputs of it, since at the fixed point log Z is
-stationary in the sites and its gradient is a by-product (Seeger 2005, section 4).
+One evaluation is one fit; value and gradient are two outputs of it.
 """
 
 import logging
 import mmap
 import threading
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.gradient import DisconnectedType
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_ep.contracts.form import CompiledSiteForm
+from pymc_ep.contracts.evidence import EvidenceFit, FitState, LogEvidence
+from pymc_ep.contracts.form import HyperForm
 from pymc_ep.exceptions import InvalidDataError, NumericalError
-from pymc_ep.hyper.evidence.evidence import Evidence, EvidenceAt, evidence_of, with_all_digits
-from pymc_ep.hyper.maximise import endless_directions
+from pymc_ep.hyper.mode import endless_directions
 from pymc_ep.kernels import register_bodies
 from pymc_ep.numerics.backend.namespace import Array
 
@@ -30,8 +27,8 @@ __all__ = ["Counts", "EvidenceOp"]
 
 _log = logging.getLogger(__name__)
 
-register_bodies("jax", "pymc_ep.hyper.evidence.op_jax")
-register_bodies("numba", "pymc_ep.hyper.evidence.op_numba")
+register_bodies("jax", "pymc_ep.hyper.op_jax")
+register_bodies("numba", "pymc_ep.hyper.op_numba")
 
 
 class Counts(NamedTuple):
@@ -58,36 +55,36 @@ class EvidenceOp(Op):
 
     Parameters
     ----------
-    form : CompiledSiteForm
-        Data are read from its shared variables at each evaluation.
-    settings : dict
-        Options of EP, all of them.
+    form : HyperForm
+    evidence_of : callable
+        ``evidence_of(form, density)`` returns the `LogEvidence` of the form, see there for the density. Samplers of
+        several processes pickle it, as they can a function of a module, or a `functools.partial` of one.
 
     Notes
     -----
-    Each fit starts from the sites of the last where that cannot change the result beyond the tolerance, see
-    `Evidence.settled`. Evaluations are serial: a lock keeps the threads of one process apart. Pickled, the Op takes
+    Each fit starts from the state of the last where that cannot change the result beyond the tolerance, see
+    `LogEvidence.settled`. Evaluations are serial: a lock keeps the threads of one process apart. Pickled, the Op takes
     along the form, not its compiled functions.
     """
 
-    def __init__(self, form: CompiledSiteForm, settings: dict[str, Any]):
+    def __init__(self, form: HyperForm, evidence_of: Callable[[Any, str], LogEvidence]):
         self.form = form.in_values()
-        self.settings = settings
+        self.evidence_of = evidence_of
         self._begin()
 
     def _begin(self) -> None:
         self._lock = threading.Lock()
-        self._evidence: Evidence | None = None
-        self._data: list[Any] = []
-        self._sites: tuple[np.ndarray, np.ndarray] | None = None
+        self._evidence: LogEvidence | None = None
+        self._start: FitState | None = None
         # Anonymous shared memory, so that the counts of forked samplers arrive here.
         self._counts = np.frombuffer(mmap.mmap(-1, 16), dtype=np.int64)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"form": self.form, "settings": self.settings}
+        return {"form": self.form, "evidence_of": self.evidence_of}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.settings, self.form = state["settings"], state["form"].in_values()
+        self.__dict__.update(state)
+        self.form = self.form.in_values()
         self._begin()
 
     @property
@@ -115,49 +112,25 @@ class EvidenceOp(Op):
         with self._lock:
             self._counts[0] += 1
             try:
-                at, gradient = with_all_digits(self.settings, lambda settings: self._at(theta, settings))
-                why = "" if at.run.status.converged else at.run.status.sentence
+                at, gradient = self._fit(theta)
+                why = "" if at.status.converged else at.status.sentence
             except (InvalidDataError, NumericalError) as error:
                 at, why = None, str(error)
             if at is None or why or not (np.isfinite(at.log_z) and np.all(np.isfinite(gradient))):
                 return self._failed(theta, why or "it is not finite")
-            self._sites = at.sites
+            self._start = at.state
             return at.log_z, gradient
 
     def endless_directions(self, theta: np.ndarray) -> list[str]:
-        """Return the hyperparameters along which the density about theta, (p,), does not fall; empty if it falls.
+        """Return the hyperparameters along which the density about theta, (p,), does not fall; empty if it falls."""
+        return endless_directions(self.evidence_of(self.form, "unconstrained"), theta)
 
-        Empty also for sites whose quadrature searches for peaks: so far out each fit may take minutes.
-        """
-        if any(group.site.scanned for group in self.form.form.factors):
-            return []
-        # Fits that far out converge within a few iterations or not at all.
-        settings = self.settings | {"max_iter": min(20, self.settings["max_iter"])}
-        return with_all_digits(
-            settings, lambda own: endless_directions(evidence_of(self.form, own, density="unconstrained"), theta)
-        )
-
-    def _at(self, theta: np.ndarray, settings: dict[str, Any]) -> tuple[EvidenceAt, np.ndarray]:
-        """Return the fit at theta and the gradient there; where the settings are others than so far, these are kept."""
-        if settings is not self.settings:
-            self.settings, self._evidence = settings, None
-        evidence = self._present()
-        at = evidence.settled(theta, self._sites)
-        return at, evidence.gradient(at)
-
-    @cached_property
-    def _shared(self) -> list[SharedVariable]:
-        """Data that observations, predictors and site parameters depend on."""
-        return [v for v in self.form.form.made_of(())[0] if isinstance(v, SharedVariable)]
-
-    def _present(self) -> Evidence:
-        """Return the evidence for the present values of the data, rebuilt where these have changed."""
-        data = [v.get_value(borrow=True) for v in self._shared]
-        known = self._evidence
-        if known is None or any(new is not old for new, old in zip(data, self._data)):
-            known = evidence_of(self.form, self.settings, density="none")
-            self._evidence, self._data, self._sites = known, data, None
-        return known
+    def _fit(self, theta: np.ndarray) -> tuple[EvidenceFit, np.ndarray]:
+        """Return the fit at theta and the gradient there."""
+        if self._evidence is None:
+            self._evidence = self.evidence_of(self.form, "none")
+        at = self._evidence.settled(theta, self._start)
+        return at, self._evidence.gradient(at)
 
     def _failed(self, theta: np.ndarray, why: str) -> tuple[float, np.ndarray]:
         self._counts[1] += 1

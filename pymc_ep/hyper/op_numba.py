@@ -7,7 +7,7 @@ import numpy as np
 from pytensor.graph.basic import Apply
 from pytensor.link.numba.dispatch.basic import generate_fallback_impl, register_funcify_and_cache_key
 
-from pymc_ep.hyper.evidence.op import EvidenceOp
+from pymc_ep.hyper.op import EvidenceOp
 
 
 @register_funcify_and_cache_key(EvidenceOp)

@@ -1,24 +1,30 @@
-"""Log evidence of a latent Gaussian model and its exact gradient in the hyperparameters."""
+"""Log evidence by EP of a form with univariate sites, and its exact gradient in the hyperparameters."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
+from pymc_ep.contracts.evidence import DesignPoint, FitState, LogEvidence
 from pymc_ep.contracts.form import CompiledSiteForm
 from pymc_ep.engines.base import Report, Status
 from pymc_ep.engines.checkpoint import Checkpoint
 from pymc_ep.engines.ep.engine import EP
-from pymc_ep.engines.ep.sweep import FLAT, Problem, cavities, group_slices
+from pymc_ep.engines.ep.sweep import FLAT, cavities, group_slices
 from pymc_ep.engines.interrupt import Interrupted
 from pymc_ep.engines.loop import Run, run
 from pymc_ep.engines.options import require_parallel
 from pymc_ep.engines.prior import Prior
+from pymc_ep.evidence.cumulants import SHIFTED, correction_at, why_no_correction
+from pymc_ep.evidence.fit import EvidenceAt, KeptFit
+from pymc_ep.evidence.interpolated_sites import error_between
+from pymc_ep.evidence.lost_digits import LostDigits
+from pymc_ep.evidence.out_of_range import of_hyperparameters
+from pymc_ep.evidence.repeats import Repeats, repeats_at
 from pymc_ep.exceptions import ImpossibleDensityError, InvalidDataError, NumericalError
-from pymc_ep.hyper.evidence.out_of_range import of_hyperparameters
-from pymc_ep.hyper.evidence.repeats import Repeats, repeats_at
+from pymc_ep.hyper.mode import hyper_names_of
 
-__all__ = ["Evidence", "EvidenceAt", "evidence_of", "with_all_digits"]
+__all__ = ["Evidence", "evidence_of"]
 
 _NAMED = 6
 """Most coefficients named in one message, so that it stays readable."""
@@ -29,81 +35,9 @@ _COARSE = 0.1
 """Distance of neighbouring doubles at an observation, in standard deviations of its site, above which the data count as
 rounded away: uniform rounding adds a twelfth of its square to the variance, 0.1 per cent here."""
 
-Result = TypeVar("Result")
-
-
-class LostDigits(Exception):
-    """Rounding limits the representation that ``solver="auto"`` chose; caught by `with_all_digits`.
-
-    Parameters
-    ----------
-    chosen, exact : str
-        That representation, and the one that loses no digits.
-    """
-
-    def __init__(self, chosen: str, exact: str):
-        super().__init__(f"solver={chosen!r} is limited by rounding; solver={exact!r} is not")
-        self.chosen, self.exact = chosen, exact
-
-
-def with_all_digits(settings: dict[str, Any], fit: Callable[[dict[str, Any]], Result]) -> Result:
-    """Return ``fit(settings)``, or its result in the representation that loses no digits where it meets `LostDigits`.
-
-    Where that one fails, as for a singular prior covariance, which has no factor, the first is taken with its limits.
-    """
-    try:
-        return fit(settings)
-    except LostDigits as limit:
-        chosen, exact = limit.chosen, limit.exact
-    try:
-        return fit(settings | {"solver": exact})
-    except NumericalError:
-        return fit(settings | {"solver": chosen})
-
-
-class EvidenceAt(NamedTuple):
-    """A fit at one value of the hyperparameters.
-
-    Attributes
-    ----------
-    theta : ndarray, (p,)
-    prior : Prior
-    problem : Problem
-        Of the distinct predictors.
-    run : Run
-    repeats : Repeats
-        Which observations share a predictor.
-    """
-
-    theta: np.ndarray
-    prior: Prior
-    problem: Problem
-    run: Run
-    repeats: Repeats
-
-    @property
-    def sites(self) -> tuple[np.ndarray, np.ndarray]:
-        """Shift and precision of the sites of all observations, each (n,)."""
-        state = self.run.state
-        return self.repeats.sites_of_each(
-            self.prior.parameters, state.sweep.posterior.mean, state.shift, state.precision
-        )
-
-    @property
-    def predictors(self) -> tuple[np.ndarray, np.ndarray]:
-        """Posterior mean and variance of the predictor of each observation, each (n,)."""
-        posterior = self.run.state.sweep.posterior
-        return self.repeats.each(posterior.mean), self.repeats.each(posterior.variance)
-
-    @property
-    def log_z(self) -> float:
-        """Log evidence under PyMC's densities, without the hyperparameters' prior."""
-        return float(self.run.state.sweep.log_z) + self.prior.log_excess
-
-    @property
-    def value(self) -> float:
-        """Log evidence plus the log prior of the hyperparameters, by the `density` option of `Evidence`."""
-        return self.log_z + self.prior.log_prior
+_MOST_CORRECTED = 2000
+"""Most predictors with a correction at every fit, since it costs a term for each pair; beyond, only fits at
+representatives of the draws have one."""
 
 
 def evidence_of(form: CompiledSiteForm, settings: dict[str, Any], **others: Any) -> "Evidence":
@@ -114,8 +48,8 @@ def evidence_of(form: CompiledSiteForm, settings: dict[str, Any], **others: Any)
     return Evidence(form, engine, settings["max_iter"], exact=exact, **others)
 
 
-class Evidence:
-    """log Z(theta) + log p(theta) by a converged fit at each theta, warm-started from the last.
+class Evidence(LogEvidence[EvidenceAt]):
+    """log Z(theta) + log p(theta) by a converged fit at each theta; see `pymc_ep.contracts.LogEvidence`.
 
     Parameters
     ----------
@@ -130,8 +64,7 @@ class Evidence:
     grid : str
         Tells the forms of one fit apart.
     density : {"natural", "unconstrained", "none"}
-        Term that `EvidenceAt.value` and `gradient` add to the log evidence: the hyperparameters' log prior without
-        Jacobian terms, their log density on the unconstrained scale, or nothing.
+        See `LogEvidence`.
     exact : str
         The representation to ask for where rounding limits that of the form; empty to keep to the latter.
 
@@ -142,6 +75,8 @@ class Evidence:
     UnsupportedModelError
         Where sites that depend on each other are to be updated one after another.
     """
+
+    form: CompiledSiteForm
 
     def __init__(
         self,
@@ -155,13 +90,11 @@ class Evidence:
         density: str = "natural",
         exact: str = "",
     ):
-        self.form = form
+        super().__init__(form, report, density=density)
         self.engine = engine
         self.max_iter = max_iter
-        self.report = report or Report()
         self.checkpoint = checkpoint or Checkpoint()
         self.grid = grid
-        self.density = density
         self.exact = exact
         self._checked = False
         if engine.schedule == "sequential":
@@ -175,7 +108,7 @@ class Evidence:
         self._origins = np.concatenate(form.origins())
         self._spacing = np.spacing(np.abs(self._origins)) * (self._origins != 0.0)
 
-    def at(self, theta: np.ndarray, start: tuple[np.ndarray, np.ndarray] | None = None) -> EvidenceAt:
+    def at(self, theta: np.ndarray, start: FitState | None = None) -> EvidenceAt:
         """Fit at unconstrained hyperparameters `theta`, (p,), from sites `start`, (n,) each, or the form's first ones.
 
         Raises
@@ -224,7 +157,7 @@ class Evidence:
         """Return a callback that reports log evidence on the scale of `EvidenceAt.log_z`, and the change."""
         return lambda value, change: self.report(value + prior.log_excess, change)
 
-    def settled(self, theta: np.ndarray, start: tuple[np.ndarray, np.ndarray] | None = None) -> EvidenceAt:
+    def settled(self, theta: np.ndarray, start: FitState | None = None) -> EvidenceAt:
         """Fit at `theta` so that the result does not depend on `start` beyond the tolerance.
 
         Log-concave sites have one fixed point in practice: a warm start only saves sweeps. Other sites may have several
@@ -238,6 +171,43 @@ class Evidence:
             if at.run.status.converged:
                 return at
         return self.at(theta)
+
+    def kept(self, at: EvidenceAt) -> KeptFit:
+        """Return moments of the predictors, and leave-one-out densities."""
+        return KeptFit(*at.predictors, self.leave_one_out(at))
+
+    def corrected_fits(self, at: EvidenceAt) -> str:
+        """Return which fits have a correction by cumulants."""
+        predictors = len(at.problem.mean)
+        if why_no_correction(self.form, self.engine.power, predictors):
+            return "none"
+        return "all" if predictors <= _MOST_CORRECTED else "last"
+
+    def correction(self, at: EvidenceAt) -> float:
+        """Return the correction by cumulants of the sites, in nats; NaN where the series diverges."""
+        found = correction_at(at)
+        return np.nan if found.diverges else found.total
+
+    def correction_warning(self, shifts: np.ndarray | None, missing: float) -> str:
+        """Return a warning where the correction is large, or its series diverges."""
+        if shifts is None:
+            return (
+                f"EP's own error is not known, as the series that tells it diverges at {missing:.0%} of the fits; "
+                f"compare with pm.sample, started by pmep.start_point(idata)"
+            )
+        most = np.abs(shifts).max()
+        if most < SHIFTED:
+            return ""
+        name = hyper_names_of(self, np.abs(shifts) == most)[0]
+        return (
+            f"skewness and kurtosis of the sites move the mean of {name} by {most:.1f} standard deviations, as binary "
+            f"data in small groups do; that is corrected, but about a sixth of it may be left: compare with pm.sample, "
+            f"started by pmep.start_point(idata)"
+        )
+
+    def interpolation_error(self, points: Sequence[DesignPoint], made: Sequence[DesignPoint]) -> float:
+        """Return the error of predictors from sites interpolated between fits."""
+        return error_between(self.form, points, made)
 
     def _explained(self, found: Run) -> Run:
         """Name the likely cause where a fit did not converge under flat priors: an improper posterior.

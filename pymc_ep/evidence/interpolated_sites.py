@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from pymc_ep.contracts.evidence import DesignPoint
 from pymc_ep.contracts.form import CompiledSiteForm
-from pymc_ep.hyper.integration.explore import DesignPoint
 from pymc_ep.numerics.interpolation.spline import Spline
 
 __all__ = ["InterpolatedSites", "error_between"]
@@ -70,16 +70,16 @@ def error_between(form: CompiledSiteForm, points: Sequence[DesignPoint], made: S
     """
     sites = InterpolatedSites(
         np.array([point.theta for point in points]),
-        np.array([point.sites[0] for point in points]),
-        np.array([point.sites[1] for point in points]),
+        np.array([point.state[0] for point in points]),
+        np.array([point.state[1] for point in points]),
     )
     log_concave = all(site.site.log_concave for site in form.sites)
     errors = []
     for point in made:
         found = form.prior(point.theta).posterior(*sites(point.theta), log_concave=log_concave)
         # Of a predictor that is known, such as that of a class with which others are compared, nothing is interpolated.
-        free = point.variance > 0.0
-        sd, shift = np.sqrt(point.variance[free]), found.mean[free] - point.mean[free]
+        free = point.kept.variance > 0.0
+        sd, shift = np.sqrt(point.kept.variance[free]), found.mean[free] - point.kept.mean[free]
         with np.errstate(all="ignore"):
             error = [np.abs(shift) / sd, np.abs(np.log(np.sqrt(found.variance[free]) / sd))]
         errors.append(min(float(np.nan_to_num(np.max(error, initial=0.0), nan=np.inf)), _MOST_ERROR))

@@ -1,15 +1,15 @@
 """Hyperparameters at the maximum of log evidence plus log prior, and the curvature there."""
 
-from typing import NamedTuple
+from typing import Generic, NamedTuple
 
 import numpy as np
 import scipy.linalg
 
+from pymc_ep.contracts.evidence import FitState, LogEvidence, OwnFit
 from pymc_ep.engines.interrupt import INTERRUPTS, reached
 from pymc_ep.exceptions import InvalidDataError, NumericalError
-from pymc_ep.hyper.evidence.evidence import Evidence, EvidenceAt
 from pymc_ep.hyper.hessian import scaled_curvature
-from pymc_ep.hyper.lbfgs_search import FAR, WIDEST, Objective, Sites, search
+from pymc_ep.hyper.lbfgs_search import FAR, WIDEST, Objective, search
 
 __all__ = ["Hyper", "endless_directions", "fit_fixed", "held_fixed", "hyper_names_of", "maximise", "why_not_settled"]
 
@@ -29,17 +29,17 @@ _NO_FALL = 1e-3
 """Least fall of the log density between the two, in nats: above the rounding of a density that is constant."""
 
 
-class Hyper(NamedTuple):
+class Hyper(NamedTuple, Generic[OwnFit]):
     """A fit at the mode of the hyperparameters, and their covariance there.
 
     Attributes
     ----------
-    at : EvidenceAt
+    at : EvidenceFit
         The fit at the mode.
     factor : ndarray, (p, p), optional
         L with L L^T their covariance on the unconstrained scale; None where they are held fixed.
-    d_shift, d_precision : ndarray, (p, n)
-        Derivatives of the sites along the columns of L.
+    d_state : tuple of ndarray, (p, ...)
+        Derivatives of the arrays of its state along the columns of L.
     trace : ndarray, (hyper_iteration,)
         Log evidence plus log prior at each evaluation of the optimiser.
     converged : bool
@@ -48,17 +48,16 @@ class Hyper(NamedTuple):
         Whether the user interrupted the search.
     """
 
-    at: EvidenceAt
+    at: OwnFit
     factor: np.ndarray | None
-    d_shift: np.ndarray
-    d_precision: np.ndarray
+    d_state: FitState
     trace: np.ndarray
     converged: bool
     sentence: str
     interrupted: bool = False
 
 
-def fit_fixed(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Hyper:
+def fit_fixed(evidence: LogEvidence[OwnFit], theta: np.ndarray, start: FitState | None = None) -> Hyper[OwnFit]:
     """Fit at `theta`, (p,), with the hyperparameters fixed there."""
     try:
         at = evidence.at(theta, start)
@@ -67,22 +66,23 @@ def fit_fixed(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Hyp
     return held_fixed(at, np.array([at.value]), True, "")
 
 
-def held_fixed(at: EvidenceAt, trace: np.ndarray, converged: bool, sentence: str) -> Hyper:
+def held_fixed(at: OwnFit, trace: np.ndarray, converged: bool, sentence: str) -> Hyper[OwnFit]:
     """Return a fit with its hyperparameters fixed: without a covariance."""
-    none = np.zeros((0, len(at.sites[0])))
-    return Hyper(at, None, none, none, trace, converged, sentence)
+    return Hyper(at, None, tuple(np.zeros((0, *part.shape)) for part in at.state), trace, converged, sentence)
 
 
-def maximise(evidence: Evidence, theta: np.ndarray, start: Sites = None, *, spread: bool = True) -> Hyper:
+def maximise(
+    evidence: LogEvidence[OwnFit], theta: np.ndarray, start: FitState | None = None, *, spread: bool = True
+) -> Hyper[OwnFit]:
     """Maximise log evidence plus log prior over the unconstrained hyperparameters by L-BFGS.
 
     Parameters
     ----------
-    evidence : Evidence
+    evidence : LogEvidence
     theta : ndarray, (p,)
         Where to start.
     start : tuple of ndarray, optional
-        Sites to start from.
+        State of a fit to start from.
     spread : bool
         Whether the curvature is computed; without it the hyperparameters are fixed at the mode.
 
@@ -106,7 +106,7 @@ def maximise(evidence: Evidence, theta: np.ndarray, start: Sites = None, *, spre
         return found._replace(interrupted=True)
 
 
-def _maximise(objective: Objective, theta: np.ndarray, spread: bool) -> Hyper:
+def _maximise(objective: Objective[OwnFit], theta: np.ndarray, spread: bool) -> Hyper[OwnFit]:
     evidence = objective.evidence
     endless = search(objective, theta)
     best = objective.at
@@ -116,7 +116,7 @@ def _maximise(objective: Objective, theta: np.ndarray, spread: bool) -> Hyper:
     if not spread:
         sentence = why_not_settled(objective, theta, max(1.0, abs(best.value)))
         return held_fixed(best, trace, not sentence, sentence)
-    hessian, d_shift, d_precision, clean = scaled_curvature(evidence, best)
+    hessian, d_state, clean = scaled_curvature(evidence, best)
     why = _why_no_spread(evidence, hessian, clean)
     # Rounding of a large value hides a small slope.
     size = max(1.0, abs(best.value))
@@ -124,7 +124,8 @@ def _maximise(objective: Objective, theta: np.ndarray, spread: bool) -> Hyper:
     if why:
         return held_fixed(best, trace, not sentence, "; ".join(filter(None, [sentence, why])))
     factor = scipy.linalg.cholesky(np.linalg.inv(hessian), lower=True)
-    return Hyper(best, factor, factor.T @ d_shift, factor.T @ d_precision, trace, not sentence, sentence)
+    along = tuple(np.tensordot(factor.T, part, axes=1) for part in d_state)
+    return Hyper(best, factor, along, trace, not sentence, sentence)
 
 
 def why_not_settled(objective: Objective, start: np.ndarray, size: float, hessian: np.ndarray | None = None) -> str:
@@ -153,7 +154,7 @@ def why_not_settled(objective: Objective, start: np.ndarray, size: float, hessia
     )
 
 
-def hyper_names_of(evidence: Evidence, which: np.ndarray) -> list[str]:
+def hyper_names_of(evidence: LogEvidence, which: np.ndarray) -> list[str]:
     """Return the names of the hyperparameters to which a selection, (p,) bool, of the unconstrained values belongs."""
     form = evidence.form
     sizes = [np.size(v) for v in form.unpack(np.zeros_like(form.start))]
@@ -164,7 +165,7 @@ def _abbreviated(value: np.ndarray) -> str:
     return np.array2string(np.asarray(value), precision=3, threshold=4, edgeitems=2)
 
 
-def _why_no_spread(evidence: Evidence, hessian: np.ndarray, clean: bool) -> str:
+def _why_no_spread(evidence: LogEvidence, hessian: np.ndarray, clean: bool) -> str:
     """Return the reason why there is no Gaussian about the mode; empty if there is one."""
     if not clean:
         return "a fit next to the mode of the hyperparameters did not converge; they are held at the mode"
@@ -186,7 +187,7 @@ def _why_no_spread(evidence: Evidence, hessian: np.ndarray, clean: bool) -> str:
     return ""
 
 
-def endless_directions(evidence: Evidence, theta: np.ndarray, scale: np.ndarray | None = None) -> list[str]:
+def endless_directions(evidence: LogEvidence, theta: np.ndarray, scale: np.ndarray | None = None) -> list[str]:
     """Return the hyperparameters along which the density does not fall far out, each with the value compared.
 
     On the unconstrained scale such a direction makes the posterior improper, or as good as that. One hyperparameter
@@ -213,7 +214,7 @@ def endless_directions(evidence: Evidence, theta: np.ndarray, scale: np.ndarray 
     return found
 
 
-def _rise(evidence: Evidence, points: list[np.ndarray]) -> float | None:
+def _rise(evidence: LogEvidence, points: list[np.ndarray]) -> float | None:
     """Return the rise of the log density from one point to another; None where no fit tells it.
 
     Minus infinity where the log prior falls by itself.
@@ -226,5 +227,5 @@ def _rise(evidence: Evidence, points: list[np.ndarray]) -> float | None:
         near, far_out = (evidence.at(point) for point in points)
     except (NumericalError, InvalidDataError):
         return None
-    trusted = near.run.status.converged and far_out.run.status.converged
+    trusted = near.status.converged and far_out.status.converged
     return far_out.value - near.value if trusted and np.isfinite(near.value) else None

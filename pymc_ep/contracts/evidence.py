@@ -1,0 +1,177 @@
+"""Log evidence of a form as a function of its hyperparameters: what `pymc_ep.hyper` searches and integrates over."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from pymc_ep.contracts.form import HyperForm
+from pymc_ep.engines.base import Report, Status
+
+__all__ = ["DesignPoint", "EvidenceFit", "Fit", "FitState", "LogEvidence", "OwnFit"]
+
+FitState = tuple[np.ndarray, ...]
+"""Arrays of a fit from which one at other hyperparameters starts, such as shift and precision of EP's sites. They are
+smooth functions of the hyperparameters, each of the same shape in all fits."""
+
+
+class EvidenceFit(Protocol):
+    """A fit at one value of the hyperparameters; `Fit` is one."""
+
+    @property
+    def theta(self) -> np.ndarray:
+        """Unconstrained hyperparameters, (p,)."""
+
+    @property
+    def log_z(self) -> float:
+        """Log evidence, without the prior of the hyperparameters."""
+
+    @property
+    def log_prior(self) -> float:
+        """Term that `value` adds to it, by `LogEvidence.density`."""
+
+    @property
+    def value(self) -> float:
+        """``log_z + log_prior``."""
+
+    @property
+    def status(self) -> Status:
+        """Whether it converged, so that `log_z` is the log evidence, and the reason where it did not."""
+
+    @property
+    def state(self) -> FitState:
+        """Start of fits at near hyperparameters."""
+
+
+class Fit(NamedTuple):
+    """A fit whose gradient comes with it, as in closed form.
+
+    Attributes
+    ----------
+    theta : ndarray, (p,)
+    log_z : float
+        Log evidence.
+    log_prior : float
+        See `EvidenceFit`.
+    gradient : ndarray, (p,)
+        Of their sum.
+    status : pymc_ep.engines.base.Status
+    state : tuple of ndarray
+        See `EvidenceFit`.
+    """
+
+    theta: np.ndarray
+    log_z: float
+    log_prior: float
+    gradient: np.ndarray
+    status: Status = Status(True, "")
+    state: FitState = ()
+
+    @property
+    def value(self) -> float:
+        """Log evidence plus log prior."""
+        return self.log_z + self.log_prior
+
+
+OwnFit = TypeVar("OwnFit", bound=EvidenceFit)
+"""Type of the fits of an evidence."""
+
+
+class DesignPoint(Protocol):
+    """A fit as an integration keeps it, without the matrices of its posterior."""
+
+    @property
+    def theta(self) -> np.ndarray:
+        """Unconstrained hyperparameters, (p,)."""
+
+    @property
+    def state(self) -> FitState:
+        """See `EvidenceFit`."""
+
+    @property
+    def kept(self) -> Any:
+        """What `LogEvidence.kept` returned for the fit."""
+
+
+class LogEvidence(ABC, Generic[OwnFit]):
+    """log Z(theta), its gradient, and fits that start from each other.
+
+    `at` and `gradient` are all that a form must have. The rest has defaults: fits that depend on no start, no
+    correction of the evidence, and a posterior that needs no interpolation between fits.
+
+    Parameters
+    ----------
+    form : HyperForm
+    report : Report, optional
+        Called in each iteration, and for each fit.
+    density : {"natural", "unconstrained", "none"}
+        Term `EvidenceFit.log_prior`: the hyperparameters' log prior without Jacobian terms, whose maximum is that of
+        `pymc.find_MAP`; their log density on the unconstrained scale, which is integrated over; or zero.
+    """
+
+    form: HyperForm
+
+    def __init__(self, form: HyperForm, report: Report | None = None, *, density: str = "natural"):
+        self.form = form
+        self.report = report or Report()
+        self.density = density
+
+    @abstractmethod
+    def at(self, theta: np.ndarray, start: FitState | None = None) -> OwnFit:
+        """Fit at unconstrained hyperparameters, (p,).
+
+        Raises
+        ------
+        NumericalError, InvalidDataError
+            Where there is no evidence; a search turns back from there.
+        pymc_ep.engines.interrupt.Interrupted
+            Where the user interrupts the fit; holds the fit reached.
+        """
+
+    @abstractmethod
+    def gradient(self, fit: OwnFit) -> np.ndarray:
+        """Return the gradient of `EvidenceFit.value`, (p,)."""
+
+    def prior_at(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
+        """Return the term `EvidenceFit.log_prior` at theta, (p,), by `density`, and its gradient, (p,)."""
+        if self.density == "none":
+            return 0.0, np.zeros_like(theta)
+        value, gradient = self.form.rows.log_prior_gradients(theta[None], jacobian=self.density == "unconstrained")
+        return float(value[0]), gradient[0]
+
+    def settled(self, theta: np.ndarray, start: FitState | None = None) -> OwnFit:
+        """Fit at `theta` so that the result does not depend on `start` beyond the tolerance."""
+        return self.at(theta, start)
+
+    def kept(self, fit: OwnFit) -> Any:
+        """Return what the solution takes of a fit once its matrices are gone."""
+        return None
+
+    def corrected_fits(self, fit: OwnFit) -> str:
+        """Return which fits of an integration are to be corrected: ``"all"``, the ``"last"`` ones or ``"none"``."""
+        return "none"
+
+    def correction(self, fit: OwnFit) -> float:
+        """Return a correction of log Z, in nats; NaN where there is none."""
+        return np.nan
+
+    def correction_warning(self, shifts: np.ndarray | None, missing: float) -> str:
+        """Return a warning about corrections, empty where they are no reason for one.
+
+        Parameters
+        ----------
+        shifts : ndarray, (p,), or None
+            Shifts of the means of the hyperparameters by the correction, in standard deviations; None where it is
+            missing at too many fits to be applied.
+        missing : float
+            Share of the fits without one.
+        """
+        return ""
+
+    def interpolation_error(self, points: Sequence[DesignPoint], made: Sequence[DesignPoint]) -> float:
+        """Return the error, at the fits `made`, of a posterior interpolated between `points`, in standard deviations.
+
+        Zero where the posterior at given hyperparameters is computed and not interpolated.
+        """
+        return 0.0
