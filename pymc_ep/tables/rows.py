@@ -7,7 +7,7 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
-from pymc_ep.kernels.inner_products import Pairs
+from pymc_ep.numerics.pairs import Pairs
 
 __all__ = ["Ranked", "RankedBlock", "RowPredictions", "Rows", "best_first"]
 

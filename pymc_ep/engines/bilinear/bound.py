@@ -21,9 +21,10 @@ from pymc_ep.engines.bilinear.row_parameters import (
 )
 from pymc_ep.engines.bilinear.values import AnyRows, BilinearPrior, Cells, MatrixPrior, places_of_ones, with_ones
 from pymc_ep.kernels import inner_products
-from pymc_ep.kernels.inner_products import FactoredRows, FullRows, Pairs, Rows
+from pymc_ep.kernels.inner_products import FactoredRows, FullRows, Rows
 from pymc_ep.numerics.backend.namespace import Array
 from pymc_ep.numerics.optimise.batched_lbfgs import Scale
+from pymc_ep.numerics.pairs import Pairs
 from pymc_ep.sites.cells.base import CellBound
 
 __all__ = ["BilinearBound", "Block", "Derivatives", "Sides"]

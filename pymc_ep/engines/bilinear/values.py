@@ -5,8 +5,9 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from pymc_ep.kernels.inner_products import FactoredRows, Pairs, Rows
+from pymc_ep.kernels.inner_products import FactoredRows, Rows
 from pymc_ep.numerics.backend.namespace import Array
+from pymc_ep.numerics.pairs import Pairs
 from pymc_ep.sites.cells.base import CellSite
 
 __all__ = [

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_ep.kernels.inner_products.body import Pairs
+from pymc_ep.numerics.pairs import Pairs
 
 __all__ = ["FactoredRows", "FullRows", "log_mean_exp", "log_mean_exp_pullback", "variance", "variance_pullback"]
 

@@ -15,7 +15,8 @@ from pymc_ep.forms.bilinear.posterior import BilinearPosterior
 from pymc_ep.forms.bilinear.predict.fold_in import fold_in
 from pymc_ep.forms.bilinear.predict.inputs import matrix_names, offsets_and_parameters
 from pymc_ep.forms.bilinear.predict.rebuild import bilinear_posterior
-from pymc_ep.kernels.inner_products import FactoredRows, Pairs, Rows
+from pymc_ep.kernels.inner_products import FactoredRows, Rows
+from pymc_ep.numerics.pairs import Pairs
 from pymc_ep.numerics.quadrature.gauss_hermite import standard_normal_rule
 from pymc_ep.sites.cells.integrals import log_integral
 from pymc_ep.tables.rows import Ranked, best_first

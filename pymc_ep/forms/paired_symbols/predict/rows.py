@@ -14,8 +14,8 @@ from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.forms.paired_symbols.posterior import PairedSymbolsPosterior
 from pymc_ep.forms.paired_symbols.predict.fold_in import fold_in
 from pymc_ep.forms.paired_symbols.predict.rebuild import paired_symbols_posterior
-from pymc_ep.kernels.inner_products import Pairs
 from pymc_ep.kernels.paired_symbols import Symbols
+from pymc_ep.numerics.pairs import Pairs
 from pymc_ep.tables.rows import Ranked, best_first
 
 __all__ = ["PairRows"]
