@@ -3,7 +3,7 @@
 from typing import Any, Generic, NamedTuple
 
 import numpy as np
-from scipy.spatial.distance import cdist
+import scipy
 
 from pymc_ep.contracts.evidence import FitState, LogEvidence, OwnFit
 from pymc_ep.engines.interrupt import INTERRUPTS, is_interrupt
@@ -72,7 +72,7 @@ def fit_many(evidence: LogEvidence[OwnFit], thetas: np.ndarray) -> ManyFits[OwnF
         states[i], kept[i] = at.state, evidence.kept(at)
         waiting[i] = False
         evidence.report.advance()
-        here = cdist(scaled[i : i + 1], scaled)[0]
+        here = scipy.spatial.distance.cdist(scaled[i : i + 1], scaled)[0]
         nearer = waiting & (here < distance)
         distance[nearer], parent[nearer] = here[nearer], i
     left = np.flatnonzero(waiting).tolist()

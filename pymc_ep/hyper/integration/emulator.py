@@ -13,8 +13,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 import scipy.linalg
-from scipy.spatial.distance import cdist
 
 __all__ = ["FIRST_KERNEL", "Emulator", "Kernel", "least_known"]
 
@@ -104,7 +104,7 @@ class Emulator:
         """Return posterior means of the function, (m,), and of its gradient, (m, p)."""
         length = self.kernel.values[0]
         u, places, slopes = points / length, self.points / length, self._slopes / length
-        k = np.exp(-0.5 * cdist(u, places, "sqeuclidean"))
+        k = np.exp(-0.5 * scipy.spatial.distance.cdist(u, places, "sqeuclidean"))
         weighted = k * (self._weights + u @ slopes.T - (places * slopes).sum(axis=1))
         value = self.level + weighted.sum(axis=1)
         gradient = (weighted @ places - weighted.sum(axis=1)[:, None] * u + k @ slopes) / length
@@ -210,6 +210,8 @@ def least_known(emulator: Emulator, pool: np.ndarray, count: int) -> np.ndarray:
     for _ in range(count):
         chosen.append(k := int(np.argmax(sd)))
         # Shrink the sd of the surroundings as a fit there would.
-        close = np.exp(-(cdist(pool, pool[k : k + 1])[:, 0] ** 2) / emulator.kernel.values[0] ** 2)
+        close = np.exp(
+            -(scipy.spatial.distance.cdist(pool, pool[k : k + 1])[:, 0] ** 2) / emulator.kernel.values[0] ** 2
+        )
         sd = sd * np.sqrt(np.maximum(1.0 - close, 0.0))
     return pool[chosen]

@@ -11,7 +11,7 @@ it has learnt from these as well.
 from typing import Generic
 
 import numpy as np
-from scipy.spatial.distance import cdist
+import scipy
 
 from pymc_ep.contracts.evidence import FitState, LogEvidence, OwnFit
 from pymc_ep.engines.interrupt import INTERRUPTS, reached
@@ -236,7 +236,9 @@ class _Integration(Generic[OwnFit]):
         """Whether rows of z, (m, p), are nearer to some of the others, (k, p), than to the emulator's fits."""
         if not len(others):
             return np.zeros(len(z), dtype=bool)
-        return cdist(z, others).min(axis=1) <= cdist(z, self.places).min(axis=1)
+        return scipy.spatial.distance.cdist(z, others).min(axis=1) <= scipy.spatial.distance.cdist(z, self.places).min(
+            axis=1
+        )
 
     def _chain_starts(self) -> np.ndarray:
         """Return starting positions of the chains, (walkers, p): fits, drawn by their density."""
