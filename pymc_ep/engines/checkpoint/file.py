@@ -58,7 +58,8 @@ def write(path: Path, contents: Contents) -> None:
     descriptor, name = tempfile.mkstemp(prefix=_prefix(path), suffix=".part", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            np.savez(file, allow_pickle=False, **arrays, **header)
+            # Before NumPy 2.2, `allow_pickle=False` would be saved as an array; `flattened` lets no object through.
+            np.savez(file, **arrays, **header)  # type: ignore[arg-type]
             file.flush()
             os.fsync(file.fileno())
         Path(name).replace(path)
