@@ -144,9 +144,8 @@ def test_probit_against_the_orthant_probability(reference, n):
     if n == 1:
         exact = scipy.stats.norm.logcdf(mean[0] / np.sqrt(total[0, 0]))
     else:
-        corner = np.zeros(n)
-        law = scipy.stats.multivariate_normal(-mean, total, maxpts=10**6 * n, abseps=1e-9, releps=1e-9)
-        exact = np.log(law.cdf(corner))
+        quadrature = {"maxpts": 10**6 * n, "abseps": 1e-9, "releps": 1e-9}
+        exact = np.log(scipy.stats.multivariate_normal.cdf(np.zeros(n), -mean, total, **quadrature))
     # EP is exact for one site and, for a handful of probit sites, correct to parts in a thousand.
     np.testing.assert_allclose(run.state.sweep.log_z, exact, **({"rtol": 1e-10} if n == 1 else {"atol": 5e-3}))
 
