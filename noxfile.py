@@ -28,6 +28,16 @@ def tests(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", *(session.posargs or PARALLEL))
 
 
+# A new environment each time: uv leaves a newer version where it finds one.
+@nox.session(python=PYMC5, venv_backend="uv", reuse_venv=False)
+def oldest(session: nox.Session) -> None:
+    """Run everyday tests with the oldest versions that pyproject.toml admits."""
+    # PyMC alone bounds ArviZ, and admits releases that NumPy 2 breaks, and others that warn of groups they do not know.
+    session.install("--resolution", "lowest-direct", "-e", ".[test,jax]", "arviz>=0.21")
+    # These old versions meet deprecations in newer ones of what they need themselves.
+    session.run("python", "-m", "pytest", *(session.posargs or PARALLEL), "-W", "ignore::DeprecationWarning")
+
+
 @nox.session(python=PYMC6)
 def slow(session: nox.Session) -> None:
     """Run all tests listed in tests/slow.txt."""
