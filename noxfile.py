@@ -32,8 +32,7 @@ def tests(session: nox.Session) -> None:
 @nox.session(python=PYMC5, venv_backend="uv", reuse_venv=False)
 def oldest(session: nox.Session) -> None:
     """Run everyday tests with the oldest versions that pyproject.toml admits."""
-    # PyMC alone bounds ArviZ, and admits releases that NumPy 2 breaks, and others that warn of groups they do not know.
-    session.install("--resolution", "lowest-direct", "-e", ".[test,jax]", "arviz>=0.21")
+    session.install("--resolution", "lowest-direct", "-e", ".[test,jax]")
     # These old versions meet deprecations in newer ones of what they need themselves.
     session.run("python", "-m", "pytest", *(session.posargs or PARALLEL), "-W", "ignore::DeprecationWarning")
 
