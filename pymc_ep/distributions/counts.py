@@ -19,6 +19,7 @@ from pymc_ep.exceptions import InvalidDataError, at_index, first_index
 
 __all__ = [
     "MOST",
+    "STIRLING_FROM",
     "CountDistribution",
     "PoissonLinkRV",
     "as_real",
@@ -26,12 +27,14 @@ __all__ = [
     "poisson_logcdf",
     "poisson_logp",
     "poisson_support_point",
+    "stirling_remainder",
     "whole_observations",
 ]
 
 MOST = 2.0**53
 """Largest count: from here on doubles, in which sites compute, skip whole numbers."""
-_STIRLING_FROM = 16
+STIRLING_FROM = 16
+"""Least argument of `stirling_remainder`."""
 
 
 def as_real(x: Any) -> Any:
@@ -165,16 +168,22 @@ def poisson_logp(value: Any, rate: Any, log_rate: Any) -> Any:
 def log_poisson_at_mean(y: Any) -> Any:
     """Return the graph of the log Poisson probability of `y` at the rate `y`, ``y log y - y - log y!``; 0 at y = 0.
 
-    From 16 on Stirling's formula leaves ``-log(2 pi y) / 2 - 1 / (12 y) + 1 / (360 y^3) - ...``; the first
-    neglected term is 691 / (360360 y^11), 1e-16 at 16.
+    From 16 on Stirling's formula leaves ``-log(2 pi y) / 2`` and `stirling_remainder`.
     """
-    small = pt.clip(y, 1, _STIRLING_FROM)
+    small = pt.clip(y, 1, STIRLING_FROM)
     direct = small * (pt.log(small) - 1) - pt.gammaln(small + 1)
-    large = pt.maximum(y, _STIRLING_FROM)
-    r = 1.0 / pt.square(large)
-    remainder = (1 / 12 - r * (1 / 360 - r * (1 / 1260 - r * (1 / 1680 - r / 1188)))) / large
-    series = -0.5 * pt.log(2 * np.pi * large) - remainder
-    return pt.switch(pt.lt(y, _STIRLING_FROM), pt.switch(pt.gt(y, 0), direct, 0), series)
+    large = pt.maximum(y, STIRLING_FROM)
+    series = -0.5 * pt.log(2 * np.pi * large) - stirling_remainder(large)
+    return pt.switch(pt.lt(y, STIRLING_FROM), pt.switch(pt.gt(y, 0), direct, 0), series)
+
+
+def stirling_remainder(x: Any) -> Any:
+    """Return the graph of ``log Gamma(x) - ((x - 1/2) log x - x + log(2 pi) / 2)`` for x >= 16.
+
+    It is ``1 / (12 x) - 1 / (360 x^3) + ...``; the first neglected term is 691 / (360360 x^11), 1e-16 at 16.
+    """
+    r = 1.0 / pt.square(x)
+    return (1 / 12 - r * (1 / 360 - r * (1 / 1260 - r * (1 / 1680 - r / 1188)))) / x
 
 
 def poisson_logcdf(value: Any, rate: Any) -> Any:

@@ -303,6 +303,27 @@ def cases() -> Iterator[tuple[str, tuple[tuple[str, float], ...], float, float, 
         y, parameters = choose((0, -3, 1.5)), (("b", choose((0.03, 1, 10, 1e3))), ("kappa", choose((0.2, 0.9, 1, 3))))
         mean = y + choose((-1000, -30, -1, -0.01, 0, 0.3, 5, 1000))
         yield "asymmetric_laplace", parameters, y, mean, choose(variances), choose(powers)
+    yield from far_from_the_data()
+
+
+def far_from_the_data() -> Iterator[tuple[str, tuple[tuple[str, float], ...], float, float, float, float]]:
+    """Narrow cavities many deviations from large data, where terms of a log density are far above their sum."""
+    for alpha, y, mean, variance in (
+        (0.029, 932189.0, -0.149, 6e-5),
+        (0.029, 932189.0, -0.149, 1.0),
+        (1e-4, 1e6, -10.0, 1e-4),
+        (1e-6, 1e6, 0.0, 1e-4),
+        (0.5, 1e9, 3.0, 1e-4),
+        (1e8, 1e6, 30.0, 1e-4),
+        (1e8, 3.0, -30.0, 1e-4),
+    ):
+        yield "negative_binomial", (("alpha", alpha),), y, mean, variance, 1.0
+    for n, y, mean in ((1e6, 1.0, -0.1), (1e6, 999999.0, -30.0), (1e6, 1.0, 20.0), (1e8, 99999999.0, -30.0)):
+        yield "binomial_logit", (("n", n),), y, mean, 1e-4, 1.0
+    for alpha, y, mean in ((0.029, 1e6, -10.0), (1e7, 1e-6, 20.0), (1e8, 1.0, 0.5)):
+        yield "gamma", (("alpha", alpha),), y, mean, 1e-4, 1.0
+    for name in ("poisson", "softplus_poisson"):
+        yield name, (), 1e6, -0.149, 6e-5, 1.0
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from pymc_ep.numerics.backend.namespace import namespace
 from pymc_ep.sites.base import Relation, Site, SuperGaussian, register_site
 from pymc_ep.sites.likelihoods.cloglog import knots as cloglog_knots
 from pymc_ep.sites.likelihoods.cloglog import log_success
-from pymc_ep.sites.likelihoods.logistic import log_logistic_powers, logistic_bound
+from pymc_ep.sites.likelihoods.logistic import log_beta_of_logit, logistic_bound
 from pymc_ep.sites.likelihoods.logit import knots as binary_logit_knots
 from pymc_ep.sites.likelihoods.probit import knots as probit_knots
 from pymc_ep.sites.responses import successes
@@ -26,16 +26,15 @@ def log_combinations(n: Any, y: Any) -> Any:
 def logit_logp(y: Any, eta: Any, n: Any) -> Any:
     """Return log Binomial(y; n, 1 / (1 + exp(-eta))).
 
-    For 0 < y < n it is its maximum, at p = y / n, plus the log ratio to that, see `log_logistic_powers`. For y = 0 it
-    is ``-n softplus(eta)``, for y = n ``-n softplus(-eta)``.
+    For 0 < y < n it is ``p**y (1 - p)**(n - y) / B(y, n - y)``, see `log_beta_of_logit`, times ``n / (y (n - y))``. For
+    y = 0 it is ``-n softplus(eta)``, for y = n ``-n softplus(-eta)``.
     """
     inside = (y > 0) & (y < n)
     successes = pt.switch(inside, y, 0.5 * n)
     failures = n - successes
-    top = successes * pt.log(successes / n) + failures * pt.log(failures / n)
-    some = log_logistic_powers(eta - pt.log(successes / failures), successes, failures) + top
-    extreme = -n * pt.softplus(pt.switch(y > 0, -eta, eta))
-    return log_combinations(n, y) + pt.switch(inside, some, extreme)
+    some = log_beta_of_logit(eta - pt.log(successes / failures), successes, failures)
+    some = some - pt.log(successes / n * failures)
+    return pt.switch(inside, some, -n * pt.softplus(pt.switch(y > 0, -eta, eta)))
 
 
 def probit_logp(y: Any, eta: Any, n: Any) -> Any:

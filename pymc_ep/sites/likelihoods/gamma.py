@@ -7,7 +7,7 @@ import pytensor.tensor as pt
 
 from pymc_ep.numerics.backend.namespace import namespace
 from pymc_ep.sites.base import Site, register_site
-from pymc_ep.sites.likelihoods.log_gamma import log_gamma
+from pymc_ep.sites.likelihoods.log_gamma import log_gamma_remainder
 from pymc_ep.sites.responses import positive
 
 __all__ = ["EXPONENTIAL", "GAMMA"]
@@ -22,10 +22,12 @@ def exponential_logp(y: Any, eta: Any) -> Any:
 def gamma_logp(y: Any, eta: Any, alpha: Any) -> Any:
     """Return the log of the gamma density with mean exp(eta) and shape alpha.
 
-    With ``u = eta - log y`` it is ``-alpha (u + expm1(-u)) + alpha log alpha - alpha - log Gamma(alpha) - log y``.
+    With ``u = eta - log y`` it is ``-alpha (u + expm1(-u)) + log(alpha / (2 pi)) / 2 - r(alpha) - log y``, r that of
+    `log_gamma_remainder`: in ``alpha log alpha - alpha - log Gamma(alpha)`` terms near 2e9 would cancel at alpha = 1e8.
     """
     u = eta - pt.log(y)
-    return -alpha * (u + pt.expm1(-u)) + alpha * (pt.log(alpha) - 1) - log_gamma(alpha) - pt.log(y)
+    top = 0.5 * pt.log(alpha / (2 * np.pi)) - log_gamma_remainder(alpha)
+    return -alpha * (u + pt.expm1(-u)) + top - pt.log(y)
 
 
 def knots(y: Any, *_: Any) -> tuple[Any, ...]:

@@ -3,23 +3,33 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytensor.tensor as pt
 
 from pymc_ep.sites.base import SuperGaussian
+from pymc_ep.sites.likelihoods.log_gamma import log_gamma_remainder
 
-__all__ = ["log_logistic_powers", "logistic_bound"]
+__all__ = ["log_beta_of_logit", "logistic_bound"]
+
+_LARGEST_EXPONENT = 700.0
+"""Exponent from which exp is not taken: it overflows at 709.8."""
 
 
-def log_logistic_powers(u: Any, left: Any, right: Any) -> Any:
-    """Return the log ratio of ``p**left * (1 - p)**right`` to its maximum over p.
+def log_beta_of_logit(u: Any, left: Any, right: Any) -> Any:
+    """Return the log density of logit p, where p has the distribution Beta(left, right).
 
-    The maximum is at ``logit p = log(left / right)``, from which logit p differs by u. With ``q = left / (left +
-    right)`` the log ratio is ``left u - (left + right) log(1 + q (e^u - 1))``. For u > 0, e^u is factored out. With
-    c = left for u < 0 and c = right for u > 0 the log ratio is thus
+    The density ``p**left (1 - p)**right / B(left, right)`` has its maximum at ``logit p = log(left / right)``, from
+    which logit p differs by u. With n = left + right, Stirling's formula leaves of the log of the maximum
 
-        -c |u| - (left + right) log1p(c / (left + right) expm1(-|u|)).
+        log(left right / (2 pi n)) / 2 + r(n) - r(left) - r(right),
 
-    Nothing overflows, and the terms cancel only where the result is small.
+    r that of `log_gamma_remainder` (Loader 2000). The log ratio to the maximum is ``left u - n log(1 + left / n (e^u -
+    1))``, and the same with right and -u. Of these the one with the smaller power c, and v = u or -u, is taken,
+
+        c v - n log1p(c / n expm1(v)):
+
+    since c <= n / 2 the argument of log1p is at least -1/2, and the terms are of the size of the result. With the
+    larger power, terms near n v leave one near c v, as of a large count with little dispersion.
 
     Parameters
     ----------
@@ -29,9 +39,13 @@ def log_logistic_powers(u: Any, left: Any, right: Any) -> Any:
         Positive powers.
     """
     total = left + right
-    power = pt.switch(u > 0, right, left)
-    away = pt.abs(u)
-    return -power * away - total * pt.log1p(power / total * pt.expm1(-away))
+    rarer = left < right
+    less, v = pt.switch(rarer, left, right), pt.switch(rarer, u, -u)
+    # Beyond, log(1 + c / n (e^v - 1)) is a line of slope one.
+    beyond = pt.maximum(v - _LARGEST_EXPONENT, 0.0)
+    ratio = less * v - total * (pt.log1p(less / total * pt.expm1(pt.minimum(v, _LARGEST_EXPONENT))) + beyond)
+    top = 0.5 * pt.log(left / total * right / (2 * np.pi))
+    return ratio + top + log_gamma_remainder(total) - log_gamma_remainder(left) - log_gamma_remainder(right)
 
 
 def logistic_bound(

@@ -8,7 +8,7 @@ import pytensor.tensor as pt
 from pymc_ep.numerics.backend.namespace import namespace
 from pymc_ep.sites.base import Site, register_site
 from pymc_ep.sites.likelihoods.log_gamma import log_gamma
-from pymc_ep.sites.likelihoods.logistic import log_logistic_powers, logistic_bound
+from pymc_ep.sites.likelihoods.logistic import log_beta_of_logit, logistic_bound
 from pymc_ep.sites.responses import positive
 
 __all__ = ["NEGATIVE_BINOMIAL"]
@@ -17,14 +17,11 @@ __all__ = ["NEGATIVE_BINOMIAL"]
 def logp(y: Any, eta: Any, alpha: Any) -> Any:
     """Return log NegativeBinomial(y; mean exp(eta), dispersion alpha), of variance ``mean + mean**2 / alpha``.
 
-    For y > 0 it is its maximum, where the mean is y, plus the log ratio to that, see `log_logistic_powers`. For y = 0
-    it is ``-alpha log(1 + exp(eta) / alpha)``.
+    For y > 0 it is ``p**y (1 - p)**alpha / (y B(y, alpha))`` with ``logit p = eta - log alpha``, see
+    `log_beta_of_logit`. For y = 0 it is ``-alpha log(1 + exp(eta) / alpha)``.
     """
-    count = pt.switch(y > 0, y, 1.0)
-    total = count + alpha
-    top = log_gamma(total) - log_gamma(alpha) - pt.gammaln(count + 1) - alpha * pt.log1p(count / alpha)
-    top = top - count * pt.log1p(alpha / count)
-    some = log_logistic_powers(eta - pt.log(count), count, alpha) + top
+    log_count = pt.log(pt.switch(y > 0, y, 1.0))
+    some = log_beta_of_logit(eta - log_count, pt.switch(y > 0, y, 1.0), alpha) - log_count
     return pt.switch(y > 0, some, -alpha * pt.softplus(eta - pt.log(alpha)))
 
 
