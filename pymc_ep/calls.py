@@ -45,6 +45,7 @@ __all__ = [
     "check_sample_kwargs",
     "check_seed",
     "chosen_hyper",
+    "cost_line",
     "cost_of",
     "foresee",
     "hyper_start",
@@ -196,6 +197,13 @@ def require_room(cost: Cost | None) -> None:
     """Raise `InvalidDataError` for a fit that exceeds the free memory."""
     if cost is not None:
         require_memory(cost.memory, cost.what, cost.arrays, cost.cure)
+
+
+def cost_line(cost: Cost | None) -> str:
+    """Return memory and time of a fit in words, with what takes less of a long one; empty where nothing is known."""
+    if cost is None:
+        return ""
+    return cost.sentence if cost.seconds <= _LONG else f"{cost.sentence}: {cost.steps}. {cost.quicker or cost.cure}"
 
 
 def foresee(cost: Cost | None) -> None:

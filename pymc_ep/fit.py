@@ -19,6 +19,7 @@ from pymc_ep.calls import (
     check_options,
     check_sample_kwargs,
     chosen_hyper,
+    cost_line,
     cost_of,
     foresee,
     hyper_start,
@@ -283,7 +284,7 @@ def _default_cost(method: Method, form: CompiledForm) -> str:
         require_room(cost)
     except (InvalidDataError, UnsupportedModelError) as error:
         return str(error)
-    return "" if cost is None else cost.sentence
+    return cost_line(cost)
 
 
 def supported() -> str:

@@ -32,6 +32,7 @@ from pymc_ep.forms.marginal_model import latents_missing_from, marginal_model, u
 from pymc_ep.forms.registry import get_method
 from pymc_ep.graphs.context import model_of
 from pymc_ep.graphs.lengths import require_lengths
+from pymc_ep.hyper.maximise import endless_sentence
 from pymc_ep.results import check_dims, write_solution
 
 __all__ = ["marginalize", "recover", "sample"]
@@ -68,9 +69,8 @@ def sample(
     improper = ""
     if endless:
         improper = (
-            f"the density of the hyperparameters does not fall on the way to {', '.join(endless)}, so that their "
-            f"posterior is improper, or as good as that, and chains will not come back from there; give them proper "
-            f"priors that are not much wider than the data allow"
+            f"{endless_sentence(endless)}, and chains will not come back from there; give them proper priors that are "
+            f"not much wider than the data allow"
         )
         warnings.warn(f"{improper[0].upper()}{improper[1:]}.", ConvergenceWarning, stacklevel=4)
     try:
@@ -303,8 +303,9 @@ def _divergences(idata: Container, names: Sequence[str]) -> list[str]:
     if share < _MOST_DIVERGENT:
         return []
     told = (
-        f"{share:.0%} of the transitions of {', '.join(names)} diverged, as where a posterior is improper or has a "
-        f"narrow end: give them proper priors first, then sample with sample_kwargs={{'target_accept': 0.95}}"
+        f"{share:.0%} of the transitions of {', '.join(names)} diverged, as where a posterior has a narrow end or, "
+        f"under flat priors, is improper: give flat ones proper priors first, then sample with "
+        f"sample_kwargs={{'target_accept': 0.95}}"
     )
     return [told]
 

@@ -365,6 +365,28 @@ def test_jax_samplers(model, sampler):
     assert np.isfinite(group(sampled, "posterior")["scale"]).all()
 
 
+def test_proper_posteriors_are_not_called_improper(monkeypatch):
+    """Priors are proper, though the density rises without end towards a scale of zero with all rates at their mean."""
+
+    def no_sampling(*args, **kwargs):
+        raise RuntimeError("sampled")
+
+    monkeypatch.setattr(pm, "sample", no_sampling)
+    x, group_of = np.linspace(0, 2, 12), np.arange(12) % 3
+    with pm.Model() as decay:
+        rate = pm.Normal("rate", pm.Normal("mean", 0, 1), pm.HalfNormal("spread", 1), shape=3)
+        curve = pm.Normal("height", 0, 3) * pt.exp(-pt.exp(rate)[group_of] * x)
+        pm.Normal("y", curve, pm.HalfNormal("noise", 1), observed=2 * np.exp(-x))
+    with pm.Model() as lasso:
+        scale = pm.HalfCauchy("tau", 1) * pt.sqrt(pm.Exponential("lam", 0.5, shape=27))
+        pm.Normal("y", pm.Normal("beta", 0, scale, shape=27), pm.HalfNormal("noise", 1), observed=np.arange(27.0) % 4)
+    for model in (decay, lasso):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pmep.ConvergenceWarning)
+            with pytest.raises(RuntimeError, match="sampled"):
+                pmep.fit(model=model, hyper="sample", draws=10, progressbar=False)
+
+
 def test_an_improper_posterior_is_named_before_chains_run_away(monkeypatch):
     """One effect under a flat prior on its scale is improper towards infinity; a second one makes it proper."""
 

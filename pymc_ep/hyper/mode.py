@@ -1,5 +1,6 @@
 """Hyperparameters at the maximum of log evidence plus log prior, and the curvature there."""
 
+import copy
 from typing import Generic, NamedTuple
 
 import numpy as np
@@ -11,7 +12,16 @@ from pymc_ep.exceptions import InvalidDataError, NumericalError
 from pymc_ep.hyper.hessian import scaled_curvature
 from pymc_ep.hyper.lbfgs_search import FAR, WIDEST, Objective, search
 
-__all__ = ["Hyper", "endless_directions", "fit_fixed", "held_fixed", "hyper_names_of", "maximise", "why_not_settled"]
+__all__ = [
+    "Hyper",
+    "endless_directions",
+    "endless_sentence",
+    "fit_fixed",
+    "held_fixed",
+    "hyper_names_of",
+    "maximise",
+    "why_not_settled",
+]
 
 _SETTLED = 1e-3
 """Largest gradient, relative to max(|value|, 1), of a settled search: rounding of a large value hides smaller
@@ -25,6 +35,9 @@ one falls between them."""
 _NEARER = 8.0, 12.0
 """The same where fits so far out fail. The data may have this scale, so that a rise is no sign: only a density that is
 constant between the two counts as one that does not fall."""
+_OFF_CENTRE = 1e-3
+"""Standard deviation of the steps by which the others are moved, as a share of 1 + their size. Where some are at their
+mean to the last digit, as at PyMC's initial point, a proper density is infinite towards zero of their scale."""
 _NO_FALL = 1e-3
 """Least fall of the log density between the two, in nats: above the rounding of a density that is constant."""
 
@@ -141,11 +154,17 @@ def why_not_settled(objective: Objective, start: np.ndarray, size: float, hessia
     away = evidence.form.transformed & (np.abs(at.theta - start) > FAR) & (gradient * (at.theta - start) > 0)
     if away.any():
         running = [f"{name} (now {_abbreviated(values[name])})" for name in hyper_names_of(evidence, away)]
+        told = f"{not_settled}: evidence times prior still rises as {', '.join(running)} runs to a boundary"
+        with_jacobian = copy.copy(evidence)
+        with_jacobian.density = "unconstrained"
+        if not np.any(away & (with_jacobian.gradient(at) * (at.theta - start) > 0)):
+            return (
+                f"{told}, where its density is infinite but not its mass; hyper='integrate' and hyper='sample' need no "
+                f"such mode"
+            )
         return (
-            f"{not_settled}: evidence times prior still rises as {', '.join(running)} runs to a boundary, as a noise "
-            f"scale does under data without noise, or the scale of other hyperparameters, and the posterior may be "
-            f"improper there; fix it, or give it a proper prior that keeps away from there: with one, hyper='sample' "
-            f"needs no mode"
+            f"{told}, as a noise scale does under data without noise, or the scale of other hyperparameters; fix it, "
+            f"or give it a proper prior that keeps away from there: with one, hyper='sample' needs no mode"
         )
     steepest = hyper_names_of(evidence, np.abs(gradient) == largest)[0]
     return (
@@ -196,12 +215,13 @@ def endless_directions(evidence: LogEvidence, theta: np.ndarray, scale: np.ndarr
     """
     found = []
     form = evidence.form
+    others = theta + _OFF_CENTRE * (1.0 + np.abs(theta)) * np.random.default_rng(0).standard_normal(theta.size)
     for i in np.flatnonzero(form.transformed if scale is None else np.ones(theta.size, dtype=bool)):
         unit = 1.0 if scale is None or form.transformed[i] else scale[i]
         for way in (-1.0, 1.0):
             # Measured from the model's own start, or from zero: a start that the user gave may lie far out itself.
             outer = np.where(form.transformed, way * np.maximum(way * form.start, 0.0), theta)
-            base = np.where(here := np.arange(theta.size) == i, outer, theta)
+            base = np.where(here := np.arange(theta.size) == i, outer, others)
             for distances, most_rise in ((_BEYOND, np.inf), (_NEARER, _NO_FALL)):
                 points = [base + way * distance * unit * here for distance in distances]
                 rise = _rise(evidence, points)
@@ -212,6 +232,14 @@ def endless_directions(evidence: LogEvidence, theta: np.ndarray, scale: np.ndarr
                     found.append(f"{name} = {_abbreviated(form.constrained(points[1])[name])}")
                 break
     return found
+
+
+def endless_sentence(directions: list[str]) -> str:
+    """Return a sentence on what `endless_directions` found."""
+    return (
+        f"the density of the hyperparameters does not fall on the way to {', '.join(directions)}, so that under a flat "
+        f"prior their posterior is improper, and under a very wide one as good as that"
+    )
 
 
 def _rise(evidence: LogEvidence, points: list[np.ndarray]) -> float | None:

@@ -61,6 +61,16 @@ def test_a_noise_scale_without_a_floor_is_no_convergence():
     assert re.search(r"; at the values of the result EP itself converged( to rounding)?: ", fit.attrs["status"])
 
 
+def test_an_infinite_density_is_not_called_improper():
+    """Dirichlet(1/2) shares of two variances: their prior is proper, and infinite at its corners."""
+    with pm.Model() as model:
+        share = pm.Dirichlet("share", np.full(2, 0.5))
+        pm.Normal("y", pm.Normal("f", 0, pt.sqrt(share), shape=2), 1.0, observed=np.array([3.0, 0.1]))
+    with pytest.warns(pmep.ConvergenceWarning, match=r"rises as share .* boundary, .*hyper='integrate'") as caught:
+        pmep.fit(model=model, hyper="optimize", draws=0, progressbar=False)
+    assert "improper" not in str(caught[0].message)
+
+
 def test_a_covariance_that_turns_indefinite_on_the_way():
     """Positive definite at the start, where off-diagonal elements are small, but not where the data want them."""
     pattern = np.ones((3, 3)) - np.eye(3)

@@ -25,7 +25,14 @@ from pymc_ep.hyper.integration.integral import Integral, not_integrated
 from pymc_ep.hyper.integration.mirrors import mirrored
 from pymc_ep.hyper.integration.walkers import Walkers
 from pymc_ep.hyper.lbfgs_search import Objective, search
-from pymc_ep.hyper.mode import Hyper, endless_directions, held_fixed, hyper_names_of, why_not_settled
+from pymc_ep.hyper.mode import (
+    Hyper,
+    endless_directions,
+    endless_sentence,
+    held_fixed,
+    hyper_names_of,
+    why_not_settled,
+)
 from pymc_ep.numerics.interpolation.stratified_draws import nearest, stratified
 
 __all__ = ["integrate"]
@@ -153,9 +160,8 @@ class _Integration(Generic[OwnFit]):
             return not_integrated(
                 self.mode,
                 self.explorer,
-                f"the density of the hyperparameters does not fall on the way to {', '.join(endless)}, so that their "
-                f"posterior is improper, or as good as that, and they were not integrated over but held; give them "
-                f"proper priors that are not much wider than the data allow",
+                f"{endless_sentence(endless)}, and they were not integrated over but held; give them proper priors "
+                f"that are not much wider than the data allow",
             )
         self._emulate()
         walkers = Walkers(self._chain_starts(), self.rng)
@@ -442,7 +448,7 @@ class _Integration(Generic[OwnFit]):
             )
         name = hyper_names_of(self.explorer.evidence, np.arange(self.p) == k)[0]
         sentence = (
-            f"hyperparameters not settled after {found.evaluations} fits: {why} {name}, where the posterior may "
-            f"be improper; give it a proper prior {cure}, and where it has one, compare with hyper='sample'"
+            f"hyperparameters not settled after {found.evaluations} fits: {why} {name}; compare with hyper='sample', "
+            f"or give it a prior {cure}; under a flat one the posterior may be improper: give it a proper one first"
         )
         return found._replace(converged=False, sentence=sentence)
