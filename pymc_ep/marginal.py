@@ -32,7 +32,7 @@ from pymc_ep.forms.marginal_model import latents_missing_from, marginal_model, u
 from pymc_ep.forms.registry import get_method
 from pymc_ep.graphs.context import model_of
 from pymc_ep.graphs.lengths import require_lengths
-from pymc_ep.hyper.maximise import endless_sentence
+from pymc_ep.hyper.mode import endless_sentence
 from pymc_ep.results import check_dims, write_solution
 
 __all__ = ["marginalize", "recover", "sample"]
