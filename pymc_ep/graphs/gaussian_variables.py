@@ -30,7 +30,7 @@ from pymc_ep.graphs.matrix_parameters import (
 from pymc_ep.graphs.random_nodes import parameters_of
 from pymc_ep.numerics.memory import require_memory
 
-__all__ = ["Gaussian", "gaussian_of"]
+__all__ = ["Gaussian", "PriorOf", "flat_prior", "gaussian_of"]
 
 _DENSE_COPIES = 4
 """Least number of dense matrices of the size of a precision that are held at a time."""
@@ -76,6 +76,10 @@ class Gaussian:
     degenerate: bool = False
 
 
+PriorOf = Callable[[TensorVariable], Gaussian | None]
+"""Function from a random variable to its `Gaussian`, such as `gaussian_of`; None where it is no latent variable."""
+
+
 def gaussian_of(rv: TensorVariable) -> Gaussian | None:
     """Return mean, covariance and root of a random variable, or None where it is not Gaussian."""
     op = rv.owner.op
@@ -92,7 +96,7 @@ def _normal(rv: TensorVariable) -> Gaussian:
     return Gaussian(lambda shape: mean, diagonal(sigma**2), diagonal(sigma), (sigma,))
 
 
-def _flat(rv: TensorVariable) -> Gaussian:
+def flat_prior(rv: TensorVariable) -> Gaussian:
     """Flat prior of density 1, where coefficient space has the density (2 pi)^{-d/2}."""
 
     def identity(shape: Shape) -> TensorVariable:
@@ -112,12 +116,12 @@ def _sparse_field(rv: TensorVariable) -> Gaussian:
     def log_excess(shape: Shape) -> TensorVariable:
         return _flat_excess(shape) + rv.owner.op.log_excess(parameters)
 
-    return replace(_flat(rv), covariance_inputs=tuple(parameters), log_excess=log_excess)
+    return replace(flat_prior(rv), covariance_inputs=tuple(parameters), log_excess=log_excess)
 
 
 def _wavelet_tree(rv: TensorVariable) -> Gaussian:
     """Flat part of a wavelet tree, without its mixtures, which are sites."""
-    return replace(_flat(rv), covariance_inputs=tuple(parameters_of(rv)))
+    return replace(flat_prior(rv), covariance_inputs=tuple(parameters_of(rv)))
 
 
 def _mv_normal(rv: TensorVariable) -> Gaussian:
@@ -356,7 +360,7 @@ def _scalar(parameter: TensorVariable) -> TensorVariable:
 
 _READERS: dict[type, Callable[[TensorVariable], Gaussian | None]] = {
     NormalRV: _normal,
-    FlatRV: _flat,
+    FlatRV: flat_prior,
     SparseFieldRV: _sparse_field,
     WaveletTreeRV: _wavelet_tree,
     MvNormal.rv_type: _mv_normal,

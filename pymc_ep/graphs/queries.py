@@ -34,6 +34,7 @@ __all__ = [
     "elementwise_function_of",
     "evaluate_constants",
     "evaluated",
+    "has_slopes_free_of",
     "is_affine_numerically",
     "is_affine_symbolically",
     "rebuilt",
@@ -159,16 +160,21 @@ def is_affine_symbolically(expression: TensorVariable, variables: Sequence[Tenso
     Sufficient for smooth operations only: a step function has derivative zero and passes, so that
     `is_affine_numerically` is needed as well.
     """
+    return has_slopes_free_of(expression, variables, variables)
+
+
+def has_slopes_free_of(
+    expression: TensorVariable, variables: Sequence[TensorVariable], others: Sequence[TensorVariable]
+) -> bool:
+    """Whether the derivative of `expression` with respect to `variables` is free of `others`."""
     reached = [v for v in variables if depends_on([expression], [v])]
-    if not reached:
-        return True
     cotangent = expression.type("cotangent")
     slopes = [pullback(expression, v, cotangent) for v in reached]
-    if not any(value_depends_on(s, reached) for s in slopes):
+    if not any(value_depends_on(s, others) for s in slopes):
         return True
     # Rewriting is in place, on a copy with fresh inputs, so that dependence can be tested on these afterwards.
-    fresh = [v.type() for v in reached]
-    slopes = clone_replace(slopes, dict(zip(reached, fresh)))
+    fresh = [v.type() for v in others]
+    slopes = clone_replace(slopes, dict(zip(others, fresh)))
     slopes = [rewrite_graph(s, include=("ShapeOpt", "canonicalize", "stabilize"), clone=False) for s in slopes]
     return not any(value_depends_on(s, fresh) for s in slopes)
 

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse
@@ -19,6 +20,7 @@ from pymc_ep.forms.latent_gaussian.site_functions import NOTHING, EvaluatedRows,
 from pymc_ep.forms.latent_gaussian.values import AffineMoments, NoiseMoments
 from pymc_ep.forms.sparse_linear.form import SparseLinear
 from pymc_ep.forms.sparse_linear.linear_map import LinearPredictors
+from pymc_ep.graphs.shared_values import exchanged
 from pymc_ep.numerics.backend.namespace import Array, to_jax
 from pymc_ep.numerics.gaussian.coefficient_space import FactorPrior
 from pymc_ep.numerics.gaussian.flat_prior import FlatPrior
@@ -46,9 +48,14 @@ class CompiledSparseLinear(SiteFunctions):
     """Compiled functions of a `SparseLinear`; parameters are those of `SiteFunctions`."""
 
     form: SparseLinear
-    most_draws = 25
+    _fitted_data: Mapping[SharedVariable, np.ndarray] = MappingProxyType({})
     sweep = 1e4
     """Time of a sweep relative to `work` multiplications: measured on a picture of 64 x 64, `work` 3e5, as 3e9."""
+
+    def __init__(self, form: SparseLinear, hyper_start: Sequence[np.ndarray], compile_kwargs: dict | None = None):
+        super().__init__(form, hyper_start, compile_kwargs)
+        # Fields are images, of which few draws are wanted.
+        self.most_draws = 1000 if all(known is None for known in form.maps) else 25
 
     def restart(self, hyper_start: Sequence[np.ndarray]) -> None:
         """Set other initial values, and thereby shapes, of the hyperparameters."""
@@ -102,9 +109,14 @@ class CompiledSparseLinear(SiteFunctions):
         other.linear = self.linear.with_maps(other.form)
         return other
 
-    def fitted_to(self, data: Mapping[SharedVariable, np.ndarray]) -> None:
-        """Return None: there is no prior of the coefficients alone."""
-        return
+    def fitted_to(self, data: Mapping[SharedVariable, np.ndarray]) -> Self:
+        """Return the form with the factors under the data of a fit; its affine variables follow from the present ones.
+
+        Both data share the unknowns, whose posterior given the fitted data is mapped to the present variables.
+        """
+        other = self.shallow_copy()
+        other._fitted_data, other.linear = data, self.linear.at_data(data)
+        return other
 
     def first_sites(self, prior: Prior | FactorValues) -> tuple[np.ndarray, np.ndarray]:
         """Return the first sites, shift and precision, (n,) each; their posterior is proper.
@@ -127,16 +139,18 @@ class CompiledSparseLinear(SiteFunctions):
 
     def prior(self, theta: np.ndarray) -> Prior:
         """Evaluate the form at unconstrained hyperparameters `theta`, (p,)."""
-        factors = self.factors_at(theta)
-        if self.on_jax:
-            flat = to_jax(np.zeros(self.linear.size))
-            return Prior(factors.mean, FactorPrior(self.linear.rows_on_jax, flat), *factors[1:])
-        flat_prior = FlatPrior.of(self.linear.algebra, self.first_sites(factors)[1])
-        return Prior(factors.mean, flat_prior, *factors[1:])
+        with exchanged(self._fitted_data):
+            factors = self.factors_at(theta)
+            if self.on_jax:
+                flat = to_jax(np.zeros(self.linear.size))
+                return Prior(factors.mean, FactorPrior(self.linear.rows_on_jax, flat), *factors[1:])
+            flat_prior = FlatPrior.of(self.linear.algebra, self.first_sites(factors)[1])
+            return Prior(factors.mean, flat_prior, *factors[1:])
 
     def factors_at(self, theta: np.ndarray) -> FactorValues:
         """Evaluate `prior` without its field `gaussian`, which needs the entries of the linear map."""
-        return self._factors(theta)[0]
+        with exchanged(self._fitted_data):
+            return self._factors(theta)[0]
 
     @property
     def _arrays(self) -> list[TensorVariable]:

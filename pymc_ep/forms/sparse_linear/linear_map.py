@@ -1,6 +1,6 @@
 """Linear map D, (n, N), from the unknowns of a sparse linear form to its predictors, as products and as a matrix."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import cache, cached_property, partial
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from pymc_ep.forms.sparse_linear.factor_rows import FactorRows, Product
 from pymc_ep.forms.sparse_linear.form import SparseLinear
 from pymc_ep.forms.sparse_linear.probing import MOST_UNKNOWNS, probe
 from pymc_ep.graphs.jacobian_products import pullback, pushforward
+from pymc_ep.graphs.shared_values import exchanged
 from pymc_ep.numerics import memory
 from pymc_ep.numerics.backend.namespace import Array, to_jax
 from pymc_ep.numerics.iterative.conjugate_gradients import jacobi, splitting
@@ -38,7 +39,7 @@ convolution with 21 x 21 taps takes less than a tenth of the time by the fast Fo
 
 
 class LinearPredictors:
-    """The linear map D at the present data.
+    """The linear map D at the present data, or at those of a fit.
 
     Parameters
     ----------
@@ -71,6 +72,7 @@ class LinearPredictors:
         self._form, self._blocks, self._compile = form, Blocks(shapes), compile_function
         self._theta, self._noise = theta, noise
         self.ends, self.size = self._blocks.ends, self._blocks.size
+        self._fitted_data: Mapping[SharedVariable, np.ndarray] = {}
         self._data: list[Any] | None = None
         self._known: dict[str, Any] = {}
 
@@ -81,6 +83,12 @@ class LinearPredictors:
         other._form = form
         other._known = {"ends": self._factor_ends}
         other._known["rows"] = [*self._rows[: len(form.groups)], *(other._read(factor) for factor in own)]
+        return other
+
+    def at_data(self, data: Mapping[SharedVariable, np.ndarray]) -> "LinearPredictors":
+        """Return the map at the data of a fit, given by shared variable, whatever the present ones are."""
+        other = copy(self)
+        other._fitted_data, other._data, other._known = data, None, {}
         return other
 
     def forward(self, x: np.ndarray) -> np.ndarray:
@@ -307,7 +315,16 @@ class LinearPredictors:
         """Return the products with a linear map and its adjoint; the adjoint is compiled at its first call."""
         push, own = self._constant(*self.compile(predictor)), self._theta()
         pull = cache(lambda: self._constant(*self.compile_adjoint(predictor)))
-        return lambda x: np.ravel(push(*own, *self.split(x))), lambda v: np.asarray(pull()(*own, v))
+
+        def forward(x: np.ndarray) -> np.ndarray:
+            with exchanged(self._fitted_data):
+                return np.ravel(push(*own, *self.split(x)))
+
+        def adjoint(v: np.ndarray) -> np.ndarray:
+            with exchanged(self._fitted_data):
+                return np.asarray(pull()(*own, v))
+
+        return forward, adjoint
 
     def _of_operator(self, block: int, linear_map: LinearMap) -> FactorRows:
         """Return the rows of a potential's operator, with its own products, which are faster than by entries."""
@@ -341,12 +358,13 @@ class LinearPredictors:
 
     def _cached_for_data(self, what: str, build: Callable[[], Built]) -> Built:
         """Return a cached value, built anew once any shared variable has other data."""
-        data = [v.get_value(borrow=True) for v in self._shared]
-        if self._data is None or any(new is not old for new, old in zip(data, self._data)):
-            self._known, self._data = {}, data
-        if what not in self._known:
-            self._known[what] = build()
-        return self._known[what]
+        with exchanged(self._fitted_data):
+            data = [v.get_value(borrow=True) for v in self._shared]
+            if self._data is None or any(new is not old for new, old in zip(data, self._data)):
+                self._known, self._data = {}, data
+            if what not in self._known:
+                self._known[what] = build()
+            return self._known[what]
 
     @cached_property
     def _shared(self) -> list[SharedVariable]:

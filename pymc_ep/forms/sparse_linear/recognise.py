@@ -1,4 +1,4 @@
-"""From a latent Gaussian form with sparse fields to the sparse linear form, whose priors are sites as well."""
+"""From a latent Gaussian form with sparse priors to the sparse linear form, whose priors are sites as well."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytensor.tensor as pt
 from pymc import Model
+from pytensor.tensor.random.basic import LaplaceRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.compat import quick_mode
@@ -19,7 +20,8 @@ from pymc_ep.forms.latent_gaussian.recognise.noise_blocks import NoiseGraphs
 from pymc_ep.forms.latent_gaussian.recognise.recogniser import recognise_latent_gaussian
 from pymc_ep.forms.sparse_linear.form import SparseLinear
 from pymc_ep.graphs.families import family_of
-from pymc_ep.graphs.queries import depends_on
+from pymc_ep.graphs.gaussian_variables import Gaussian, flat_prior, gaussian_of
+from pymc_ep.graphs.queries import depends_on, has_slopes_free_of
 from pymc_ep.graphs.random_nodes import parameters_of
 from pymc_ep.numerics.factorisation.quad_forest import quad_forest
 from pymc_ep.operators import LinearMap, apply_operator
@@ -37,23 +39,45 @@ _PARAMETER = 0.7
 def recognise_sparse_linear(
     model: Model, latent: Sequence[str] | None = None, wanted: Sequence[str] = ()
 ) -> LatentGaussian | SparseLinear | None:
-    """Read a model as sparse linear; None if it has no field with sparse coefficients.
+    """Read a model as sparse linear; None if it has neither a field with sparse coefficients nor Laplace variables.
 
-    If `latent` names no such field the form is latent Gaussian. Parameters and errors are those of
-    `recognise_latent_gaussian`.
+    Laplace variables that do not fit the form are hyperparameters, unless `latent` names them. If it names no variable
+    with a sparse prior the form is latent Gaussian. Parameters and errors are those of `recognise_latent_gaussian`.
     """
-    if not any(isinstance(rv.owner.op, tuple(_FIELDS)) for rv in model.free_RVs):
+    has_field, has_laplace = (
+        any(isinstance(rv.owner.op, ops) for rv in model.free_RVs) for ops in (tuple(_FIELDS), LaplaceRV)
+    )
+    if has_laplace and latent is None:
+        # Whatever is predicted later, the form is that of the fit.
+        try:
+            form = recognise_latent_gaussian(model, finish=_with_potentials, prior=_prior_of)
+        except UnsupportedModelError:
+            has_laplace = False
+        else:
+            if not wanted:
+                return form
+    if not has_field and not has_laplace:
         return None
-    return recognise_latent_gaussian(model, latent, wanted, finish=_with_potentials)
+    prior = _prior_of if has_laplace else gaussian_of
+    return recognise_latent_gaussian(model, latent, wanted, finish=_with_potentials, prior=prior)
+
+
+def _prior_of(rv: TensorVariable) -> Gaussian | None:
+    """Return `gaussian_of` a variable; of a Laplace one its location and flat part, without its potentials."""
+    if not isinstance(rv.owner.op, LaplaceRV):
+        return gaussian_of(rv)
+    location, scale = parameters_of(rv)
+    return replace(flat_prior(rv), mean=lambda shape: location, covariance_inputs=(scale,))
 
 
 def _with_potentials(
     form: LatentGaussian, latents: Sequence[TensorVariable], graphs: NoiseGraphs
 ) -> LatentGaussian | SparseLinear:
-    """Return the form itself; if a latent variable is a sparse field, the form with all priors as sites."""
-    if not any(isinstance(rv.owner.op, tuple(_FIELDS)) for rv in latents):
+    """Return the form itself; if a latent variable has a sparse prior, the form with all priors as sites."""
+    if not any(isinstance(rv.owner.op, (*_FIELDS, LaplaceRV)) for rv in latents):
         return form
     for group in form.groups:
+        _require_independent(group)
         _require_signed(group)
     blocks: list[NoiseBlock] = []
     potentials: list[SiteGroup] = []
@@ -64,6 +88,10 @@ def _with_potentials(
             for potential, linear_map in _FIELDS[type(rv.owner.op)](rv, block, graphs):
                 potentials.append(potential)
                 maps.append((len(blocks), linear_map))
+        elif isinstance(rv.owner.op, LaplaceRV):
+            _require_constant_map(rv, block, form)
+            potentials.append(_of_laplace(rv, block, graphs))
+            maps.append(None)
         elif not block.flat:
             block, potential = _of_gaussian(block, rv.type.shape)
             potentials.append(potential)
@@ -71,6 +99,15 @@ def _with_potentials(
         blocks.append(block)
     parts = {f.name: getattr(form, f.name) for f in fields(form)}
     return SparseLinear(**parts | {"blocks": tuple(blocks)}, potentials=tuple(potentials), maps=tuple(maps))
+
+
+def _require_independent(group: SiteGroup) -> None:
+    if group.correlated:
+        raise UnsupportedModelError(
+            f"{group.name!r} is an observed vector of correlated values, which does not go together with a sparse "
+            f"prior. Multiply mean and data by the inverse of the Cholesky factor of its covariance, and observe the "
+            f"result as pm.Normal with sigma=1."
+        )
 
 
 def _require_signed(group: SiteGroup) -> None:
@@ -108,6 +145,25 @@ def _require_observed(rv: TensorVariable, block: NoiseBlock, form: LatentGaussia
         f"in closed form. Draw it by pm.sample_posterior_predictive(idata, var_names=[{rv.name!r}]), or predict a "
         f"Deterministic of variables of the fit."
     )
+
+
+def _require_constant_map(rv: TensorVariable, block: NoiseBlock, form: LatentGaussian) -> None:
+    """Raise for a Laplace variable beside which a hyperparameter takes part in a linear map."""
+    for group in form.groups:
+        for other in form.blocks:
+            if has_slopes_free_of(group.predictor, [other.noise], form.hyper_values):
+                continue
+            raise UnsupportedModelError(
+                f"{rv.name!r} has a Laplace prior, beside which all predictors need linear maps that are constant, and "
+                f"a hyperparameter takes part in that from {other.name!r} to {group.name!r}. Put the scale into the "
+                f"prior: pm.Laplace({rv.name!r}, 0, b) instead of b times a variable."
+            )
+
+
+def _of_laplace(rv: TensorVariable, block: NoiseBlock, graphs: NoiseGraphs) -> SiteGroup:
+    _, scale = graphs(parameters_of(rv))
+    scales = pt.broadcast_to(scale, block.shape).ravel()
+    return _potential(rv.name, get_site("laplace"), block.noise.ravel(), [scales], _size(block, rv.type.shape))
 
 
 def _of_field(rv: TensorVariable, block: NoiseBlock, graphs: NoiseGraphs) -> Iterator[tuple[SiteGroup, LinearMap]]:
@@ -161,15 +217,20 @@ def _of_gaussian(block: NoiseBlock, sides: Sequence[int | None]) -> tuple[NoiseB
     if block.factor is not None or deviations is None:
         raise UnsupportedModelError(
             f"{block.name!r} has a Gaussian prior whose values depend on each other, which does not go together with "
-            f"a SparseField. Give it independent values (pm.Normal), or write its prior as a SparseField with "
-            f"potential=pm.Normal.dist(0, sigma) and an operator that whitens it."
+            f"the sparse prior of another variable. Give it independent values (pm.Normal), or write its prior as a "
+            f"SparseField with potential=pm.Normal.dist(0, sigma) and an operator that whitens it."
         )
-    # Not the length of the deviations: their graph may have hyperparameters in it, that of observations must not.
-    known = [side if n is None else n for n, side in zip(sides, block.shape)]
-    size = pt.prod(pt.stack(known)) if known else pt.constant(1)
+    size = _size(block, sides)
     excess = block.log_excess + 0.5 * np.log(2 * np.pi) * size
     flat = replace(block, covariance=pt.eye(size), root=pt.eye(size), log_excess=excess, flat=True)
     return flat, _potential(block.name, get_site("normal"), block.noise.ravel(), [deviations], size)
+
+
+def _size(block: NoiseBlock, sides: Sequence[int | None]) -> TensorVariable:
+    """Return the number of values of a block, whose static shape is `sides`."""
+    # Not the length of its scales: their graph may have hyperparameters in it, that of observations must not.
+    known = [side if n is None else n for n, side in zip(sides, block.shape)]
+    return pt.prod(pt.stack(known)) if known else pt.constant(1)
 
 
 def _potential(

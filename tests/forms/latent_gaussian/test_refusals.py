@@ -88,8 +88,8 @@ def sum_of_rates():
     pm.Poisson("y", pt.exp(normal("a")) + pt.exp(normal("b")), observed=COUNTS)
 
 
-def laplace_latent():
-    b = pm.Laplace("b", 0.0, 1.0, shape=4)
+def heavy_latent():
+    b = pm.StudentT("b", nu=3.0, mu=0.0, sigma=1.0, shape=4)
     pm.Poisson("y", pt.exp(b), observed=COUNTS)
 
 
@@ -116,8 +116,8 @@ CASES = [
     (named_axes, {}, r"'f' is a variable of pymc.dims.*dims="),
     (mixture_of_means, {}, r"'y' is a Mixture of Normal with latent variables in several components.*pm.sample"),
     (sum_of_rates, {}, r"'a', 'b'.*Exp is applied to 'a'.*latent="),
-    (laplace_latent, {}, r"no Gaussian latent variable.*'b' is laplace"),
-    (laplace_latent, {"latent": ["b"]}, r"'b', a laplace variable, not a Gaussian"),
+    (heavy_latent, {}, r"no Gaussian latent variable.*'b' is t\..*Laplace ones with predictors that are affine"),
+    (heavy_latent, {"latent": ["b"]}, r"'b', a t variable, not a Gaussian"),
     (heavy_tails_between, {}, r"no Gaussian latent variable.*'f' enters .*'g' is t"),
     (heavy_tails_between, {"latent": ["f"]}, r"'f'.*non-Gaussian variable"),
     (product, {"latent": ["a", "b"]}, r"'y'.*Mul.*'a', 'b'"),

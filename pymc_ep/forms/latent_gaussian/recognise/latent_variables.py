@@ -8,7 +8,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_ep.exceptions import UnsupportedModelError, did_you_mean
 from pymc_ep.forms.latent_gaussian.form import LatentGaussian
 from pymc_ep.forms.latent_gaussian.recognise.likelihoods import outside_predictor
-from pymc_ep.graphs.gaussian_variables import gaussian_of
+from pymc_ep.graphs.gaussian_variables import PriorOf, gaussian_of
 from pymc_ep.graphs.hyperparameters import keeps_gaussian, kind_of
 from pymc_ep.graphs.inner_products import SPELLINGS
 from pymc_ep.graphs.predictor import NotAffineError
@@ -19,7 +19,12 @@ __all__ = ["gaussian_candidates", "largest_affine_set", "named_among", "no_laten
 
 
 def gaussian_candidates(
-    model: Model, relevant: Sequence[TensorVariable], *, shared: bool = False, among: Collection | None = None
+    model: Model,
+    relevant: Sequence[TensorVariable],
+    prior: PriorOf,
+    *,
+    shared: bool = False,
+    among: Collection | None = None,
 ) -> list[TensorVariable]:
     """Return the Gaussian variables that enter means of Gaussians and predictors of likelihoods alone.
 
@@ -27,9 +32,9 @@ def gaussian_candidates(
     its elements are considered.
     """
     wanted = relevant if among is None else [rv for rv in relevant if rv in among]
-    candidates = [rv for rv in wanted if keeps_gaussian(model, rv) and gaussian_of(rv)]
+    candidates = [rv for rv in wanted if keeps_gaussian(model, rv) and prior(rv)]
     while True:
-        covariance_inputs = _latent_free_graphs(relevant, candidates)
+        covariance_inputs = _latent_free_graphs(relevant, candidates, prior)
         elsewhere = set().union(*(outside_predictor(model, rv, candidates, shared=shared) for rv in model.observed_RVs))
         kept = [
             rv
@@ -42,11 +47,11 @@ def gaussian_candidates(
 
 
 def _latent_free_graphs(
-    relevant: Sequence[TensorVariable], candidates: Sequence[TensorVariable]
+    relevant: Sequence[TensorVariable], candidates: Sequence[TensorVariable], prior: PriorOf
 ) -> list[TensorVariable]:
     graphs: list[TensorVariable] = []
     for rv in relevant:
-        gaussian = gaussian_of(rv) if rv in candidates else None
+        gaussian = prior(rv) if rv in candidates else None
         graphs += parameters_of(rv) if gaussian is None else gaussian.covariance_inputs
     return graphs
 
@@ -102,7 +107,9 @@ def largest_affine_set(
     return sets[0]
 
 
-def named_among(model: Model, names: Sequence[str], candidates: Sequence[TensorVariable]) -> list[TensorVariable]:
+def named_among(
+    model: Model, names: Sequence[str], candidates: Sequence[TensorVariable], prior: PriorOf
+) -> list[TensorVariable]:
     """Return the Gaussian variables of the user's names; a Deterministic stands for its Gaussian ancestors."""
     chosen: set[TensorVariable] = set()
     for name in names:
@@ -118,18 +125,18 @@ def named_among(model: Model, names: Sequence[str], candidates: Sequence[TensorV
         else:
             found = [c for c in candidates if c is variable]
         if not found:
-            raise UnsupportedModelError(_not_latent_message(model, variable))
+            raise UnsupportedModelError(_not_latent_message(model, variable, prior))
         chosen.update(found)
     return [c for c in candidates if c in chosen]
 
 
-def _not_latent_message(model: Model, variable: TensorVariable) -> str:
+def _not_latent_message(model: Model, variable: TensorVariable, prior: PriorOf) -> str:
     name = variable.name
     if variable in model.deterministics:
         return f"latent= names the Deterministic {name!r}, which depends on no Gaussian variable."
     if variable not in model.free_RVs:
         return f"latent= names {name!r}, which is not a free random variable of the model."
-    if not gaussian_of(variable):
+    if not prior(variable):
         return (
             f"latent= names {name!r}, a {kind_of(variable)} variable, not a Gaussian one (Normal or MvNormal). Leave "
             f"it out and it becomes a hyperparameter."
@@ -162,6 +169,6 @@ def no_latent_message(model: Model, relevant: Sequence[TensorVariable]) -> str:
     return (
         f"The model has no Gaussian latent variable (Normal, Flat, MvNormal or another that the documentation lists) "
         f"that enters its observed variables through a mean or a predictor, so there is nothing to integrate out: "
-        f"{', '.join(reasons)}. Give coefficients Gaussian priors, or sparse ones by pymc_ep.SparseField, or use "
-        f"pm.sample."
+        f"{', '.join(reasons)}. Give coefficients Gaussian priors, or Laplace ones with predictors that are affine in "
+        f"them by constant maps, or use pm.sample."
     )

@@ -17,7 +17,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.compat import Cholesky
 from pymc_ep.forms.latent_gaussian.form import NoiseBlock
-from pymc_ep.graphs.gaussian_variables import Gaussian, gaussian_of
+from pymc_ep.graphs.gaussian_variables import Gaussian, PriorOf
 from pymc_ep.graphs.queries import depends_on, without_views
 
 __all__ = ["NoiseGraphs", "absorb_factor"]
@@ -31,6 +31,8 @@ class NoiseGraphs:
     model : pymc.Model
     latents : sequence of TensorVariable
         Gaussian random variables, in the model's order.
+    prior : callable
+        Reads them.
 
     Attributes
     ----------
@@ -38,11 +40,11 @@ class NoiseGraphs:
         Noise variable of each latent variable.
     """
 
-    def __init__(self, model: Model, latents: Sequence[TensorVariable]):
+    def __init__(self, model: Model, latents: Sequence[TensorVariable], prior: PriorOf):
         self.model = model
         self.latents = list(latents)
         self.noise = {rv: rv.type(name=f"{rv.name}_noise") for rv in self.latents}
-        self._gaussians = {rv: _latent_gaussian(rv) for rv in self.latents}
+        self._gaussians = {rv: _latent_gaussian(rv, prior) for rv in self.latents}
         self._shapes = {rv: infer_shape([rv], (), ())[0] for rv in self.latents}
         self._in_noise: dict = {}
         for rv in self.latents:
@@ -97,8 +99,8 @@ class NoiseGraphs:
         return _is_constant_zero(mean) and _constant(sigma) == 1
 
 
-def _latent_gaussian(rv: TensorVariable) -> Gaussian:
-    gaussian = gaussian_of(rv)
+def _latent_gaussian(rv: TensorVariable, prior: PriorOf) -> Gaussian:
+    gaussian = prior(rv)
     assert gaussian is not None, "latent variables are Gaussian"
     return gaussian
 

@@ -28,7 +28,7 @@ from pymc_ep.forms.latent_gaussian.recognise.observed_vectors import (
     correlated_parameters,
 )
 from pymc_ep.graphs.densities import outside_support
-from pymc_ep.graphs.gaussian_variables import gaussian_of
+from pymc_ep.graphs.gaussian_variables import PriorOf, gaussian_of
 from pymc_ep.graphs.hyperparameters import (
     coordinates_of,
     follows_from,
@@ -60,6 +60,7 @@ def recognise_latent_gaussian(
     wanted: Sequence[str] = (),
     *,
     finish: Finish = lambda form, latents, graphs: form,
+    prior: PriorOf = gaussian_of,
 ) -> LatentGaussian:
     """Return the latent Gaussian form of a model.
 
@@ -73,6 +74,8 @@ def recognise_latent_gaussian(
         likelihoods among them to the form's predictions.
     finish : callable
         Extends each form that is tried, before it is accepted.
+    prior : callable
+        Reads latent variables.
 
     Raises
     ------
@@ -85,17 +88,17 @@ def recognise_latent_gaussian(
     require_parameters(model)
 
     def build(latents: Sequence[TensorVariable], *, wanted: Sequence[str], registered: bool) -> LatentGaussian:
-        return finish(*_build(model, relevant, latents, wanted, registered_only=registered))
+        return finish(*_build(model, relevant, latents, wanted, prior=prior, registered_only=registered))
 
-    candidates = gaussian_candidates(model, relevant) or gaussian_candidates(model, relevant, shared=True)
+    candidates = gaussian_candidates(model, relevant, prior) or gaussian_candidates(model, relevant, prior, shared=True)
     if latent is not None:
         names = [latent] if isinstance(latent, str) else latent
         try:
-            chosen = named_among(model, names, candidates)
+            chosen = named_among(model, names, candidates, prior)
         except UnsupportedModelError:
             # Without this choice, the predictor may have been assigned to other variables.
             behind = set(ancestors([model[name] for name in names if name in model.named_vars]))
-            chosen = named_among(model, names, gaussian_candidates(model, relevant, among=behind))
+            chosen = named_among(model, names, gaussian_candidates(model, relevant, prior, among=behind), prior)
         return _try_in_order(lambda registered: build(chosen, wanted=wanted, registered=registered))
     if not candidates and not any(map(correlated_gaussian, model.observed_RVs)):
         for rv in model.observed_RVs:
@@ -133,6 +136,7 @@ def _build(
     latents: Sequence[TensorVariable],
     wanted: Sequence[str] = (),
     *,
+    prior: PriorOf,
     registered_only: bool,
 ) -> tuple[LatentGaussian, list[TensorVariable], NoiseGraphs]:
     """Return the form for a set of latent variables, the latter with those for predictions alone, and the rewriter.
@@ -158,7 +162,7 @@ def _build(
     deterministics = [d for d in model.deterministics if follows_from(model, d, [*relevant, *unobserved])]
     likelihoods = [*model.observed_RVs, *predicted]
     present = [separated(rv) for rv in likelihoods]
-    graphs = NoiseGraphs(model, latents)
+    graphs = NoiseGraphs(model, latents, prior)
     # One call for all graphs, so that common subexpressions stay shared.
     vectors = [correlated_gaussian(rv) if rv in model.observed_RVs else None for rv in likelihoods]
     own_parameters = [
