@@ -99,6 +99,8 @@ def loo(
 
 def only_name(names: Sequence[str], var_name: str | None) -> str:
     """Return the name of the one observed variable, or `var_name` if it is one; otherwise raise."""
+    if not names:
+        raise ValueError("The model has no observed variable, and terms of potentials have no scores of their own.")
     if var_name is None and len(names) > 1:
         raise ValueError(f"The model has several observed variables; pass var_name= as one of {', '.join(names)}.")
     name = names[0] if var_name is None else var_name
@@ -129,8 +131,9 @@ def _loo_names(fit: xr.Dataset) -> list[str]:
     names = [name for name in names if f"{name}_site_shift" in fit]
     if not names:
         raise ValueError(
-            f"A fit by {fit.attrs['method']!r} has no cavities in its result, and so no leave-one-out densities; give "
-            f"az.loo a fit with draws, or compare log_predictive of observations that were held out."
+            f"A fit by {fit.attrs['method']!r} has no cavities of observed variables in its result, and so no "
+            f"leave-one-out densities; give az.loo a fit with draws, or compare log_predictive of observations that "
+            f"were held out."
         )
     return names
 

@@ -68,8 +68,9 @@ def marginal_model(
 
 
 def latents_missing_from(model: Model, names: set[str]) -> list[str]:
-    """Return the names of free variables that the observations depend on and that `names` lacks."""
-    return [rv.name for rv in model.free_RVs if rv.name not in names and depends_on(model.observed_RVs, [rv])]
+    """Return the names of free variables that observations or potentials depend on and that `names` lacks."""
+    roots = [*model.observed_RVs, *model.potentials]
+    return [rv.name for rv in model.free_RVs if rv.name not in names and depends_on(roots, [rv])]
 
 
 def unconstrained(model: Model, form: Form, draws: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -51,10 +51,9 @@ def require_all_latent(names: Sequence[str], latent: str | Sequence[str] | None,
 
 def relevant_variables(model: Model) -> list[TensorVariable]:
     """Return the free random variables that an observed variable or potential depends on, in the model's order."""
-    if not model.observed_RVs:
+    if not model.observed_RVs and not model.potentials:
         raise UnsupportedModelError(
-            "The model has no observed variable, so there is nothing to fit; pass observed= to a distribution. Where a "
-            "pm.Potential has the data, write it as a pm.CustomDist with logp= and observed=."
+            "The model has no observed variable, so there is nothing to fit; pass observed= to a distribution."
         )
     roots = [*model.observed_RVs, *model.potentials]
     relevant = [rv for rv in model.free_RVs if depends_on(roots, [rv])]
@@ -136,7 +135,9 @@ def follows_from(model: Model, variable: TensorVariable, relevant: Sequence[Tens
     return all(rv in relevant for rv in model.free_RVs if depends_on([variable], [rv]))
 
 
-def hyper_fields(model: Model, hyper: Sequence[TensorVariable]) -> dict[str, Any]:
+def hyper_fields(
+    model: Model, hyper: Sequence[TensorVariable], without: Sequence[TensorVariable] = ()
+) -> dict[str, Any]:
     """Return the fields of `pymc_ep.graphs.hyper_functions.Hyperparameters` other than ``hyper_coordinates``."""
     return {
         "hyper_names": tuple(rv.name for rv in hyper),
@@ -144,8 +145,8 @@ def hyper_fields(model: Model, hyper: Sequence[TensorVariable]) -> dict[str, Any
         "hyper_constrained": tuple(model.replace_rvs_by_values(hyper)),
         "hyper_transformed": tuple(model.rvs_to_transforms.get(rv) is not None for rv in hyper),
         "hyper_gaussian": tuple(rv.name for rv in hyper if keeps_gaussian(model, rv) and gaussian_of(rv)),
-        "log_prior": _log_prior(model, hyper, jacobian=False),
-        "log_prior_unconstrained": _log_prior(model, hyper, jacobian=True),
+        "log_prior": _log_prior(model, hyper, without, jacobian=False),
+        "log_prior_unconstrained": _log_prior(model, hyper, without, jacobian=True),
     }
 
 
@@ -193,7 +194,9 @@ def _heavy_tails(model: Model, rv: TensorVariable) -> HeavyTails | None:
     return HeavyTails(*(np.broadcast_to(value, rv.type.shape).ravel() for value in (centre, scale)))
 
 
-def _log_prior(model: Model, hyper: Sequence[TensorVariable], *, jacobian: bool) -> TensorVariable:
+def _log_prior(
+    model: Model, hyper: Sequence[TensorVariable], without: Sequence[TensorVariable], *, jacobian: bool
+) -> TensorVariable:
     """Return the log density of hyperparameters and potentials, (); `pm.find_MAP` omits the Jacobian terms."""
     # PyMC evaluates constants in the graphs of all variables that it is given, such as the kernel in that of utilities.
     values, transforms = (
@@ -203,5 +206,5 @@ def _log_prior(model: Model, hyper: Sequence[TensorVariable], *, jacobian: bool)
         hyper, rvs_to_values=values, rvs_to_transforms=transforms, jacobian=jacobian
     )
     terms = [density.sum() for density in outside_support(densities)]
-    terms += [p.sum() for p in model.replace_rvs_by_values(model.potentials)]
+    terms += [p.sum() for p in model.replace_rvs_by_values([p for p in model.potentials if p not in without])]
     return sum(terms, start=pt.constant(0.0))

@@ -57,11 +57,15 @@ def require_lengths(model: Model) -> None:
         if data:
             _require_parameters(model, rv, graphs, [lengths[v].type.shape for v in graphs], data)
         known[rv] = shapes
+    require_lengths_of(model, [])
 
 
 def require_lengths_of(model: Model, names: Sequence[str]) -> None:
-    """Raise where the present values of shared data behind variables, or behind their parameters, differ in length."""
-    for name in names:
+    """Raise where the present values of shared data behind variables, or behind their parameters, differ in length.
+
+    Those behind potentials, which have sites, are checked as well.
+    """
+    for name in [*names, *(potential.name for potential in model.potentials)]:
         if (variable := model.named_vars.get(name)) is None:
             continue
         random = variable in model.basic_RVs

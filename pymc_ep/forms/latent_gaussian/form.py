@@ -172,6 +172,8 @@ class LatentGaussian(Hyperparameters):
         Observed variables that depend on no latent variable; their density is a factor of the evidence.
     scaled_inputs : tuple of (str, TensorVariable)
         Inputs of stationary covariance functions in lengthscales, (n, k), each with the name of a variable made by it.
+    potentials : tuple of SiteGroup
+        Terms of the model's potentials that depend on latent variables; zeros stand for their observations.
     """
 
     blocks: tuple[NoiseBlock, ...]
@@ -182,6 +184,7 @@ class LatentGaussian(Hyperparameters):
     ignored: tuple[str, ...] = ()
     fixed: tuple[FixedTerm, ...] = ()
     scaled_inputs: tuple[tuple[str, TensorVariable], ...] = ()
+    potentials: tuple[SiteGroup, ...] = ()
 
     @property
     def latent_names(self) -> tuple[str, ...]:
@@ -191,7 +194,7 @@ class LatentGaussian(Hyperparameters):
     @property
     def factors(self) -> tuple[SiteGroup, ...]:
         """Sites of the observed variables, then those of potentials, where there are any."""
-        return self.groups
+        return (*self.groups, *self.potentials)
 
     @property
     def predictor(self) -> TensorVariable:

@@ -272,7 +272,9 @@ class SiteFunctions(HyperFunctions, ABC):
         return self.function(self.form.hyper_values, outputs) if outputs else lambda *values: []
 
     def _describe_groups(self) -> list[str]:
-        form, lines = self.form, []
+        form = self.form
+        potentials = zip(form.potentials, self.observed()[len(form.groups) :])
+        lines = [f"potential        {one.name}: {y.size} terms, site {one.site.name}" for one, y in potentials]
         for group, y in zip(form.groups, self.observed()):
             options = "".join(f", {name}={value}" for name, value in group.options.items())
             options += ", correlated" if group.correlated else ""

@@ -167,9 +167,6 @@ class CompiledSparseLinear(SiteFunctions):
         shapes = self.rows.noise_shapes(*self.unpack(self.start))
         for block, shape in zip(form.blocks, shapes):
             lines.append(f"latent           {block.name}: {'x'.join(str(int(n)) for n in shape) or '1'} values")
-        sizes = [y.size for y in self.observed()]
-        for potential, size in zip(form.potentials, sizes[len(form.groups) :]):
-            lines.append(f"potential        {potential.name}: {size} coefficients, site {potential.site.name}")
         lines += self._describe_groups()
         try:
             how = self.linear.algebra.sentence

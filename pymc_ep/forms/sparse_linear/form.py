@@ -11,7 +11,7 @@ D is constant: hyperparameters enter only through m0 and the sites' own paramete
 
 from dataclasses import dataclass
 
-from pymc_ep.forms.latent_gaussian.form import LatentGaussian, SiteGroup
+from pymc_ep.forms.latent_gaussian.form import LatentGaussian
 from pymc_ep.operators import LinearMap
 
 __all__ = ["SparseLinear"]
@@ -24,16 +24,10 @@ class SparseLinear(LatentGaussian):
     Attributes
     ----------
     potentials : tuple of SiteGroup
-        Sites on linear maps of the blocks. The name of each is that of the variable whose prior it is, or begins with
-        it. Gaussian variables beside the fields are flat blocks with such sites too.
+        Those of the model, then sites on linear maps of the blocks. The name of each is that of the variable whose
+        prior it is, or begins with it. Gaussian variables beside the fields are flat blocks with such sites too.
     maps : tuple
         For each potential the index of its block and its operator; None if it is on the values themselves.
     """
 
-    potentials: tuple[SiteGroup, ...] = ()
     maps: tuple[tuple[int, LinearMap] | None, ...] = ()
-
-    @property
-    def factors(self) -> tuple[SiteGroup, ...]:
-        """The sites of the observed variables, then the potentials."""
-        return (*self.groups, *self.potentials)

@@ -76,12 +76,12 @@ def _with_potentials(
     """Return the form itself; if a latent variable has a sparse prior, the form with all priors as sites."""
     if not any(isinstance(rv.owner.op, (*_FIELDS, LaplaceRV)) for rv in latents):
         return form
-    for group in form.groups:
+    for group in form.factors:
         _require_independent(group)
-        _require_signed(group)
+        _require_signed(group, may_fall=group in form.potentials)
     blocks: list[NoiseBlock] = []
-    potentials: list[SiteGroup] = []
-    maps: list[tuple[int, LinearMap] | None] = []
+    potentials = list(form.potentials)
+    maps: list[tuple[int, LinearMap] | None] = [None] * len(potentials)
     for rv, block in zip(latents, form.blocks):
         _require_observed(rv, block, form)
         if isinstance(rv.owner.op, tuple(_FIELDS)):
@@ -98,7 +98,8 @@ def _with_potentials(
             maps.append(None)
         blocks.append(block)
     parts = {f.name: getattr(form, f.name) for f in fields(form)}
-    return SparseLinear(**parts | {"blocks": tuple(blocks)}, potentials=tuple(potentials), maps=tuple(maps))
+    own = {"blocks": tuple(blocks), "potentials": tuple(potentials)}
+    return SparseLinear(**parts | own, maps=tuple(maps))
 
 
 def _require_independent(group: SiteGroup) -> None:
@@ -110,11 +111,12 @@ def _require_independent(group: SiteGroup) -> None:
         )
 
 
-def _require_signed(group: SiteGroup) -> None:
+def _require_signed(group: SiteGroup, *, may_fall: bool) -> None:
     """Raise for a likelihood that is an even function of the predictor.
 
     Registered sites are never even. The density of an interpreted site is compared at a few predictors and their
-    negatives, at an observation and parameters inside the domain of most densities.
+    negatives, at an observation and parameters inside the domain of most densities. The predictor of a potential may be
+    a residual: with `may_fall`, a density that falls from zero on has one mode.
     """
     if not group.site.interpreted:
         return
@@ -123,9 +125,11 @@ def _require_signed(group: SiteGroup) -> None:
     density = compiled_function([eta], group.site.logp(pt.constant(1.0), eta, *values), mode=quick_mode())
     with np.errstate(all="ignore"):
         here, there = density(_PREDICTORS), density(-_PREDICTORS)
+    if may_fall and np.all(np.diff(here) < 0):
+        return
     if np.all(np.isfinite(here)) and np.ptp(here) > 0 and np.allclose(here, there, rtol=1e-10, atol=0.0):
         raise UnsupportedModelError(
-            f"The likelihood of {group.name!r} is the same for a predictor and its negative, as where that is squared "
+            f"The density of {group.name!r} is the same for a predictor and its negative, as where that is squared "
             f"or its absolute value is taken. A sparse linear model needs predictors that are linear in the field, so "
             f"that the posterior has one mode: leave the square out."
         )
@@ -133,7 +137,7 @@ def _require_signed(group: SiteGroup) -> None:
 
 def _require_observed(rv: TensorVariable, block: NoiseBlock, form: LatentGaussian) -> None:
     """Raise for a variable that no observation depends on: it has no predictions in this form."""
-    if depends_on([group.predictor for group in form.groups], [block.noise]):
+    if depends_on([group.predictor for group in form.factors], [block.noise]):
         return
     if isinstance(rv.owner.op, tuple(_FIELDS)):
         raise UnsupportedModelError(
@@ -149,7 +153,7 @@ def _require_observed(rv: TensorVariable, block: NoiseBlock, form: LatentGaussia
 
 def _require_constant_map(rv: TensorVariable, block: NoiseBlock, form: LatentGaussian) -> None:
     """Raise for a Laplace variable beside which a hyperparameter takes part in a linear map."""
-    for group in form.groups:
+    for group in form.factors:
         for other in form.blocks:
             if has_slopes_free_of(group.predictor, [other.noise], form.hyper_values):
                 continue

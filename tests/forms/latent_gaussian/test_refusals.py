@@ -32,7 +32,7 @@ def discrete():
 
 def potential():
     f = normal()
-    pm.Potential("penalty", -(f**2).sum())
+    pm.Potential("penalty", -pt.dot(f, pt.dot(np.eye(4), f)))
     pm.Poisson("y", pt.exp(f), observed=COUNTS)
 
 
@@ -103,7 +103,7 @@ CASES = [
     (product, {}, r"'a', 'b'.*latent="),
     (no_gaussian, {}, r"no Gaussian latent variable.*'rate' is gamma.*Gaussian priors"),
     (discrete, {}, r"'k' is discrete"),
-    (potential, {}, r"'penalty'.*latent"),
+    (potential, {}, r"'penalty'.*no sum of log densities.*Dot.*pm\.ICAR.*latent=\["),
     (nothing_observed, {}, r"no observed variable.*observed="),
     (dependent_values, {}, r"'y'.*tudent.*depend on each other.*supported\(\)"),
     (shared_counts, {}, r"'y'.*[Dd]irichlet.?[Mm]ultinomial.*depend on each other"),

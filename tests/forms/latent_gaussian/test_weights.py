@@ -4,12 +4,15 @@ from functools import partial
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 
 import pymc_ep as pmep
+from pymc_ep.compat import group, group_names
 
 X = np.linspace(-1.0, 1.0, 6)
 COUNTS = np.array([1, 0, 3, 2, 4, 6])
+Y = np.array([0.3, -0.2, 1.0, 0.7, 1.9, 2.5])
 TIMES = np.array([1, 3, 2, 1, 1, 2])
 
 
@@ -17,12 +20,14 @@ def log_density(value, rate, weights):
     return weights * pm.logp(pm.Poisson.dist(rate), value)
 
 
-def fitted(rows, weights=None):
+def fitted(rows, weights=None, by_potential=False):
     with pm.Model() as model:
         level, slope = pm.Normal("level", 0.0, 1.0), pm.Normal("slope", 0.0, pm.HalfNormal("tau", 1.0))
         rate = pm.math.exp(level + slope * X[rows])
         if weights is None:
             pm.Poisson("y", rate, observed=COUNTS[rows])
+        elif by_potential:
+            pm.Potential("y", log_density(COUNTS[rows], rate, weights).sum())
         else:
             density = partial(log_density, weights=weights)
 
@@ -118,3 +123,110 @@ def test_new_observations_have_the_density_of_their_own():
         else:
             found.append(pmep.log_predictive(idata, model, {"y": new})["y"].to_numpy())
     np.testing.assert_allclose(found[0], found[1], atol=1e-6)
+
+
+def assert_same(found, wanted, names):
+    for part in ("posterior_mean", "posterior_sd"):
+        for name in names:
+            np.testing.assert_allclose(found[part][name], wanted[part][name], atol=1e-6)
+    np.testing.assert_allclose(found["fit"]["log_evidence"], wanted["fit"]["log_evidence"], atol=1e-6)
+
+
+@pytest.mark.parametrize("weights", [TIMES, np.ones(6, dtype=int)], ids=["repeated", "once"])
+def test_weights_may_stand_in_a_potential(weights):
+    """As by `pm.sample`, it has neither data nor log likelihoods of its own."""
+    found = fitted(np.arange(6), weights, by_potential=True)
+    assert_same(found, fitted(np.repeat(np.arange(6), weights)), ["level", "slope", "tau"])
+    assert "log_likelihood" not in group_names(found)
+    assert "observed_data" not in group_names(found) or not group(found, "observed_data").data_vars
+
+
+def weighted(write, scale=0.7, slope=lambda: pm.Normal("slope", 0.0, 1.0)):
+    """A line through data with known or unknown noise; `write` adds these to the model, given weights of two."""
+    with pm.Model() as model:
+        x = pm.Data("x", X)
+        line = pm.Deterministic("line", pm.Normal("level", 0.0, 1.0) + slope() * x)
+        write(line, scale() if callable(scale) else scale)
+    return model
+
+
+def as_potential(line, sd):
+    pm.Potential("terms", 2.0 * pm.logp(pm.Normal.dist(line, sd), Y).sum())
+
+
+def twice(line, sd):
+    pm.Normal("y", pt.concatenate([line, line]), sd, observed=np.tile(Y, 2))
+
+
+def laplace_slope():
+    return pm.Laplace("slope", 0.0, 0.5)
+
+
+def noise():
+    return pm.HalfNormal("sd", 1.0)
+
+
+@pytest.mark.parametrize("options", [{}, {"slope": laplace_slope}, {"scale": noise}], ids=["", "laplace", "scale"])
+def test_a_factor_of_the_sum_is_one_of_its_terms(options):
+    hyper = {"draws": 0, "progressbar": False, "hyper": "optimize", "tol": 1e-10}
+    found, wanted = (pmep.fit(model=weighted(write, **options), **hyper) for write in (as_potential, twice))
+    assert_same(found, wanted, ["level", "slope"])
+
+
+def test_a_potential_with_two_modes_beside_a_laplace_variable():
+    """It is fitted with that variable as a hyperparameter; the sparse linear form has one mode."""
+
+    def squared(line, sd):
+        pm.Potential("terms", pm.logp(pm.Normal.dist(line**2, sd), 1.0).sum())
+
+    with pytest.raises(pmep.UnsupportedModelError, match="'terms' is the same for a predictor and its negative"):
+        pmep.explain(weighted(squared, slope=laplace_slope), latent=["level", "slope"])
+
+
+def test_potentials_beside_observations_that_follow_new_data():
+    def both(line, sd):
+        pm.Normal("y", line, sd, observed=Y)
+        pm.Potential("terms", pm.logp(pm.Normal.dist(line, sd), pm.Data("given", Y)))
+
+    model = weighted(both)
+    idata = pmep.fit(model=model, draws=20, random_seed=1, progressbar=False, log_likelihood=True)
+    assert_same(idata, pmep.fit(model=weighted(twice), draws=0, progressbar=False), ["level", "slope"])
+    assert set(idata["log_likelihood"].data_vars) == {"y"}
+    assert "potential        terms: 6 terms, site potential" in pmep.explain(model)
+    with model:
+        pm.set_data({"x": [0.0]})
+        with pytest.raises(pmep.InvalidDataError, match=r"meet in 'terms'.*'x' has shape \(1,\)"):
+            pmep.predict(idata, model, var_names=["line"])
+        pm.set_data({"given": [0.0]})
+        line = pmep.predict(idata, model, var_names=["line"])
+    np.testing.assert_allclose(line["line_mean"], [idata["posterior_mean"]["level"]], rtol=1e-10)
+    np.testing.assert_allclose(line["line_sd"], [idata["posterior_sd"]["level"]], rtol=1e-10)
+
+
+def test_what_a_potential_has_none_of_is_refused():
+    model = weighted(as_potential)
+    idata = pmep.fit(model=model, draws=0, progressbar=False)
+    with pytest.raises(ValueError, match="no cavities of observed variables"):
+        pmep.loo(idata, model)
+    with pytest.raises(ValueError, match="terms of potentials have no scores"):
+        pmep.loo_pit(idata, model)
+    with pytest.raises(pmep.UnsupportedModelError, match="'terms' is no likelihood with a site"):
+        pmep.log_predictive(idata, model, {"terms": Y})
+    with pytest.raises(pmep.UnsupportedModelError, match="'terms' is no likelihood with a site"):
+        pmep.predict(idata, model, var_names=["terms"], response=True)
+
+
+def test_a_constraint_has_the_moments_of_a_truncated_normal():
+    with pm.Model() as model:
+        f = pm.Normal("f", 0.0, 1.0)
+        pm.Potential("positive", pt.switch(f > 0, 0.0, -np.inf))
+    idata = pmep.fit(model=model, draws=0, progressbar=False)
+    np.testing.assert_allclose(idata["posterior_mean"]["f"], np.sqrt(2 / np.pi), rtol=1e-6)
+    np.testing.assert_allclose(idata["posterior_sd"]["f"], np.sqrt(1 - 2 / np.pi), rtol=1e-6)
+    np.testing.assert_allclose(idata["fit"]["log_evidence"], np.log(0.5), atol=1e-6)
+
+
+def test_the_marginal_model_has_no_potential_of_latent_variables():
+    model = weighted(as_potential, scale=noise)
+    marginal = pmep.marginalize(model)
+    assert [p.name for p in marginal.potentials] == ["ep_log_evidence"]

@@ -153,7 +153,7 @@ def test_a_likelihood_without_bound_is_named(noisy_model):
 
 def test_explained(noisy_model):
     said = pmep.explain(noisy_model)
-    assert "potential        u: 218 coefficients, site laplace" in said
+    assert "potential        u: 218 terms, site laplace" in said
     assert "ep, dsb, map" in said
 
 

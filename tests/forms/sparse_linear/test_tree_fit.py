@@ -307,7 +307,7 @@ def test_the_default_is_the_double_loop(known, found):
     assert group(found, "fit").attrs["method"] == "dsb"
     said = pmep.explain(known)
     assert "methods          dsb, map, ep" in said
-    assert "potential        u: 60 coefficients, site tree of" in said
+    assert "potential        u: 60 terms, site tree of" in said
 
 
 def test_draws_know_the_density_of_the_model(known, found):

@@ -27,6 +27,7 @@ from pymc_ep.forms.latent_gaussian.recognise.observed_vectors import (
     correlated_group,
     correlated_parameters,
 )
+from pymc_ep.forms.latent_gaussian.recognise.potentials import find_potential, terms_of
 from pymc_ep.graphs.densities import outside_support
 from pymc_ep.graphs.gaussian_variables import PriorOf, gaussian_of
 from pymc_ep.graphs.hyperparameters import (
@@ -143,13 +144,7 @@ def _build(
 
     Raise where the model is not of the form.
     """
-    for potential in model.potentials:
-        if depends_on([potential], latents):
-            raise UnsupportedModelError(
-                f"The potential {potential.name!r} depends on a latent variable, and a potential has no site. Write it "
-                f"as an observed distribution: weighted observations as a pm.CustomDist whose logp has the weights. "
-                f"Differences of neighbours are pm.ICAR. Or name all but that variable in latent=[...]."
-            )
+    potentials = [p for p in model.potentials if depends_on([p], latents)]
     hyper = [rv for rv in relevant if rv not in latents]
     for rv in hyper:
         if depends_on(parameters_of(rv), latents, blockers=model.basic_RVs):
@@ -170,7 +165,7 @@ def _build(
     ]
     parameters = [p for own in own_parameters for p in own]
     first = len(parameters)
-    written = graphs([*parameters, *latents, *deterministics])
+    written = graphs([*parameters, *latents, *deterministics, *(terms_of(p, latents) for p in potentials)])
     blocks, outputs = _absorb_factors(graphs, latents, evaluate_constants(written), first)
     # A Deterministic first: it has the name that a Gaussian process was given.
     behind = {d.name: [graph] for d, graph in zip(deterministics, written[first + len(latents) :])}
@@ -210,8 +205,10 @@ def _build(
             found = find_site(some, own, observed, test, registered_only=registered_only)
         warn_of_missing_groups(rv.name, found.predictor, list(test.noise))
         groups.append(_site_group(rv.name, found, observed))
+    terms = outputs[len(outputs) - len(potentials) :]
+    of_potentials = [_site_group(p.name, *find_potential(p.name, part, test)) for p, part in zip(potentials, terms)]
     n_observed = len(model.observed_RVs) - len(fixed)
-    if not n_observed:
+    if not n_observed and not potentials:
         raise NotAffineError(
             f"{', '.join(repr(term.name) for term in fixed)} depend on no latent variable, so there is nothing to "
             f"integrate out; name other variables with latent=[...]."
@@ -220,7 +217,7 @@ def _build(
     named = dict(zip([v.name for v in (*latents, *deterministics)], outputs[first:]))
     affine = [AffineVariable(n, graph, origins.get(n)) for n, graph in named.items() if n in origins or test(graph)]
     form = LatentGaussian(
-        **hyper_fields(model, hyper),
+        **hyper_fields(model, hyper, without=potentials),
         hyper_coordinates=coordinates_of(model, hyper),
         blocks=tuple(blocks),
         groups=tuple(groups[:n_observed]),
@@ -230,6 +227,7 @@ def _build(
         ignored=tuple(rv.name for rv in model.free_RVs if rv not in relevant),
         fixed=tuple(fixed),
         scaled_inputs=inputs,
+        potentials=tuple(of_potentials),
     )
     return form, latents, graphs
 
