@@ -173,6 +173,20 @@ def test_a_factor_of_the_sum_is_one_of_its_terms(options):
     assert_same(found, wanted, ["level", "slope"])
 
 
+def test_a_penalty_on_a_field_is_an_observation_of_zero():
+    found = []
+    for by_potential in (True, False):
+        with pm.Model() as model:
+            u = pmep.SparseField("u", operator=np.eye(3), potential=pm.Laplace.dist(0, 0.7))
+            pm.Normal("y", u, 0.5, observed=Y[:3])
+            if by_potential:
+                pm.Potential("sums", -(u.sum() ** 2) + 0.5 * np.log(1 / np.pi))
+            else:
+                pm.Normal("sums", u.sum(), np.sqrt(0.5), observed=0.0)
+        found.append(pmep.fit(model=model, draws=0, progressbar=False))
+    assert_same(*found, ["u"])
+
+
 def test_a_potential_with_two_modes_beside_a_laplace_variable():
     """It is fitted with that variable as a hyperparameter; the sparse linear form has one mode."""
 

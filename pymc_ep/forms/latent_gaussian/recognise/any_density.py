@@ -153,7 +153,8 @@ def interpreted_site(
         interpreted=True,
         **fields,
     )
-    return Found(site, {}, rebuilder.predictor, "as written, by quadrature of its own log density", leaves)
+    link = "as written, by quadrature of the distribution's own log density"
+    return Found(site, {}, rebuilder.predictor, link, leaves)
 
 
 def _rebuilder_of(
