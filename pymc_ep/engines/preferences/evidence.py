@@ -142,6 +142,12 @@ class ComparisonEvidence:
         return other
 
     def at(self, problem: PreferenceProblem, theta: np.ndarray, users: Handles) -> State:
+        """Return the state with the factors of all users settled; for exceptions see `settled`."""
+        users, totals = self.settled(problem, theta, users)
+        objective = totals.log_z + problem.log_prior(theta)
+        return State(theta, users, totals, objective, totals.held_log_p if self.holds_out else objective)
+
+    def settled(self, problem: PreferenceProblem, theta: np.ndarray, users: Handles) -> tuple[Handles, Totals]:
         """Settle the factors of all users, from given ones; where workers are lost, those of their parts anew.
 
         Raises
@@ -157,16 +163,11 @@ class ComparisonEvidence:
             self.parts.keep(after)
             return after, totals
 
-        users, totals = self.parts.attempt(settled)
-        objective = totals.log_z + problem.log_prior(theta)
-        return State(theta, users, totals, objective, totals.held_log_p if self.holds_out else objective)
+        return self.parts.attempt(settled)
 
     def gradient(self, problem: PreferenceProblem, state: State) -> np.ndarray:
         """Return the gradient of the objective, (p,)."""
-        slope, curvature, response = state.totals.slope, state.totals.curvature, state.totals.response
-        if response is not None:
-            slope, curvature = slope + response.slope, curvature + response.curvature
-        return problem.gradient(state.theta, slope, curvature)
+        return problem.gradient(state.theta, *state.totals.derivatives)
 
     def packed(self, state: State) -> State:
         """Return the state with the factors of the users of each part in the place of handles."""

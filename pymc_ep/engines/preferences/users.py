@@ -127,6 +127,13 @@ class Totals(NamedTuple):
     curvature: Curvature
     response: Response | None = None
 
+    @property
+    def derivatives(self) -> tuple[np.ndarray, Curvature]:
+        """Derivatives of the log evidence in b, (I,), and in S times minus two, (I, I), responses included."""
+        if self.response is None:
+            return self.slope, self.curvature
+        return self.slope + self.response.slope, self.curvature + self.response.curvature
+
 
 def expect(
     data: ObservedComparisons,

@@ -22,8 +22,12 @@ from pymc_ep.forms.preferences.form import Preferences
 from pymc_ep.graphs.bodies import bodies_of
 from pymc_ep.graphs.hyper_functions import DrawFunctions
 from pymc_ep.graphs.queries import depends_on
+from pymc_ep.kernels.comparisons import Comparisons
 
 __all__ = ["CompiledPreferences"]
+
+_UPDATES = 20.0
+"""Updates of the factors of a user in a fit, as they are on average."""
 
 
 class CompiledPreferences(DrawFunctions):
@@ -45,10 +49,15 @@ class CompiledPreferences(DrawFunctions):
     def __init__(self, form: Preferences, hyper_start: Sequence[np.ndarray], compile_kwargs: dict | None = None):
         self.form = form
         self._kwargs = {"on_unused_input": "ignore", "mode": numpy_mode()} | (compile_kwargs or {})
+        self._compile_kwargs = compile_kwargs
         self.backend = bodies_of(compile_kwargs)
         self._known: tuple[Kernel | None, list[np.ndarray], np.ndarray] = None, [], np.zeros(0)
         self._compared: tuple[list[np.ndarray], ComparedUsers | None] = [], None
         self.restart(hyper_start)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the form alone: another process compiles its own functions."""
+        return type(self), (self.form, self.unpack(self.start), self._compile_kwargs)
 
     def observed(self) -> list[np.ndarray]:
         """Return the observations as they are now."""
@@ -73,6 +82,15 @@ class CompiledPreferences(DrawFunctions):
     def work(self) -> float:
         """Multiplications of a product with the covariance of all items."""
         return float(self.n_items) ** 2
+
+    @property
+    def operations(self) -> float:
+        """Floating-point operations of one fit of all comparisons."""
+        return self.operations_of(self.compared().comparisons)
+
+    def operations_of(self, comparisons: Comparisons) -> float:
+        """Return the floating-point operations of one fit of some comparisons."""
+        return _UPDATES * float((np.diff(comparisons.item_ends).astype(float) ** 3).sum()) + self.work
 
     def compared(self) -> ComparedUsers:
         """Return the comparisons as they are now.
@@ -144,7 +162,7 @@ class CompiledPreferences(DrawFunctions):
 
     def prior(self, theta: np.ndarray) -> tuple[UtilityPrior, Kernel]:
         """Return the prior of utilities at unconstrained hyperparameters `theta`, (p,)."""
-        mean, factors, sigma = map(np.asarray, self._parameters(*self.unpack(theta)))
+        mean, factors, sigma, _ = map(np.asarray, self._parameters(*self.unpack(theta)))
         self._require_finite(b=mean, V=factors)
         scale = float(sigma) ** 2
         if not sigma > 0:
@@ -175,26 +193,30 @@ class CompiledPreferences(DrawFunctions):
                     f"correct it, or its jitter=."
                 )
 
-    def log_prior(self, theta: np.ndarray, *, jacobian: bool = False) -> float:
-        """Return the log prior of the hyperparameters, optionally with Jacobian terms: the log density of theta."""
-        return float(self._log_priors(*self.unpack(theta))[int(jacobian)])
+    def log_prior(self, theta: np.ndarray) -> float:
+        """Return the log prior of the hyperparameters, without Jacobian terms."""
+        return float(self._parameters(*self.unpack(theta))[3])
 
-    def gradient(
-        self, theta: np.ndarray, slope: np.ndarray, curvature: Curvature, *, jacobian: bool = False
+    def gradient(self, theta: np.ndarray, slope: np.ndarray, curvature: Curvature) -> np.ndarray:
+        """Return the gradient in theta, (p,); see `pymc_ep.engines.preferences.evidence.PreferenceProblem`."""
+        return self._gradient_in(theta, slope, curvature, of_prior=1.0)
+
+    def log_z_gradient(self, theta: np.ndarray, slope: np.ndarray, curvature: Curvature) -> np.ndarray:
+        """Return `gradient` without that of the log prior."""
+        return self._gradient_in(theta, slope, curvature, of_prior=0.0)
+
+    def _gradient_in(
+        self, theta: np.ndarray, slope: np.ndarray, curvature: Curvature, *, of_prior: float
     ) -> np.ndarray:
-        """Return the gradient in theta, (p,); see `pymc_ep.engines.preferences.evidence.PreferenceProblem`.
-
-        `jacobian` is that of `log_prior`.
-        """
         prior, kernel = self.prior(theta)
         own = [slope, -(curvature @ prior.factors), -np.sqrt(prior.scale) * kernel.inner(curvature)]
         if "kernel" in self.free:
             own += [-0.5 * prior.scale * part for part in kernel.gradient(curvature)]
-        return self._pulled(theta, own, jacobian)
+        return self._pulled(theta, own, of_prior)
 
-    def _pulled(self, theta: np.ndarray, weights: Sequence[Any], jacobian: bool) -> np.ndarray:
-        """Return the gradient in theta, (p,), of the log prior plus weighted parameters of the prior of utilities."""
-        found = self._gradient(*self.unpack(theta), *weights, float(jacobian))
+    def _pulled(self, theta: np.ndarray, weights: Sequence[Any], of_prior: float = 0.0) -> np.ndarray:
+        """Return the gradient in theta, (p,), of weighted parameters of the prior of utilities, and the log prior."""
+        found = self._gradient(*self.unpack(theta), *weights, of_prior)
         values = np.concatenate([np.zeros(0), *(np.ravel(part) for part in found)])
         return self.pull(theta[None], values[None])[0]
 
@@ -206,8 +228,7 @@ class CompiledPreferences(DrawFunctions):
         prior, _ = self.prior(theta)
         kernel = self._kernel_arrays(*self.unpack(theta)) if "kernel" in self.free else ()
         of_others = [np.zeros_like(part) for part in (prior.scale, *kernel)]
-        b, none = np.zeros_like(prior.mean), np.zeros_like(factors)
-        step = self._pulled(theta, [b, factors, *of_others], False) - self._pulled(theta, [b, none, *of_others], False)
+        step = self._pulled(theta, [np.zeros_like(prior.mean), factors, *of_others])
         moved = self.prior(theta + step)[0].factors
         square = float(np.vdot(moved, moved))
         return theta + (float(np.vdot(moved, factors)) / square) * step if square > 0 else theta
@@ -249,10 +270,9 @@ class CompiledPreferences(DrawFunctions):
 
     @cached_property
     def _parameters(self) -> Callable[..., Any]:
-        prior = self.form.prior
-        return self.function(
-            self.form.hyper_values, [p.astype("float64") for p in (prior.mean, prior.factors, prior.sigma)]
-        )
+        prior, values = self.form.prior, self.form.hyper_values
+        parts = prior.mean, prior.factors, prior.sigma, self.form.log_prior
+        return self.function(values, [part.astype("float64") for part in parts])
 
     @cached_property
     def _kernel_data(self) -> list[SharedVariable]:
@@ -267,17 +287,12 @@ class CompiledPreferences(DrawFunctions):
         return compiled_function(self.form.hyper_values, parts, **(self._kwargs | {"mode": mode}))
 
     @cached_property
-    def _log_priors(self) -> Callable[..., Any]:
-        return self.function(self.form.hyper_values, [self.form.log_prior, self.form.log_prior_unconstrained])
-
-    @cached_property
     def _gradient(self) -> Callable[..., Any]:
         prior, values = self.form.prior, list(self.form.hyper_values)
         parts = [prior.mean, prior.factors, prior.sigma, *(prior.kernel if "kernel" in self.free else ())]
         parts = [part.astype("float64") for part in parts]
         # The derivatives in the parts come from outside, so that no graph has the covariance of all items.
-        own, jacobian = [part.type() for part in parts], pt.dscalar("jacobian")
-        total = self.form.log_prior + jacobian * (self.form.log_prior_unconstrained - self.form.log_prior)
-        total += sum((weight * part).sum() for weight, part in zip(own, parts))
+        own, of_prior = [part.type() for part in parts], pt.dscalar("of_prior")
+        total = of_prior * self.form.log_prior + sum((weight * part).sum() for weight, part in zip(own, parts))
         gradient = pytensor.grad(total, values, disconnected_inputs="ignore") if values else []
-        return self.function([*values, *own, jacobian], gradient)
+        return self.function([*values, *own, of_prior], gradient)

@@ -1,7 +1,6 @@
-"""Mixture of posteriors of utilities at the nodes of a lattice of hyperparameters."""
+"""Mixture of posteriors of utilities at nodes of the hyperparameters: those of a lattice, or draws."""
 
 from collections.abc import Iterator, Mapping
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -21,15 +20,15 @@ _PREFIX = "design_"
 
 
 class Design(NamedTuple):
-    """Fits at the nodes of a lattice of hyperparameters.
+    """Fits at nodes of the hyperparameters.
 
     Attributes
     ----------
     thetas : ndarray, (k, p)
     shares : ndarray, (k,)
         Weights of the nodes, which add up to one.
-    steps : ndarray, (p, p)
-        Edges of a cell of the lattice.
+    steps : ndarray, (p, p), or None
+        Edges of a cell of a lattice; None where the nodes are draws.
     shifts, precisions : ndarray, (k, P)
         Factors of all comparisons as they were given; zeros for those that are left out.
     weights : ndarray, (k, N)
@@ -38,22 +37,28 @@ class Design(NamedTuple):
 
     thetas: np.ndarray
     shares: np.ndarray
-    steps: np.ndarray
-    shifts: np.ndarray
-    precisions: np.ndarray
-    weights: np.ndarray
+    steps: np.ndarray | None = None
+    shifts: np.ndarray = np.zeros((0, 0))
+    precisions: np.ndarray = np.zeros((0, 0))
+    weights: np.ndarray = np.zeros((0, 0))
 
     @classmethod
     def of_state(cls, state: Mapping[str, np.ndarray]) -> "Design | None":
         """Return the design of a saved ``fit_state``; None for one of a fit at single hyperparameters."""
         if _PREFIX + "thetas" not in state:
             return None
-        return cls(*(state[_PREFIX + name] for name in cls._fields))
+        return cls(**{name: state[_PREFIX + name] for name in cls._fields if _PREFIX + name in state})
 
     @property
     def state(self) -> dict[str, np.ndarray]:
         """Entries of the saved state."""
-        return {_PREFIX + name: part for name, part in self._asdict().items()}
+        return {_PREFIX + name: part for name, part in self._asdict().items() if part is not None}
+
+    def theta_draws(self, nodes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Return a draw of the hyperparameters for each of some nodes, (s,): from its cell, or the node itself."""
+        if self.steps is None:
+            return self.thetas[nodes]
+        return Cells(self.thetas, self.shares, self.steps).draws(nodes, rng)
 
 
 class PreferenceMixture:
@@ -105,11 +110,15 @@ class PreferenceMixture:
         The utilities of a draw are those at the node in whose cell its hyperparameters lie.
         """
         nodes = rng.permutation(self._drawn_nodes(size, rng))
-        utilities = np.empty((size, self.form.n_users, self.form.n_items))
+        return self.draws_of(nodes, rng, log_likelihood=log_likelihood)
+
+    def draws_of(self, nodes: np.ndarray, rng: np.random.Generator, *, log_likelihood: bool = False) -> JointDraws:
+        """Return a joint draw for each of some nodes, (s,)."""
+        utilities = np.empty((len(nodes), self.form.n_users, self.form.n_items))
         for k in np.unique(nodes):
             here = nodes == k
             utilities[here] = self._component(k).utility_draws(int(here.sum()), rng)
-        thetas = self._cells.draws(nodes, rng)
+        thetas = self.design.theta_draws(nodes, rng)
         return joint_draws(self.form, self.compared, thetas, utilities, log_likelihood=log_likelihood)
 
     def _drawn_nodes(self, size: int, rng: np.random.Generator) -> np.ndarray:
@@ -122,7 +131,3 @@ class PreferenceMixture:
         sites = Sites(design.shifts[k][order], design.precisions[k][order])
         users = UserFactors(sites, design.weights[k], none, none)
         return PreferencePosterior(self.form, design.thetas[k], self.compared, users)
-
-    @cached_property
-    def _cells(self) -> Cells:
-        return Cells(self.design.thetas, self.design.shares, self.design.steps)

@@ -98,6 +98,11 @@ class Explorer(Generic[OwnFit]):
             return None
         return self.record(at, gradient)
 
+    def node(self, theta: np.ndarray, _: DesignPoint) -> tuple[float, DesignPoint] | None:
+        """Return log density and fit at `theta`, (p,), as a lattice takes them; None without a converged fit."""
+        point = self(theta)
+        return None if point is None else (point.value, point)
+
     def density(self, theta: np.ndarray) -> tuple[float, np.ndarray] | None:
         """Return log evidence plus log prior at `theta`, (p,), and the gradient; None without a converged fit."""
         if (point := self(theta)) is None:

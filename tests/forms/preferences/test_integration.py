@@ -1,5 +1,6 @@
 """Fits of preferences integrated over scales: against importance sampling, quadrature, modes and themselves."""
 
+import pickle
 import warnings
 
 import arviz as az
@@ -247,18 +248,154 @@ def test_what_cannot_be_integrated_is_refused_with_the_reason():
         pmep.fit(model=one, hyper="integrate", learn="em", **QUIET)
 
 
-def test_more_than_three_scales_are_at_their_mode_and_the_status_says_so():
-    users, winners, losers = answers(20)
+LENGTHS = "abc"
+TWO = 2
+"""People of the model with four scales, few enough for importance sampling from the prior."""
+PLACES = np.random.default_rng(0).normal(size=(4, 3))
+
+
+def kernel_in(lengths, exp):
+    """A kernel of four items with a length scale for each of three features."""
+    distance = sum(((PLACES[:, None, i] - PLACES[:, i]) / own) ** 2 for i, own in enumerate(lengths))
+    return exp(-0.5 * distance) + 0.1 * np.eye(4)
+
+
+@pytest.fixture(scope="module")
+def four():
+    rows = simulated.answers(kernel_in(np.ones(3), np.exp), TWO, 6, seed=5)
+    users, winners, losers = rows
+    with pm.Model(coords={"user": range(TWO), "item": list("abcd")}) as model:
+        kernel = kernel_in([pm.Gamma(name, 4.0, 4.0) for name in LENGTHS], pm.math.exp)
+        sigma = pm.HalfNormal("sigma", 1.0)
+        f = pmep.PreferenceUtility("f", kernel=kernel, sigma=sigma, jitter=0.0, dims=("user", "item"))
+        pmep.PairwiseProbit("prefers", f, users=users, winners=winners, losers=losers)
+    return rows, model, pmep.fit(model=model, draws=1000, random_seed=1, progressbar=False)
+
+
+@pytest.fixture(scope="module")
+def four_sampled(four):
+    """Weighted draws of four scales and utilities from the prior, given the comparisons."""
+    users, winners, losers = four[0]
+    rng, n = np.random.default_rng(0), 400_000
+    scales = {name: rng.gamma(4.0, 0.25, size=n) for name in LENGTHS} | {"sigma": np.abs(rng.normal(size=n))}
+    lower = np.linalg.cholesky(kernel_in([scales[name][:, None, None] for name in LENGTHS], np.exp))
+    f = scales["sigma"][:, None, None] * np.einsum("nij,nuj->nui", lower, rng.normal(size=(n, TWO, 4)))
+    log_w = norm.logcdf(f[:, users, winners] - f[:, users, losers]).sum(axis=1)
+    weights = np.exp(log_w - logsumexp(log_w))
+    assert 1.0 / (weights**2).sum() > 5000
+    return scales | {"f": f}, weights, logsumexp(log_w) - np.log(n)
+
+
+def test_four_scales_are_those_of_importance_sampling(four, four_sampled):
+    _, _, idata = four
+    values, weights, log_z = four_sampled
+    assert "hyperparameters integrated over by" in idata["fit"].attrs["status"]
+    assert float(idata["fit"]["log_evidence"]) == pytest.approx(log_z, abs=0.06)
+    for name, own in values.items():
+        mean = np.tensordot(weights, own, 1)
+        sd = np.sqrt(np.tensordot(weights, (own - mean) ** 2, 1))
+        np.testing.assert_allclose((idata["posterior_mean"][name] - mean) / sd, 0.0, atol=0.1)
+        np.testing.assert_allclose(idata["posterior_sd"][name] / sd, 1.0, atol=0.1)
+        drawn = group(idata, "posterior")[name].to_numpy().reshape(-1, *np.shape(mean))
+        np.testing.assert_allclose((drawn.mean(axis=0) - mean) / sd, 0.0, atol=0.1)
+        np.testing.assert_allclose(drawn.std(axis=0) / sd, 1.0, atol=0.12)
+
+
+def test_four_scales_and_utilities_are_drawn_jointly(four, four_sampled):
+    values, weights, _ = four_sampled
+    size = np.abs(values["f"]).mean(axis=(1, 2))
+    drawn = group(four[2], "posterior")
+    expected = np.cov(values["sigma"], size, aweights=weights)
+    found = np.cov(drawn["sigma"].values.ravel(), np.abs(drawn["f"].values).mean(axis=(2, 3)).ravel())
+    correlations = [c[0, 1] / np.sqrt(c[0, 0] * c[1, 1]) for c in (found, expected)]
+    assert correlations[0] == pytest.approx(correlations[1], abs=0.06)
+    assert len(np.unique(drawn["sigma"])) > 150
+
+
+def test_four_scales_predict_from_a_file_and_are_carried_over(four, four_sampled, tmp_path):
+    rows, model, idata = four
+    values, weights, _ = four_sampled
+    path = str(tmp_path / "fit.nc")
+    idata.to_netcdf(path)
+    again = az.from_netcdf(path)
+    f, (users, winners, losers) = values["f"], rows
+    said = np.exp(pmep.log_predictive(again, model, {"prefers": rows})["prefers"].to_numpy())
+    np.testing.assert_allclose(said, weights @ ndtr(f[:, users, winners] - f[:, users, losers]), atol=0.015)
+    best = np.argmax(f, axis=2)
+    expected = np.array([[weights @ (best[:, u] == k) for k in range(4)] for u in range(TWO)])
+    ranks = pmep.rank_items(again, model, user=list(range(TWO)))
+    np.testing.assert_allclose(ranks["probability_best"], expected, atol=0.04)
+    assert len(pmep.next_pairs(again, model, user=1, n=2)["information"]) == 2
+    held = pmep.fit(model=model, hyper="fixed", start=again, **QUIET)
+    assert "as the earlier fit left them" in held["fit"].attrs["status"]
+    for what in ("posterior_mean", "posterior_sd"):
+        np.testing.assert_allclose(held[what]["f"], idata[what]["f"], atol=1e-4)
+        np.testing.assert_allclose(held[what]["sigma"], idata[what]["sigma"])
+
+
+def test_an_interrupted_emulator_returns_the_mode(four, monkeypatch):
+    def stopping(*given, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pymc_ep.hyper.integration.integrate._Integration._rounds", stopping)
+    with pytest.warns(
+        pmep.ConvergenceWarning, match="interrupted after .* fits: the hyperparameters are at their mode"
+    ):
+        found = pmep.fit(model=four[1], **QUIET)
+    assert float(found["posterior_sd"]["sigma"]) == 0.0
+
+
+@pytest.mark.parametrize("method", ["ep", "laplace"])
+def test_sampled_scales_are_those_integrated_over(few, method):
+    """NUTS on the evidence and the lattice of fits have the same evidence of each scale."""
+    model = few[1]
+    chains = {"draws": 400, "chains": 2, "sample_kwargs": {"cores": 1, "tune": 300}, "random_seed": 1}
+    found = pmep.fit(method, model=model, hyper="sample", **(QUIET | chains))
+    over = few[2] if method == "ep" else pmep.fit(method, model=model, **QUIET)
+    for name in ("sigma", "f"):
+        mean, sd = (over[what][name].to_numpy() for what in ("posterior_mean", "posterior_sd"))
+        np.testing.assert_allclose((found["posterior_mean"][name] - mean) / sd, 0.0, atol=0.2)
+        np.testing.assert_allclose(found["posterior_sd"][name] / sd, 1.0, atol=0.2)
+    drawn = group(found, "posterior")
+    np.testing.assert_allclose(drawn["scaled"], drawn["f"] / 2.0)
+
+
+def test_a_marginal_model_sees_its_comparisons_as_they_are():
+    """Value and gradient by fits at given scales, before and after the data are set; a copy by pickle has the same."""
+    users, winners, losers = answers()
     with pm.Model() as model:
-        own = [pm.HalfNormal(name, 1.0) for name in ("first", "second", "third", "fourth")]
-        kernel = pm.math.stack(own[:3]) * np.eye(3)
-        f = pmep.PreferenceUtility("f", kernel=kernel, sigma=0.5 + own[3], n_users=20)
+        who, won, lost = (pm.Data(name, rows) for name, rows in zip(("who", "won", "lost"), (users, winners, losers)))
+        f = pmep.PreferenceUtility("f", kernel=KERNEL, sigma=pm.HalfNormal("sigma", 1.0), jitter=0.0, n_users=U)
+        chance = pm.math.invprobit(f[who, won] - f[who, lost])
+        pm.Bernoulli("prefers", chance, observed=pm.Data("y", np.ones(len(users), dtype=int)))
+    op = pmep.marginalize(model)["ep_log_evidence"].owner.op
+    for some in (slice(None), slice(0, 5)):
+        with model:
+            pm.set_data({"who": users[some], "won": winners[some], "lost": losers[some], "y": 1 + 0 * users[some]})
+        theta = np.log([0.7])
+        log_z, gradient = op.evaluate(theta)
+        held = [
+            float(
+                pmep.fit(model=model, hyper="fixed", start={"sigma": 0.7 * np.exp(d)}, **QUIET)["fit"]["log_evidence"]
+            )
+            for d in (0.0, -1e-3, 1e-3)
+        ]
+        assert log_z == pytest.approx(held[0], abs=1e-7)
+        assert gradient[0] == pytest.approx((held[2] - held[1]) / 2e-3, abs=1e-5)
+        np.testing.assert_allclose(pickle.loads(pickle.dumps(op)).evaluate(theta)[0], log_z, atol=1e-7)
+
+
+def test_too_many_scales_are_at_their_mode_and_the_status_says_so():
+    users, winners, losers = answers(4)
+    with pm.Model() as model:
+        own = [pm.HalfNormal(f"scale_{i}", 1.0) for i in range(26)]
+        f = pmep.PreferenceUtility("f", kernel=KERNEL, sigma=0.5 + pm.math.stack(own).mean(), n_users=4)
         pmep.PairwiseProbit("prefers", f, users=users, winners=winners, losers=losers)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "'f' is less certain", UserWarning)
         status = pmep.fit(model=model, **QUIET)["fit"].attrs["status"]
-    assert "takes up to 3 hyperparameters, and the model has 4" in status
-    with pytest.raises(ValueError, match="up to 3 hyperparameters"):
+    assert "takes up to 25 hyperparameters, and the model has 26" in status
+    with pytest.raises(ValueError, match="up to 25 hyperparameters"):
         pmep.fit(model=model, hyper="integrate", **QUIET)
 
 

@@ -1,12 +1,11 @@
 """The bound of Jaakkola and Jordan (2000) on preferences, which are then logits."""
 
-from pymc_ep.contracts.method import Call, Method
+from pymc_ep.contracts.method import Call
 from pymc_ep.contracts.solution import Solution
 from pymc_ep.engines.preferences.approximations import BOUND
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.preferences.compiled import CompiledPreferences
-from pymc_ep.forms.preferences.form import Preferences
-from pymc_ep.forms.preferences.methods.ep import OPTIONS, TREATMENTS, choose_hyper, cost, rebuild, solve
+from pymc_ep.forms.preferences.methods.ep import preference_method, solve
 from pymc_ep.sites.base import Site
 
 __all__ = ["PREFERENCE_JAAKKOLA", "solve_bound"]
@@ -33,16 +32,5 @@ def _bounded(site: Site | None) -> bool:
     return site is not None and site.super_gaussian is not None
 
 
-PREFERENCE_JAAKKOLA = Method(
-    "jaakkola",
-    Preferences,
-    solve_bound,
-    rebuild,
-    OPTIONS,
-    TREATMENTS,
-    takes=_bounded,
-    choose_hyper=choose_hyper,
-    cost=cost,
-    jax=True,
-)
+PREFERENCE_JAAKKOLA = preference_method("jaakkola", BOUND, solve=solve_bound, takes=_bounded)
 """Gaussian posterior of each user's utilities, by the best Gaussians below the logistic."""

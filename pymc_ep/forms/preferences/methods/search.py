@@ -13,7 +13,7 @@ from pymc_ep.engines.partitions import Handles
 from pymc_ep.engines.preferences.approximations import Approximation
 from pymc_ep.engines.preferences.divided import DividedUsers, divided
 from pymc_ep.engines.preferences.em import PreferenceEM
-from pymc_ep.engines.preferences.evidence import ComparisonEvidence, PreferenceProblem, State
+from pymc_ep.engines.preferences.evidence import ComparisonEvidence, State
 from pymc_ep.engines.preferences.evidence_search import maximise
 from pymc_ep.engines.preferences.maximisation import Statistics, first_factors
 from pymc_ep.engines.preferences.users import Effort, UserFactors
@@ -34,12 +34,11 @@ for rankings of sushi and 4e-2 where people contradict themselves; without one, 
 
 
 class Task(NamedTuple):
-    """Fit to be made: its call, problem and options.
+    """Fit to be made: its call and options.
 
     Attributes
     ----------
     call : Call
-    problem : PreferenceProblem
     settings : dict
     approximation : Approximation
     compared : ComparedUsers
@@ -48,7 +47,6 @@ class Task(NamedTuple):
     """
 
     call: Call[CompiledPreferences]
-    problem: PreferenceProblem
     settings: dict[str, Any]
     approximation: Approximation
     compared: ComparedUsers
@@ -122,7 +120,7 @@ def searched(task: Task, users: UserFactors) -> Found:
 
 def _learned(task: Task, evidence: ComparisonEvidence, first: UserFactors, parts: DividedUsers) -> Run[State]:
     """Return the search for hyperparameters from given factors of users."""
-    call, settings, problem = task.call, task.settings, task.problem
+    call, settings = task.call, task.settings
     form, limit, users = call.form, settings["max_iter"], parts.place(first)
     theta = _started(task, evidence, users)
     record = call.checkpoint.record("search")
@@ -130,7 +128,7 @@ def _learned(task: Task, evidence: ComparisonEvidence, first: UserFactors, parts
     call.checkpoint.identify("number of parts of the users", str(parts.parts.n))
     if settings["learn"] == "evidence":
         tol = settings["evidence_tol"]
-        return maximise(evidence, problem, theta, users, tol=tol, max_iter=limit, report=call.report, record=record)
+        return maximise(evidence, form, theta, users, tol=tol, max_iter=limit, report=call.report, record=record)
     if (learned := form.learned) is None:
         raise UnsupportedModelError(
             f"learn='em' updates b, V and sigma of {form.form.utilities!r} in closed form, which needs each of them to "
@@ -198,7 +196,7 @@ def _started(task: Task, evidence: ComparisonEvidence, users: Handles) -> np.nda
     prior, kernel = form.prior(theta)
     if "factors" not in form.free or prior.factors.any():
         return theta
-    totals, n_users = evidence.at(task.problem, theta, users).totals, evidence.n_users
+    totals, n_users = evidence.at(form, theta, users).totals, evidence.n_users
     statistics = Statistics(totals.slope / n_users, totals.curvature / n_users)
     learned = Learned(mean="mean" in form.free, factors=True, scale=False)
     return form.with_factors(theta, first_factors(prior, kernel, statistics, learned))

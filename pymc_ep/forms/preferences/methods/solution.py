@@ -6,13 +6,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pymc_ep.contracts.solution import Solution
-from pymc_ep.engines.loop import Run
 from pymc_ep.engines.preferences.approximations import Approximation
-from pymc_ep.engines.preferences.evidence import State
 from pymc_ep.engines.preferences.users import UserFactors
 from pymc_ep.engines.preferences.values import ComparedUsers, Sites
 from pymc_ep.forms.preferences.compiled import CompiledPreferences
-from pymc_ep.forms.preferences.methods.integration import Integral
+from pymc_ep.forms.preferences.methods.integration import TOL, Integral
+from pymc_ep.forms.preferences.methods.search import Found
 from pymc_ep.forms.preferences.posterior import PreferencePosterior
 from pymc_ep.forms.preferences.posterior_mixture import Design, PreferenceMixture
 from pymc_ep.results import STORED_NUMBERS
@@ -28,10 +27,10 @@ class Fitted(NamedTuple):
 
     Attributes
     ----------
-    run : Run
-        At the hyperparameters of the result, or their mode.
-    users : UserFactors
-        There.
+    at : Found
+        The hyperparameters of the result, or their mode.
+    log_z : float
+        Log evidence there.
     integral : Integral or None
         None where the hyperparameters are held.
     every, compared : ComparedUsers
@@ -40,8 +39,8 @@ class Fitted(NamedTuple):
         Note on the hyperparameters.
     """
 
-    run: Run[State]
-    users: UserFactors
+    at: Found
+    log_z: float
     integral: Integral | None
     every: ComparedUsers
     compared: ComparedUsers
@@ -54,18 +53,18 @@ def solution(
     """Return the solution of a fit."""
     state, own = _state(form, found)
     posterior = rebuild(form, state)
-    at, integral, numbers = found.run.state, found.integral, 2 * int(np.prod(form.shape))
+    at, integral, numbers = found.at, found.integral, 2 * int(np.prod(form.shape))
     stored = numbers <= STORED_NUMBERS
     moments = {name: (m.mean, m.sd) for name, m in posterior.moments().items()} if stored else {}
     of_hyper = {name: (m.mean, m.sd) for name, m in posterior.hyper_moments().items()}
-    unsettled = found.users.change > settings["tol"]
-    scalars = {"log_evidence": at.totals.log_z, "n_iter": at.loop}
-    traces = {"objective": ("iteration", found.run.objective), "max_change": ("iteration", found.run.change)}
+    unsettled = at.users.change > settings["tol"]
+    scalars = {"log_evidence": found.log_z, "n_iter": at.loop}
+    traces = {"objective": ("iteration", at.objective), "max_change": ("iteration", at.change)}
     if integral is not None:
-        unsettled = unsettled | integral.unsettled
+        unsettled = unsettled | integral.unsettled(max(settings["tol"], TOL))
         scalars |= {"log_evidence": integral.log_evidence, "n_evaluations": integral.fits}
         traces |= {
-            "hyper_weight": ("hyper_point", integral.shares),
+            "hyper_weight": ("hyper_point", integral.design.shares),
             "hyper_log_density": ("hyper_point", integral.log_density),
         }
     return Solution(
@@ -79,9 +78,9 @@ def solution(
         numbers_per_draw=int(np.prod(form.shape)) + at.theta.size,
         most_draws=form.most_draws,
         status="; ".join(_remarks(form, found, unsettled, settings, stored)),
-        converged=found.run.status.converged and not unsettled.any(),
+        converged=at.status.converged and not unsettled.any(),
         settings=settings,
-        design={} if integral is None else form.constrained(integral.thetas),
+        design={} if integral is None else form.constrained(integral.design.thetas),
         log_evidence_is=f"{approximation.evidence}, {_AT_VALUES if integral is None else integral.evidence_is}",
         objective_is="log evidence + log prior",
         max_change_is="rise of the objective, a comparison",
@@ -95,18 +94,15 @@ def _state(form: CompiledPreferences, found: Fitted) -> tuple[dict[str, np.ndarr
     def weights(users: UserFactors) -> np.ndarray:
         return found.every.spread(found.compared, users.weights, form.n_items)
 
-    own = saved(found.compared, found.users, n_pairs)
-    state = {"theta": found.run.state.theta, "weights": weights(found.users)} | own
+    own = saved(found.compared, found.at.users, n_pairs)
+    state = {"theta": found.at.theta, "weights": weights(found.at.users)} | own
     if (integral := found.integral) is None:
         return state, own
     at_nodes = [saved(found.compared, users, n_pairs) for users in integral.users]
-    design = Design(
-        integral.thetas,
-        integral.shares,
-        integral.steps,
-        np.array([node["shift"] for node in at_nodes]),
-        np.array([node["precision"] for node in at_nodes]),
-        np.array([weights(users) for users in integral.users]),
+    design = integral.design._replace(
+        shifts=np.array([node["shift"] for node in at_nodes]),
+        precisions=np.array([node["precision"] for node in at_nodes]),
+        weights=np.array([weights(users) for users in integral.users]),
     )
     return state | design.state, own
 
@@ -115,7 +111,7 @@ def _remarks(
     form: CompiledPreferences, found: Fitted, unsettled: np.ndarray, settings: dict[str, Any], stored: bool
 ) -> list[str]:
     """Return the sentences of the status, given which users have not settled and whether moments are stored."""
-    every, compared, remarks = found.every, found.compared, [found.run.status.sentence]
+    every, compared, remarks = found.every, found.compared, [found.at.status.sentence]
     if unsettled.any():
         first = compared.users[int(np.argmax(unsettled))]
         remarks.append(
@@ -134,7 +130,7 @@ def _remarks(
             f"moments of {form.form.utilities!r} are left out, which are {2 * int(np.prod(form.shape))} numbers; "
             f"rank_items, log_predictive and next_pairs compute what they need"
         )
-    if found.run.state.theta.size and found.integral is None:
+    if found.at.theta.size and found.integral is None:
         remarks.append(form.form.mode_remark)
     return [*remarks, *filter(None, [found.remark])]
 

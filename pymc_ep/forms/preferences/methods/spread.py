@@ -4,12 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_ep.engines.preferences.divided import DividedUsers
-from pymc_ep.engines.preferences.evidence import ComparisonEvidence, State
 from pymc_ep.engines.preferences.values import ComparedUsers
-from pymc_ep.exceptions import NumericalError
-from pymc_ep.forms.preferences.compiled import CompiledPreferences
+from pymc_ep.forms.preferences.evidence import PreferenceEvidence, PreferenceFit
 from pymc_ep.forms.preferences.posterior import PreferencePosterior
+from pymc_ep.hyper.integration.explore import DesignPoint, Explorer
 from pymc_ep.hyper.integration.frame import Frame
 from pymc_ep.hyper.integration.lattice import lattice
 
@@ -44,9 +42,7 @@ class Neglected(NamedTuple):
     moved: float
 
 
-def neglected(
-    form: CompiledPreferences, evidence: ComparisonEvidence, at: State, users: DividedUsers, compared: ComparedUsers
-) -> dict[str, Neglected]:
+def neglected(evidence: PreferenceEvidence, at: PreferenceFit, compared: ComparedUsers) -> dict[str, Neglected]:
     """Return factor and distance by name of the hyperparameters that are a number with a bound, such as scales.
 
     Each is integrated over by a grid of steps, with the others held at their mode, b and V among them.
@@ -55,25 +51,30 @@ def neglected(
     own = np.repeat(compared.users, np.diff(compared.comparisons.pair_ends))[:n]
     firsts, seconds = (compared.comparisons.items[place[:n]] for place in compared.comparisons.places)
 
-    def differences(state: State) -> tuple[np.ndarray, np.ndarray]:
-        posterior = PreferencePosterior(form, state.theta, compared, users.collect(state.users))
+    form, explorer = evidence.form, Explorer(evidence.varied(density="unconstrained"))
+    mode = explorer.evidence.at(at.theta, at.state)
+    first = explorer.record(mode, mode.gradient)
+
+    def differences(point: DesignPoint) -> tuple[np.ndarray, np.ndarray]:
+        posterior = PreferencePosterior(form, point.theta, compared, point.kept.users)
         return posterior.differences(own, firsts, seconds)
 
-    def fit(theta: np.ndarray, start: State) -> tuple[float, State] | None:
-        try:
-            state = evidence.at(form, theta, start.users).bare
-        except NumericalError:
-            return None
-        return state.totals.log_z + form.log_prior(theta, jacobian=True), state
-
-    first = at.totals.log_z + form.log_prior(at.theta, jacobian=True), at
-    out, (mean, sd) = {}, differences(at)
+    out, (mean, sd) = {}, differences(first)
     places = np.cumsum([0, *(values.size for values in form.unpack(at.theta))])
     for begin, end, name in zip(places, places[1:], form.form.hyper_names):
         if not form.transformed[begin] or end > begin + 1:
             continue
         frame = Frame(at.theta, np.eye(at.theta.size)[begin : begin + 1])
-        grid = lattice(fit, frame, first, step=_STEP, fall=_FALL, reach=_REACH, most=_MOST_FITS, halvings=0)
+        grid = lattice(
+            explorer.node,
+            frame,
+            (first.value, first),
+            step=_STEP,
+            fall=_FALL,
+            reach=_REACH,
+            most=_MOST_FITS,
+            halvings=0,
+        )
         means, sds = map(np.array, zip(*map(differences, grid.states)))
         mixed = grid.shares @ means
         spread = np.sqrt(grid.shares @ (sds**2 + (means - mixed) ** 2))
