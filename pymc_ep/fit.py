@@ -93,9 +93,9 @@ def fit(
         the maximum of log evidence plus log prior, by EP with Gaussian draws about it on PyMC's unconstrained scale, by
         other methods as points; sampled, by `marginalize`, `pymc.sample` and `recover`; or held at `start` or the
         initial point. ``"auto"`` integrates where the method can and fits are cheap enough, samples more than 25
-        hyperparameters by 250 draws a chain, and optimizes elsewhere. Of `PreferenceUtility` up to three single numbers
-        with proper priors are integrated over, by a lattice of fits; fixed at an earlier fit `start` that integrated
-        them, they have the posterior that it found.
+        hyperparameters by 250 draws a chain, and optimizes elsewhere. Of `PreferenceUtility` up to 25 single numbers
+        with proper priors are integrated over, three of them by a lattice of fits; fixed at an earlier fit `start` that
+        integrated them, they have the posterior that it found.
     draws : int, optional
         Draws for each chain; by default 1000 (25 of a `SparseField` or a `WaveletTree`), or fewer where more than 5e7
         numbers would be stored (the status says so), or none where there are too many for a draw a chain. 0 stores

@@ -12,6 +12,7 @@ from scipy.stats import gamma, halfnorm, norm
 
 import pymc_ep as pmep
 from pymc_ep.compat import group
+from pymc_ep.engines.preferences.evidence import ComparisonEvidence
 
 from . import simulated
 
@@ -343,6 +344,27 @@ def test_an_interrupted_emulator_returns_the_mode(four, monkeypatch):
     ):
         found = pmep.fit(model=four[1], **QUIET)
     assert float(found["posterior_sd"]["sigma"]) == 0.0
+
+
+def test_an_interrupted_emulator_goes_on_from_its_checkpoint(four, monkeypatch, tmp_path):
+    """The second run makes the fits that the first one had not made, and comes to the same numbers."""
+    _, model, idata = four
+    path, own, fits, stop = str(tmp_path / "fit.ckpt"), ComparisonEvidence.settled, [], 100
+
+    def counted(*given):
+        fits.append(given)
+        if len(fits) == stop:
+            raise KeyboardInterrupt
+        return own(*given)
+
+    monkeypatch.setattr(ComparisonEvidence, "settled", counted)
+    with pytest.warns(pmep.ConvergenceWarning, match="interrupted after"):
+        pmep.fit(model=model, checkpoint=path, **QUIET)
+    first, stop = len(fits), np.inf
+    found = pmep.fit(model=model, checkpoint=path, **QUIET)
+    assert len(fits) - first < int(idata["fit"]["n_evaluations"]) - 50
+    for what in ("posterior_mean", "posterior_sd"):
+        np.testing.assert_array_equal(found[what]["f"], idata[what]["f"])
 
 
 @pytest.mark.parametrize("method", ["ep", "laplace"])

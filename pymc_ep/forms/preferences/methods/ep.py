@@ -1,6 +1,7 @@
 """Expectation propagation on preferences: options, fit, warnings; and the fit by other approximations."""
 
 import warnings
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,7 @@ from pymc_ep.forms.preferences.methods.integration import (
     dear,
     integrated,
     treatment,
+    usual_fits,
     why_not_integrable,
 )
 from pymc_ep.forms.preferences.methods.options import OPTIONS, capped, checked
@@ -31,6 +33,7 @@ from pymc_ep.forms.preferences.methods.search import Found, Task, searched
 from pymc_ep.forms.preferences.methods.solution import Fitted, rebuild, solution
 from pymc_ep.forms.preferences.methods.spread import neglected, neglected_remark
 from pymc_ep.forms.preferences.posterior_mixture import Design
+from pymc_ep.sites.base import Site
 
 __all__ = ["PREFERENCE_EP", "preference_method", "solve"]
 
@@ -118,7 +121,9 @@ def cost(call: Call[CompiledPreferences]) -> Cost:
     user, n, n_items = compared.users[most], int(counts[most]), form.n_items
     # Kernels of low rank form none of all items.
     of_all = _MATRICES if len(form.form.prior.kernel) == 1 else 0
-    passes = 1 if call.hyper == "fixed" or not call.theta.size else _PASSES
+    passes = usual_fits(call.theta.size) if call.hyper == "integrate" else _PASSES
+    if call.hyper == "fixed" or not call.theta.size:
+        passes = 1
     multiplications = _UPDATES * (counts.astype(float) ** 3).sum() + (of_all > 0) * float(n_items) ** 3
     return Cost(
         8 * (of_all * n_items**2 + _USER_MATRICES * n**2),
@@ -146,15 +151,27 @@ def _earlier_design(call: Call[CompiledPreferences]) -> Design | None:
     return Design.of_state(start)
 
 
-def preference_method(name: str, approximation: Approximation, **others: Any) -> Method:
-    """Return the method of an approximation; `others` go to `Method`."""
-    own = {
-        "solve": partial(solve, approximation=approximation),
-        "evidence_op": partial(evidence_op, approximation=approximation),
-        "condition": partial(condition, approximation=approximation),
-    }
-    common = {"rebuild": rebuild, "options": OPTIONS, "hyper": TREATMENTS, "choose_hyper": choose_hyper, "cost": cost}
-    return Method(**({"name": name, "form": Preferences, "jax": True} | common | own | others))
+def preference_method(
+    name: str,
+    approximation: Approximation,
+    takes: Callable[[Site | None], bool] = lambda site: True,
+    solve: Callable[..., Solution] = solve,
+) -> Method:
+    """Return the method of an approximation of each user's posterior."""
+    return Method(
+        name,
+        Preferences,
+        partial(solve, approximation=approximation),
+        rebuild,
+        OPTIONS,
+        TREATMENTS,
+        evidence_op=partial(evidence_op, approximation=approximation),
+        condition=partial(condition, approximation=approximation),
+        takes=takes,
+        choose_hyper=choose_hyper,
+        cost=cost,
+        jax=True,
+    )
 
 
 PREFERENCE_EP = preference_method("ep", EXPECTATION)

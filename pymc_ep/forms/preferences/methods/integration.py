@@ -32,6 +32,7 @@ __all__ = [
     "dear",
     "integrated",
     "treatment",
+    "usual_fits",
     "why_no_density",
     "why_not_integrable",
 ]
@@ -67,7 +68,6 @@ _FITS, _FITS_EACH = {1: 20, 2: 50, 3: 240}, 30
 _OPERATIONS = 2e10
 """Floating-point operations of all fits that are made by default, half a minute on one core. Where there are more
 comparisons than that, the spread of a few scales seldom matters."""
-_INTEGRATED = "integrated over the prior of the hyperparameters"
 
 
 class Integral(NamedTuple):
@@ -85,6 +85,8 @@ class Integral(NamedTuple):
         NaN where it is not known.
     evidence_is : str
         Treatment of the hyperparameters in it.
+    unsettled : ndarray of bool, (U,)
+        Users whose factors have not settled at some node.
     fits : int
     """
 
@@ -93,11 +95,25 @@ class Integral(NamedTuple):
     log_density: np.ndarray
     log_evidence: float
     evidence_is: str
+    unsettled: np.ndarray
     fits: int
 
-    def unsettled(self, tol: float) -> np.ndarray:
-        """Return which users, (U,) bool, have factors that have not settled at some node."""
-        return np.max([own.change for own in self.users], axis=0) > tol
+    @classmethod
+    def of(
+        cls,
+        evidence: PreferenceEvidence,
+        design: Design,
+        fits: Sequence[PreferenceFit],
+        log_evidence: float = np.nan,
+        evidence_is: str = "integrated over the prior of the hyperparameters",
+        *,
+        count: int | None = None,
+    ) -> "Integral":
+        """Return the integral of a design whose nodes have some fits, out of `count` ones."""
+        users = [fit.users for fit in fits]
+        unsettled = np.max([own.change for own in users], axis=0) > evidence.engine.effort.tol
+        density = np.array([fit.value for fit in fits])
+        return cls(design, users, density, log_evidence, evidence_is, unsettled, count or len(fits))
 
 
 def integrated(evidence: PreferenceEvidence, begun: Found) -> tuple[Found, Integral | None]:
@@ -140,7 +156,7 @@ def _by_lattice(evidence: PreferenceEvidence, begun: Found) -> tuple[Found, Inte
     if len(grid.open_ends):
         return _mode(evidence, at, objective.trace, Status(False, _open_end(form, at.theta, grid))), None
     status = Status(True, f"hyperparameters integrated over by {fits} fits")
-    return _mode(evidence, at, objective.trace, status), _relevant(grid, fits)
+    return _mode(evidence, at, objective.trace, status), _relevant(evidence, grid, fits)
 
 
 def _interrupted(fits: int) -> Status:
@@ -148,26 +164,22 @@ def _interrupted(fits: int) -> Status:
     return Status(False, sentence, interrupted=True)
 
 
-def _mode(evidence: PreferenceEvidence, at: PreferenceFit, trace: Sequence[float], status: Status) -> Found:
+def _mode(
+    evidence: PreferenceEvidence, at: PreferenceFit, trace: Sequence[float] | np.ndarray, status: Status
+) -> Found:
     """Return the mode of a density as a search finds it."""
     history = np.array(trace)
     change = np.diff(history, prepend=-np.inf) / evidence.engine.n_pairs
     return Found(at.users, at.theta, len(history), status, history, change)
 
 
-def _relevant(found: Lattice[DesignPoint], fits: int) -> Integral:
+def _relevant(evidence: PreferenceEvidence, found: Lattice[DesignPoint], fits: int) -> Integral:
     """Return a lattice without the nodes of negligible shares."""
     order = np.argsort(found.shares)
     kept = np.sort(order[np.cumsum(found.shares[order]) > _NEGLIGIBLE])
     shares = found.shares[kept]
-    return Integral(
-        Design(found.thetas[kept], shares / shares.sum(), steps=found.steps),
-        [found.states[k].kept.users for k in kept],
-        found.log_density[kept],
-        found.log_integral,
-        _INTEGRATED,
-        fits,
-    )
+    design = Design(found.thetas[kept], shares / shares.sum(), found.steps)
+    return Integral.of(evidence, design, [found.states[k].kept for k in kept], found.log_integral, count=fits)
 
 
 def _by_emulator(evidence: PreferenceEvidence, begun: Found) -> tuple[Found, Integral | None]:
@@ -203,14 +215,7 @@ def at_draws(
     found = fit_many(evidence, draws)
     left = f"interrupted: {found.unfitted} of them have the factors of a near one" if found.unfitted else ""
     sentence = "; ".join(filter(None, [f"utilities by fits at {len(draws)} draws of the hyperparameters", left]))
-    integral = Integral(
-        Design(draws, counts / counts.sum()),
-        [fit.users for fit in found.kept],
-        np.array([fit.value for fit in found.kept]),
-        np.nan,
-        _INTEGRATED,
-        len(draws),
-    )
+    integral = Integral.of(evidence, Design(draws, counts / counts.sum()), found.kept)
     return found.centre, integral, Status(not left, sentence, interrupted=bool(left))
 
 
@@ -220,14 +225,8 @@ def carried_over(evidence: PreferenceEvidence, design: Design, first: UserFactor
     for theta in design.thetas:
         found.append(evidence.at(theta, found[-1].state if found else first.sites))
     log_z = np.array([fit.log_z for fit in found])
-    return Integral(
-        design,
-        [fit.users for fit in found],
-        log_z,
-        float(logsumexp(np.log(design.shares) + log_z)),
-        "averaged over the hyperparameters of an earlier fit",
-        len(found),
-    )
+    log_evidence = float(logsumexp(np.log(design.shares) + log_z))
+    return Integral.of(evidence, design, found, log_evidence, "averaged over the hyperparameters of an earlier fit")
 
 
 def _open_end(form: CompiledPreferences, mode: np.ndarray, found: Lattice[DesignPoint]) -> str:
@@ -269,7 +268,7 @@ def treatment(form: CompiledPreferences, comparisons: Comparisons) -> tuple[str,
     p = form.start.size
     if not p or _improper(form):
         return "optimize", Status(True, "")
-    fits, numbers = _fits(p), 2 * len(comparisons.firsts) + len(comparisons.items)
+    fits, numbers = usual_fits(p), 2 * len(comparisons.firsts) + len(comparisons.items)
     if dear(form, comparisons, p) or fits * numbers > STORED_NUMBERS:
         return "optimize", Status(
             True, f"hyperparameters at their mode, as fits of this size are dear: hyper='integrate' makes {fits}"
@@ -279,10 +278,10 @@ def treatment(form: CompiledPreferences, comparisons: Comparisons) -> tuple[str,
 
 def dear(form: CompiledPreferences, comparisons: Comparisons, p: int) -> bool:
     """Return whether the fits of an integration over p hyperparameters take more than `_OPERATIONS`."""
-    return bool(_fits(p) * form.operations_of(comparisons) > _OPERATIONS)
+    return bool(usual_fits(p) * form.operations_of(comparisons) > _OPERATIONS)
 
 
-def _fits(p: int) -> int:
+def usual_fits(p: int) -> int:
     """Return the fits of an integration over p hyperparameters."""
     return _FITS.get(p, _REPRESENTATIVES + _FITS_EACH * p)
 

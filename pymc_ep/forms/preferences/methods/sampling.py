@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pymc_ep.contracts.evidence import EvidenceFit
 from pymc_ep.contracts.method import Call
 from pymc_ep.contracts.posterior import JointDraws
 from pymc_ep.contracts.solution import Solution
@@ -14,7 +15,7 @@ from pymc_ep.engines.preferences.approximations import EXPECTATION, Approximatio
 from pymc_ep.engines.preferences.users import UserFactors
 from pymc_ep.engines.preferences.values import ComparedUsers
 from pymc_ep.forms.preferences.compiled import CompiledPreferences
-from pymc_ep.forms.preferences.evidence import PreferenceEvidence, PreferenceFit
+from pymc_ep.forms.preferences.evidence import PreferenceEvidence
 from pymc_ep.forms.preferences.methods.integration import at_draws, why_no_density
 from pymc_ep.forms.preferences.methods.options import capped, checked
 from pymc_ep.forms.preferences.methods.search import Found, Task
@@ -31,7 +32,7 @@ class PreferenceEvidenceOp(EvidenceOp):
     form: CompiledPreferences
     _compared: ComparedUsers | None = None
 
-    def _fit(self, theta: np.ndarray) -> tuple[PreferenceFit, np.ndarray]:
+    def _fit(self, theta: np.ndarray) -> tuple[EvidenceFit, np.ndarray]:
         if (compared := self.form.compared()) is not self._compared:
             self._compared, self._evidence, self._start = compared, None, None
         return super()._fit(theta)

@@ -10,7 +10,7 @@ from pymc_ep.engines.preferences.approximations import Approximation
 from pymc_ep.engines.preferences.users import UserFactors
 from pymc_ep.engines.preferences.values import ComparedUsers, Sites
 from pymc_ep.forms.preferences.compiled import CompiledPreferences
-from pymc_ep.forms.preferences.methods.integration import TOL, Integral
+from pymc_ep.forms.preferences.methods.integration import Integral
 from pymc_ep.forms.preferences.methods.search import Found
 from pymc_ep.forms.preferences.posterior import PreferencePosterior
 from pymc_ep.forms.preferences.posterior_mixture import Design, PreferenceMixture
@@ -61,7 +61,7 @@ def solution(
     scalars = {"log_evidence": found.log_z, "n_iter": at.loop}
     traces = {"objective": ("iteration", at.objective), "max_change": ("iteration", at.change)}
     if integral is not None:
-        unsettled = unsettled | integral.unsettled(max(settings["tol"], TOL))
+        unsettled = unsettled | integral.unsettled
         scalars |= {"log_evidence": integral.log_evidence, "n_evaluations": integral.fits}
         traces |= {
             "hyper_weight": ("hyper_point", integral.design.shares),
