@@ -5,20 +5,20 @@ from pymc_ep import operators as operators
 from pymc_ep import plots as plots
 from pymc_ep.datasets import from_events
 from pymc_ep.diagnostics import compare_to_mcmc, diagnose, loo, loo_pit
-from pymc_ep.distributions.bilinear import BilinearBernoulli, BilinearPoisson
-from pymc_ep.distributions.collaborative_rnn import CollaborativeRNN
-from pymc_ep.distributions.paired_symbols import PairedSymbols
-from pymc_ep.distributions.pairwise import PairwiseLogit, PairwiseProbit
-from pymc_ep.distributions.preference_utility import PreferenceUtility
 from pymc_ep.distributions.rectified_poisson import RectifiedPoisson
 from pymc_ep.distributions.softplus_poisson import SoftplusPoisson
-from pymc_ep.distributions.sparse_field import SparseField
-from pymc_ep.distributions.wavelet_tree import WaveletTree
 from pymc_ep.exceptions import ClusterError, ConvergenceWarning, InvalidDataError, NumericalError, UnsupportedModelError
 from pymc_ep.fit import explain, fit, supported
 from pymc_ep.forms import register_form, register_method, register_verb
 from pymc_ep.graphs.families import register_family
 from pymc_ep.marginal import marginalize, recover
+from pymc_ep.models.bilinear.distribution import BilinearBernoulli, BilinearPoisson
+from pymc_ep.models.paired_symbols.distribution import PairedSymbols
+from pymc_ep.models.preferences.distributions.pairwise import PairwiseLogit, PairwiseProbit
+from pymc_ep.models.preferences.distributions.preference_utility import PreferenceUtility
+from pymc_ep.models.sequences.distribution import CollaborativeRNN
+from pymc_ep.models.sparse_linear.distributions.sparse_field import SparseField
+from pymc_ep.models.sparse_linear.distributions.wavelet_tree import WaveletTree
 from pymc_ep.operators import apply_operator
 from pymc_ep.predict import (
     fold_in,

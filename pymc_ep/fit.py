@@ -113,7 +113,7 @@ def fit(
         Result of an earlier fit of the same model, or a dict of hyperparameter values by name. For `PairedSymbols` and
         `CollaborativeRNN` the model may have other rows, which are known by their labels, and other data. For
         `PreferenceUtility` it may have other users, items and comparisons: b and V at new items are predicted by the
-        kernel, see `pymc_ep.forms.preferences.new_items`.
+        kernel, see `pymc_ep.models.preferences.new_items`.
     checkpoint : path, optional
         File from which a fit that was ended, by Ctrl-C, an error or the end of its process, goes on: make the same call
         again, and its result is that of a fit that was not ended. It is written at the start, after each iteration that

@@ -26,13 +26,13 @@ from pymc_ep.contracts.form import CompiledForm, CompiledSiteForm
 from pymc_ep.contracts.method import Call, EvidenceGraph, Method
 from pymc_ep.contracts.solution import RandomSeed
 from pymc_ep.engines.interrupt import signals_outside_numba
+from pymc_ep.evidence.mode import endless_sentence
 from pymc_ep.exceptions import ConvergenceWarning, UnsupportedModelError
 from pymc_ep.forms import compiled_form
 from pymc_ep.forms.marginal_model import latents_missing_from, marginal_model, unconstrained
 from pymc_ep.forms.registry import get_method
 from pymc_ep.graphs.context import model_of
 from pymc_ep.graphs.lengths import require_lengths
-from pymc_ep.hyper.mode import endless_sentence
 from pymc_ep.results import check_dims, write_solution
 
 __all__ = ["marginalize", "recover", "sample"]

@@ -10,8 +10,8 @@ import scipy.stats
 
 import pymc_ep as pmep
 from pymc_ep.compat import numpy_mode
-from pymc_ep.engines.ep.engine import EP
-from pymc_ep.evidence.evidence import Evidence
+from pymc_ep.evidence.ep.engine import EP
+from pymc_ep.evidence.ep.evidence import Evidence
 from pymc_ep.forms import compiled_form
 from pymc_ep.results import fit_group
 

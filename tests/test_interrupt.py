@@ -18,9 +18,9 @@ from pymc_ep import calls
 from pymc_ep.compat import group_names, make_container
 from pymc_ep.engines import loop
 from pymc_ep.engines.base import Status
-from pymc_ep.engines.ep.engine import EP
 from pymc_ep.engines.interrupt import Interrupted, is_interrupt, reached, signals_outside_numba
-from pymc_ep.evidence.evidence import Evidence
+from pymc_ep.evidence.ep.engine import EP
+from pymc_ep.evidence.ep.evidence import Evidence
 
 QUIET = {"draws": 50, "chains": 1, "random_seed": 1}
 RNG = np.random.default_rng(0)

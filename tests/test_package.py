@@ -110,10 +110,13 @@ before = set(sys.modules)
 import pymc_ep
 print(*sorted(set(sys.modules) - before))
 """
+SYSTEMS = [path.parent.name for path in PACKAGE.glob("models/*/registration.py")]
+PARTS = ("compiled", "engine", "form", "methods", "predict", "recognise", "registration")
+"""Of a system: all but what a user writes in a model block, and the kernel that this may need."""
 HEAVY = (
     *("dask", "distributed", "jax", "joblib", "matplotlib", "numba", "pyarrow", "pylops", "pywt", "skimage"),
     *(f"scipy.{room}" for room in ("integrate", "interpolate", "ndimage", "optimize", "spatial", "stats")),
-    *(f"pymc_ep.forms.{path.parent.name}" for path in PACKAGE.glob("forms/*/registration.py")),
+    *(f"pymc_ep.models.{system}.{part}" for system in SYSTEMS for part in PARTS),
 )
 """What the first function that needs it imports: libraries, and the forms with the engines that only they use."""
 

@@ -14,14 +14,14 @@ from pymc_ep.compat import group
 from pymc_ep.datasets import load_movielens_pairs
 from pymc_ep.engines.base import Report
 from pymc_ep.engines.partitions import LocalPartitions
-from pymc_ep.engines.preferences.approximations import EXPECTATION
-from pymc_ep.engines.preferences.em import PreferenceEM
-from pymc_ep.engines.preferences.evidence import ComparisonEvidence, State
-from pymc_ep.engines.preferences.evidence_search import maximise
-from pymc_ep.engines.preferences.kernels import UtilityCovariance
-from pymc_ep.engines.preferences.users import Effort, ObservedComparisons, UserFactors, expect
-from pymc_ep.engines.preferences.values import ComparedUsers, Learned
 from pymc_ep.forms.cache import compiled_form
+from pymc_ep.models.preferences.engine.approximations import EXPECTATION
+from pymc_ep.models.preferences.engine.em import PreferenceEM
+from pymc_ep.models.preferences.engine.evidence import ComparisonEvidence, State
+from pymc_ep.models.preferences.engine.evidence_search import maximise
+from pymc_ep.models.preferences.engine.kernels import UtilityCovariance
+from pymc_ep.models.preferences.engine.users import Effort, ObservedComparisons, UserFactors, expect
+from pymc_ep.models.preferences.engine.values import ComparedUsers, Learned
 from pymc_ep.sites.base import get_site
 
 __all__ = ["FLAT", "PROPER", "Films", "bits_of", "curve", "fitted", "loaded", "npca"]

@@ -13,8 +13,8 @@ from scipy.special import log_softmax
 
 from docs.benchmarks._rankers import alternating_least_squares
 from docs.benchmarks._sequence_data import Predictor, Task, scored, user_mean
-from pymc_ep.kernels.recurrent import Sequences, longest_first, window_of
-from pymc_ep.kernels.recurrent.memory import last_log_shares
+from pymc_ep.models.sequences.kernel import Sequences, longest_first, window_of
+from pymc_ep.models.sequences.kernel.memory import last_log_shares
 
 __all__ = [
     "best_slope",
@@ -180,7 +180,7 @@ def hidden_markov(task: Task, n_states: int, epsilon: float, iterations: int, se
 
 
 class Packed:
-    """Events of all users, by time; attributes as in `pymc_ep.kernels.recurrent.Window`, and their places."""
+    """Events of all users, by time; attributes as in `pymc_ep.models.sequences.kernel.Window`, and their places."""
 
     def __init__(self, sequences: list[np.ndarray]):
         lengths = np.array(list(map(len, sequences)))

@@ -12,7 +12,7 @@ import pandas as pd
 from scipy.special import logsumexp
 
 from pymc_ep.datasets import load_checkins, load_movielens
-from pymc_ep.kernels.recurrent.past import known_items
+from pymc_ep.models.sequences.kernel.past import known_items
 
 __all__ = [
     "TOP",

@@ -27,8 +27,8 @@ from docs.benchmarks._common import PAGES, markdown_table
 from docs.benchmarks._sequence_data import Task, scored, split, user_mean
 from docs.benchmarks._sequence_networks import in_torch, predictor_of, trained
 from docs.benchmarks._sequence_rows import PAPER, TIMED
-from pymc_ep.engines.recurrent.training import Training
-from pymc_ep.kernels.recurrent import Sequences, longest_first, window_of
+from pymc_ep.models.sequences.engine.training import Training
+from pymc_ep.models.sequences.kernel import Sequences, longest_first, window_of
 
 JAX: dict[str, Any] = {"compile_kwargs": {"mode": "JAX"}}
 OWN, POOLED = (16, 32, 64, 128), (32, 128, 256, 768)
@@ -96,7 +96,7 @@ def in_jax(task: Task, network: Network, *, precision: str | None = None, block:
     """Return wall seconds of the first epoch, with compilation, and of later ones, in a precision of products."""
     import jax
 
-    from pymc_ep.kernels.recurrent import jax as kernel
+    from pymc_ep.models.sequences.kernel import jax as kernel
 
     jax.config.update("jax_default_matmul_precision", precision)
     architecture = PAPER | {"hidden": network.hidden, "pooled": network.pooled}
@@ -137,7 +137,7 @@ def in_torch_too(task: Task, network: Network, device: str, epochs: int) -> dict
 
 def host(task: Task, network: Network) -> dict[str, Any]:
     """Return the seconds that the host takes to lay out the windows of an epoch."""
-    from pymc_ep.kernels.recurrent.jax import grid_of
+    from pymc_ep.models.sequences.kernel.jax import grid_of
 
     lengths = np.array(list(map(len, task.before)))
     sequences, windows = Sequences.of_parts(task.before, task.n_items), 0

@@ -13,8 +13,7 @@ from scipy.special import log_softmax
 
 import pymc_ep as pmep
 from docs.benchmarks._sequence_data import Predictor, Task
-from pymc_ep.forms.sequences.predict.rebuild import sequences_posterior
-from pymc_ep.kernels.recurrent import (
+from pymc_ep.models.sequences.kernel import (
     Sequences,
     initial_states,
     longest_first,
@@ -22,10 +21,11 @@ from pymc_ep.kernels.recurrent import (
     sampled_candidates,
     window_of,
 )
-from pymc_ep.kernels.recurrent.body import forward
-from pymc_ep.kernels.recurrent.body import log_softmax as log_softmax_of_items
-from pymc_ep.kernels.recurrent.memory import last_log_shares
-from pymc_ep.kernels.recurrent.past import known_items
+from pymc_ep.models.sequences.kernel.body import forward
+from pymc_ep.models.sequences.kernel.body import log_softmax as log_softmax_of_items
+from pymc_ep.models.sequences.kernel.memory import last_log_shares
+from pymc_ep.models.sequences.kernel.past import known_items
+from pymc_ep.models.sequences.predict.rebuild import sequences_posterior
 
 __all__ = ["Trained", "bias_of_sampling", "in_torch", "predictor_of", "trained"]
 

@@ -26,9 +26,9 @@ import scipy.linalg  # noqa: E402
 import scipy.special  # noqa: E402
 
 from docs.benchmarks._common import GPY, header, markdown_table, run_elsewhere, write_page  # noqa: E402
-from pymc_ep.engines.ep.engine import EP  # noqa: E402
-from pymc_ep.engines.ep.sweep import Problem  # noqa: E402
 from pymc_ep.engines.loop import Run, run  # noqa: E402
+from pymc_ep.evidence.ep.engine import EP  # noqa: E402
+from pymc_ep.evidence.ep.sweep import Problem  # noqa: E402
 from pymc_ep.numerics import cholesky  # noqa: E402
 from pymc_ep.numerics.gaussian.observation_space import DensePrior  # noqa: E402
 from pymc_ep.sites import compile_site  # noqa: E402

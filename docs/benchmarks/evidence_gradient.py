@@ -24,9 +24,9 @@ import pytensor.tensor as pt  # noqa: E402
 
 import pymc_ep as pmep  # noqa: E402
 from docs.benchmarks._common import header, markdown_table, write_page  # noqa: E402
-from pymc_ep.engines.ep.engine import EP  # noqa: E402
 from pymc_ep.engines.loop import run  # noqa: E402
-from pymc_ep.evidence.evidence import Evidence  # noqa: E402
+from pymc_ep.evidence.ep.engine import EP  # noqa: E402
+from pymc_ep.evidence.ep.evidence import Evidence  # noqa: E402
 from pymc_ep.forms import compiled_form  # noqa: E402
 
 TARGET, TOLERANCE = 2.0, 1e-8

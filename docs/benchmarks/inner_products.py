@@ -17,8 +17,8 @@ from unittest import mock
 import numpy as np
 
 from docs.benchmarks._common import header, markdown_table, write_page
-from pymc_ep.kernels import inner_products
-from pymc_ep.kernels.inner_products import Pairs, Rows, op
+from pymc_ep.models.bilinear import kernel as inner_products
+from pymc_ep.models.bilinear.kernel import Pairs, Rows, op
 
 NAME = "docs/benchmarks/inner_products.py"
 CELLS, SHAPE, D, REPEATS = 620_000, (20_000, 5_000), 20, 7

@@ -24,11 +24,11 @@ from docs.benchmarks._common import header, markdown_table, write_page
 from docs.benchmarks._images import Store
 from docs.benchmarks.paired_symbols_speed import Problem, peak_kib, simulated
 from pymc_ep.datasets import split_pairs
-from pymc_ep.engines.paired_symbols.divided import DividedPairs
-from pymc_ep.engines.paired_symbols.state import first_state
-from pymc_ep.engines.paired_symbols.values import PairCounts
-from pymc_ep.engines.paired_symbols.variational_bayes import VariationalBayes
-from pymc_ep.forms.paired_symbols.files import Side, pairs_in_files
+from pymc_ep.models.paired_symbols.engine.divided import DividedPairs
+from pymc_ep.models.paired_symbols.engine.state import first_state
+from pymc_ep.models.paired_symbols.engine.values import PairCounts
+from pymc_ep.models.paired_symbols.engine.variational_bayes import VariationalBayes
+from pymc_ep.models.paired_symbols.files import Side, pairs_in_files
 
 NAME = "docs/benchmarks/paired_symbols_scale.py"
 FACTORS = 20

@@ -21,10 +21,10 @@ from scipy import sparse
 
 from docs.benchmarks._common import header, markdown_table, write_page
 from docs.benchmarks._pairs import pairs_of
-from pymc_ep.engines.paired_symbols.divided import DividedPairs
-from pymc_ep.engines.paired_symbols.state import State, first_state
-from pymc_ep.engines.paired_symbols.values import Block, PairCounts, PairedPrior, Side
-from pymc_ep.engines.paired_symbols.variational_bayes import VariationalBayes
+from pymc_ep.models.paired_symbols.engine.divided import DividedPairs
+from pymc_ep.models.paired_symbols.engine.state import State, first_state
+from pymc_ep.models.paired_symbols.engine.values import Block, PairCounts, PairedPrior, Side
+from pymc_ep.models.paired_symbols.engine.variational_bayes import VariationalBayes
 
 NAME = "docs/benchmarks/paired_symbols_speed.py"
 FACTORS = (10, 20, 50, 100)

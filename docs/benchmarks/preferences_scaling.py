@@ -21,15 +21,15 @@ from docs.benchmarks._common import header, markdown_table, write_page
 from docs.benchmarks.preferences import PROTOCOLS, drawn, model_of
 from pymc_ep.datasets import load_movielens
 from pymc_ep.engines.base import Report
-from pymc_ep.engines.preferences.approximations import EXPECTATION
-from pymc_ep.engines.preferences.divided import divided
-from pymc_ep.engines.preferences.evidence import ComparisonEvidence, State
-from pymc_ep.engines.preferences.evidence_search import maximise
-from pymc_ep.engines.preferences.kernels import DenseKernel
-from pymc_ep.engines.preferences.maximisation import Statistics, maximised
-from pymc_ep.engines.preferences.users import Effort, ObservedComparisons, UserFactors, expect
-from pymc_ep.engines.preferences.values import ComparedUsers, Learned, UtilityPrior
 from pymc_ep.forms.cache import compiled_form
+from pymc_ep.models.preferences.engine.approximations import EXPECTATION
+from pymc_ep.models.preferences.engine.divided import divided
+from pymc_ep.models.preferences.engine.evidence import ComparisonEvidence, State
+from pymc_ep.models.preferences.engine.evidence_search import maximise
+from pymc_ep.models.preferences.engine.kernels import DenseKernel
+from pymc_ep.models.preferences.engine.maximisation import Statistics, maximised
+from pymc_ep.models.preferences.engine.users import Effort, ObservedComparisons, UserFactors, expect
+from pymc_ep.models.preferences.engine.values import ComparedUsers, Learned, UtilityPrior
 
 NAME = "docs/benchmarks/preferences_scaling.py"
 EVERY = Learned(mean=True, factors=True, scale=True)

@@ -21,7 +21,7 @@ from docs.benchmarks._cells import model_of
 from docs.benchmarks._common import header, markdown_table, write_page
 from docs.benchmarks._images import Store
 from docs.benchmarks.shrinkage import RANK, fitted, matrix, parts_of
-from pymc_ep.engines.bilinear import singular_value_shrinkage as vbmf
+from pymc_ep.models.bilinear.engine import singular_value_shrinkage as vbmf
 from pymc_ep.numerics.factorisation.sparse_plus_low_rank import LeadingPairs, SparsePlusLowRank
 
 NAME = "docs/benchmarks/shrinkage_choices.py"

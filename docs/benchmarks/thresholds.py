@@ -18,12 +18,12 @@ import pymc as pm
 import pymc_ep as pmep
 from docs.benchmarks._common import header, markdown_table, write_page
 from pymc_ep.contracts import CompiledSiteForm
-from pymc_ep.evidence.evidence import Evidence, evidence_of
+from pymc_ep.evidence import lbfgs_search
+from pymc_ep.evidence.ep.evidence import Evidence, evidence_of
+from pymc_ep.evidence.mode import maximise
 from pymc_ep.exceptions import NumericalError
 from pymc_ep.forms import compiled_form
-from pymc_ep.forms.latent_gaussian.methods.ep import OPTIONS
-from pymc_ep.hyper import lbfgs_search
-from pymc_ep.hyper.mode import maximise
+from pymc_ep.models.latent_gaussian.methods.ep import OPTIONS
 from pymc_ep.numerics.quadrature.gauss_hermite import Smooth
 from pymc_ep.numerics.quadrature.peak_search import surveyed
 from pymc_ep.sites import Site, compile_site, compiled, get_site

@@ -2,6 +2,7 @@
 
     python -m docs.contributing.house
 
+It needs Python 3.12.
 The layers are those of the import contract in ``pyproject.toml``. A climb is a call from a file into a layer above.
 """
 
@@ -13,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from types import FrameType
+from types import CodeType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -82,28 +83,32 @@ def _calls(run: Callable[[], Any]) -> Iterator[tuple[Path, Path]]:
     found: dict[tuple[str, str], None] = {}
     own = str(ROOT)
 
-    def note(frame: FrameType, event: str, _: Any) -> None:
-        if event != "call" or not _is_function(frame) or not frame.f_code.co_filename.startswith(own):
-            return
-        caller = frame.f_back
+    def note(code: CodeType, _: int) -> Any:
+        if not _is_function(code) or not code.co_filename.startswith(own):
+            return sys.monitoring.DISABLE
+        caller = sys._getframe(2)
         while caller is not None and not caller.f_code.co_filename.startswith(own):
             caller = caller.f_back
         # What is called while a module is imported belongs to no fit.
-        if caller is None or not _is_function(caller) or caller.f_code.co_filename == frame.f_code.co_filename:
-            return
-        found[caller.f_code.co_filename, frame.f_code.co_filename] = None
+        if caller is not None and _is_function(caller.f_code) and caller.f_code.co_filename != code.co_filename:
+            found[caller.f_code.co_filename, code.co_filename] = None
+        return None
 
-    sys.setprofile(note)
+    events = sys.monitoring.events.PY_START
+    sys.monitoring.use_tool_id(sys.monitoring.PROFILER_ID, "house")
+    sys.monitoring.register_callback(sys.monitoring.PROFILER_ID, events, note)
+    sys.monitoring.set_events(sys.monitoring.PROFILER_ID, events)
     try:
         run()
     finally:
-        sys.setprofile(None)
+        sys.monitoring.set_events(sys.monitoring.PROFILER_ID, 0)
+        sys.monitoring.free_tool_id(sys.monitoring.PROFILER_ID)
     return ((Path(a), Path(b)) for a, b in found)
 
 
-def _is_function(frame: FrameType) -> bool:
-    """Whether a frame runs a function, and not the body of a module or a class."""
-    return bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
+def _is_function(code: CodeType) -> bool:
+    """Whether code is that of a function, and not the body of a module or a class."""
+    return bool(code.co_flags & inspect.CO_OPTIMIZED)
 
 
 def _top_level_names(path: Path) -> list[str]:

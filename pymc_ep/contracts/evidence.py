@@ -1,4 +1,4 @@
-"""Log evidence of a form as a function of its hyperparameters: what `pymc_ep.hyper` searches and integrates over."""
+"""Log evidence of a form as a function of its hyperparameters: what `pymc_ep.evidence` searches and integrates over."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

@@ -11,11 +11,11 @@ from scipy.special import logsumexp
 from pymc_ep.compat import Container, ElpdData, elpd_data, group, has_group
 from pymc_ep.concurrency import one_at_a_time
 from pymc_ep.contracts.posterior import SitePosterior
-from pymc_ep.engines.ep.engine import EP
-from pymc_ep.engines.ep.sweep import group_slices
 from pymc_ep.engines.loop import run
 from pymc_ep.engines.prior import Prior
-from pymc_ep.evidence.repeats import RepeatedGroup, Repeats, repeats_at
+from pymc_ep.evidence.ep.engine import EP
+from pymc_ep.evidence.ep.repeats import RepeatedGroup, Repeats, repeats_at
+from pymc_ep.evidence.ep.sweep import group_slices
 from pymc_ep.exceptions import at_index, first_index
 from pymc_ep.graphs.context import model_of
 from pymc_ep.numerics.gaussian.observation_space import DensePrior

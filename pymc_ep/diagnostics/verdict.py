@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from pymc_ep.evidence.cumulants import SHIFTED
+from pymc_ep.evidence.ep.cumulants import SHIFTED
 
 __all__ = ["Finding", "verdict"]
 

@@ -126,8 +126,8 @@ _FORMS: dict[type, FormEntry] = {}
 """Registered forms by type, in the order of registration."""
 _METHODS: dict[tuple[str, type], Method] = {}
 """Registered methods by name and type of form, in the order of registration."""
-_BUILT_IN = [found.name for found in iter_modules([str(Path(__file__).parent)]) if found.ispkg]
-"""Folders of forms still to be imported: at the first look-up or registration, since most of the package is in them."""
+_BUILT_IN = [found.name for found in iter_modules([str(Path(__file__).parents[1] / "models")]) if found.ispkg]
+"""Folders of systems still to be imported, at the first look-up or registration: most of the package is in them."""
 _IMPORTING = RLock()
 _OF_ALL = ("predict", "log_predictive", "diagnose", "loo", "loo_pit", "start_point")
 """Names that no verb of a form may have."""
@@ -140,7 +140,7 @@ def _import_built_in() -> None:
         _BUILT_IN.clear()  # they call this function in turn
         try:
             while left:
-                import_module(f"pymc_ep.forms.{left[0]}.registration")
+                import_module(f"pymc_ep.models.{left[0]}.registration")
                 del left[0]
         finally:
             _BUILT_IN.extend(left)  # after an interrupt

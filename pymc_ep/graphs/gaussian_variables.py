@@ -5,7 +5,7 @@ or from the linear map of independent normals that defines the distribution.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pytensor.tensor as pt
@@ -18,8 +18,6 @@ from pytensor.tensor.basic import get_underlying_scalar_constant_value
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_ep.distributions.sparse_field import SparseFieldRV
-from pymc_ep.distributions.wavelet_tree import WaveletTreeRV
 from pymc_ep.graphs.adjacency import require_car, require_connected
 from pymc_ep.graphs.matrix_parameters import (
     InitialValue,
@@ -30,7 +28,7 @@ from pymc_ep.graphs.matrix_parameters import (
 from pymc_ep.graphs.random_nodes import parameters_of
 from pymc_ep.numerics.memory import require_memory
 
-__all__ = ["Gaussian", "PriorOf", "flat_prior", "gaussian_of"]
+__all__ = ["Gaussian", "PriorOf", "Shape", "flat_prior", "gaussian_of", "register_gaussian"]
 
 _DENSE_COPIES = 4
 """Least number of dense matrices of the size of a precision that are held at a time."""
@@ -87,6 +85,11 @@ def gaussian_of(rv: TensorVariable) -> Gaussian | None:
     return None if reader is None else reader(rv)
 
 
+def register_gaussian(op_type: type, read: Callable[[TensorVariable], Gaussian | None]) -> None:
+    """Add the function from random variables of a type of Op to their `Gaussian`."""
+    _READERS[op_type] = read
+
+
 def _normal(rv: TensorVariable) -> Gaussian:
     mean, sigma = parameters_of(rv)
 
@@ -107,21 +110,6 @@ def flat_prior(rv: TensorVariable) -> Gaussian:
 
 def _flat_excess(shape: Shape) -> TensorVariable:
     return 0.5 * np.log(2 * np.pi) * pt.prod(pt.stack([*shape, 1]))
-
-
-def _sparse_field(rv: TensorVariable) -> Gaussian:
-    """Flat part of a sparse field, without its potentials, which are sites."""
-    parameters = parameters_of(rv)
-
-    def log_excess(shape: Shape) -> TensorVariable:
-        return _flat_excess(shape) + rv.owner.op.log_excess(parameters)
-
-    return replace(flat_prior(rv), covariance_inputs=tuple(parameters), log_excess=log_excess)
-
-
-def _wavelet_tree(rv: TensorVariable) -> Gaussian:
-    """Flat part of a wavelet tree, without its mixtures, which are sites."""
-    return replace(flat_prior(rv), covariance_inputs=tuple(parameters_of(rv)))
 
 
 def _mv_normal(rv: TensorVariable) -> Gaussian:
@@ -361,8 +349,6 @@ def _scalar(parameter: TensorVariable) -> TensorVariable:
 _READERS: dict[type, Callable[[TensorVariable], Gaussian | None]] = {
     NormalRV: _normal,
     FlatRV: flat_prior,
-    SparseFieldRV: _sparse_field,
-    WaveletTreeRV: _wavelet_tree,
     MvNormal.rv_type: _mv_normal,
     MatrixNormal.rv_type: _matrix_normal,
     RandomWalkRV: _random_walk,

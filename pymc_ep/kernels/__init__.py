@@ -58,8 +58,3 @@ register_kernel(
         options=("zero_mass",),
     )
 )
-register_kernel(ArrayKernel("comparisons", "pymc_ep.kernels.comparisons", ("c", "jax", "numba")))
-register_kernel(ArrayKernel("inner_products", "pymc_ep.kernels.inner_products", ("numba",)))
-register_kernel(ArrayKernel("paired_symbols", "pymc_ep.kernels.paired_symbols", ("c", "jax", "numba")))
-register_kernel(ArrayKernel("recurrent", "pymc_ep.kernels.recurrent", ("jax", "numba")))
-register_bodies("numba", "pymc_ep.kernels.paired_symbols.in_turn_numba")

@@ -12,7 +12,7 @@ from pymc_ep.compat import Container
 from pymc_ep.concurrency import one_at_a_time
 from pymc_ep.contracts.form import Likelihood, SiteForm
 from pymc_ep.contracts.posterior import SitePosterior
-from pymc_ep.engines.ep.sweep import KNOWN
+from pymc_ep.evidence.ep.sweep import KNOWN
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.graphs.context import model_of
 from pymc_ep.predict.rebuild import own_predictions, posterior_of

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from pymc_ep.compat import c_mode
+from pymc_ep.forms import forms
 from pymc_ep.kernels import array_kernels
 
 MODES = {"c": c_mode(), "jax": "JAX", "numba": "NUMBA", "numpy": "FAST_COMPILE"}
+forms()  # which imports the systems, and these register their kernels
 CASES = [(name, body) for name, kernel in array_kernels().items() for body in kernel.bodies]
 
 

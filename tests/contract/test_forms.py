@@ -15,7 +15,7 @@ from pymc_ep.compat import group
 from pymc_ep.contracts.method import TREATMENTS
 from pymc_ep.diagnostics import diagnose
 from pymc_ep.forms import FormEntry, forms, methods, registry
-from pymc_ep.forms.bilinear.form import Bilinear
+from pymc_ep.models.bilinear.form import Bilinear
 from pymc_ep.sites import cells, get_site
 from pymc_ep.sites.cells.likelihoods import BernoulliCells
 

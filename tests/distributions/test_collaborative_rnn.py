@@ -8,8 +8,8 @@ import pytest
 from scipy import stats
 
 import pymc_ep as pmep
-from pymc_ep.distributions.collaborative_rnn import CollaborativeRNNRV
-from pymc_ep.kernels.recurrent import CELLS, Sequences, Weights, log_probabilities
+from pymc_ep.models.sequences.distribution import CollaborativeRNNRV
+from pymc_ep.models.sequences.kernel import CELLS, Sequences, Weights, log_probabilities
 
 
 def stored(model, name="y"):

@@ -8,13 +8,13 @@ import scipy.special
 import scipy.stats
 
 from pymc_ep.contracts import Call
-from pymc_ep.engines.double_loop.bounded_sites import BoundedSites
-from pymc_ep.engines.double_loop.outer_loop import DoubleLoop, Start
-from pymc_ep.engines.double_loop.precision_solvers import Exact, Iterative
 from pymc_ep.engines.loop import run
 from pymc_ep.exceptions import InvalidDataError, NumericalError, UnsupportedModelError
-from pymc_ep.forms.sparse_linear.methods import double_loop as sparse_dsb
-from pymc_ep.forms.sparse_linear.methods.double_loop import find_mode, solve_by_bounds
+from pymc_ep.models.sparse_linear.engine.bounded_sites import BoundedSites
+from pymc_ep.models.sparse_linear.engine.outer_loop import DoubleLoop, Start
+from pymc_ep.models.sparse_linear.engine.precision_solvers import Exact, Iterative
+from pymc_ep.models.sparse_linear.methods import double_loop as sparse_dsb
+from pymc_ep.models.sparse_linear.methods.double_loop import find_mode, solve_by_bounds
 from pymc_ep.numerics.backend.cholesky import counts
 from pymc_ep.operators import Wavelet2D
 

@@ -6,9 +6,9 @@ import pytest
 import scipy.special
 import scipy.stats
 
-from pymc_ep.engines.ep.engine import EP
-from pymc_ep.engines.ep.sweep import Problem
 from pymc_ep.engines.loop import run
+from pymc_ep.evidence.ep.engine import EP
+from pymc_ep.evidence.ep.sweep import Problem
 from pymc_ep.numerics.backend import cholesky
 from pymc_ep.numerics.gaussian.coefficient_space import FactorPrior
 from pymc_ep.sites import compile_site, sites

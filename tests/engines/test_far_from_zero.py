@@ -9,9 +9,9 @@ import pytest
 import scipy.sparse
 
 import pymc_ep as pmep
-from pymc_ep.evidence.evidence import evidence_of
+from pymc_ep.evidence.ep.evidence import evidence_of
 from pymc_ep.forms import compiled_form
-from pymc_ep.forms.latent_gaussian.methods.ep import OPTIONS
+from pymc_ep.models.latent_gaussian.methods.ep import OPTIONS
 from pymc_ep.numerics.backend.twofold import twofold_product
 
 N = 49

@@ -5,14 +5,14 @@ import pytest
 import scipy.optimize
 from scipy.special import log_expit, logsumexp
 
-from pymc_ep.engines.paired_symbols import left_out
-from pymc_ep.engines.paired_symbols.divided import DividedPairs
-from pymc_ep.engines.paired_symbols.state import first_state
-from pymc_ep.engines.paired_symbols.updates import background
-from pymc_ep.engines.paired_symbols.values import Block, PairCounts, PairedPrior, Points, Side, expected_priors
-from pymc_ep.engines.paired_symbols.variational_bayes import VariationalBayes
 from pymc_ep.engines.partitions import LocalPartitions
-from pymc_ep.kernels.paired_symbols import Censored, Priors, Symbols, update_rows
+from pymc_ep.models.paired_symbols.engine import left_out
+from pymc_ep.models.paired_symbols.engine.divided import DividedPairs
+from pymc_ep.models.paired_symbols.engine.state import first_state
+from pymc_ep.models.paired_symbols.engine.updates import background
+from pymc_ep.models.paired_symbols.engine.values import Block, PairCounts, PairedPrior, Points, Side, expected_priors
+from pymc_ep.models.paired_symbols.engine.variational_bayes import VariationalBayes
+from pymc_ep.models.paired_symbols.kernel import Censored, Priors, Symbols, update_rows
 
 I, J, K = 80, 40, 2  # noqa: E741
 NO_THETA = np.zeros(0)

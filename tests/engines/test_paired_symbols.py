@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from scipy.special import expit, logsumexp
 
-from pymc_ep.engines.paired_symbols.bound import side_terms, updated_gammas
-from pymc_ep.engines.paired_symbols.divided import DividedPairs
-from pymc_ep.engines.paired_symbols.state import first_state
-from pymc_ep.engines.paired_symbols.values import Block, GammaFactor, PairCounts, PairedPrior, Points, Side
-from pymc_ep.engines.paired_symbols.variational_bayes import VariationalBayes
 from pymc_ep.engines.partitions import LocalPartitions, added
+from pymc_ep.models.paired_symbols.engine.bound import side_terms, updated_gammas
+from pymc_ep.models.paired_symbols.engine.divided import DividedPairs
+from pymc_ep.models.paired_symbols.engine.state import first_state
+from pymc_ep.models.paired_symbols.engine.values import Block, GammaFactor, PairCounts, PairedPrior, Points, Side
+from pymc_ep.models.paired_symbols.engine.variational_bayes import VariationalBayes
 
 from .paired_dense import Dense
 

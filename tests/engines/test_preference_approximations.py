@@ -8,9 +8,9 @@ from scipy.special import expit, log_expit
 from scipy.stats import norm
 
 from pymc_ep.engines.loop import run
-from pymc_ep.engines.preferences.approximations import BOUND, MODE
-from pymc_ep.engines.preferences.em import PreferenceEM
-from pymc_ep.engines.preferences.values import Learned
+from pymc_ep.models.preferences.engine.approximations import BOUND, MODE
+from pymc_ep.models.preferences.engine.em import PreferenceEM
+from pymc_ep.models.preferences.engine.values import Learned
 
 from .preference_dense import contrasts
 from .test_preferences import problem

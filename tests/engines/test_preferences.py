@@ -11,15 +11,15 @@ from scipy.stats import norm
 from pymc_ep.engines.base import Report
 from pymc_ep.engines.loop import run
 from pymc_ep.engines.partitions import LocalPartitions
-from pymc_ep.engines.preferences import maximisation
-from pymc_ep.engines.preferences.approximations import EXPECTATION
-from pymc_ep.engines.preferences.em import PreferenceEM
-from pymc_ep.engines.preferences.evidence import ComparisonEvidence
-from pymc_ep.engines.preferences.evidence_search import maximise
-from pymc_ep.engines.preferences.kernels import DenseKernel, LowRankKernel
-from pymc_ep.engines.preferences.maximisation import Statistics, first_factors, maximised
-from pymc_ep.engines.preferences.users import Effort, ObservedComparisons, UserFactors
-from pymc_ep.engines.preferences.values import ComparedUsers, Learned, UtilityPrior
+from pymc_ep.models.preferences.engine import maximisation
+from pymc_ep.models.preferences.engine.approximations import EXPECTATION
+from pymc_ep.models.preferences.engine.em import PreferenceEM
+from pymc_ep.models.preferences.engine.evidence import ComparisonEvidence
+from pymc_ep.models.preferences.engine.evidence_search import maximise
+from pymc_ep.models.preferences.engine.kernels import DenseKernel, LowRankKernel
+from pymc_ep.models.preferences.engine.maximisation import Statistics, first_factors, maximised
+from pymc_ep.models.preferences.engine.users import Effort, ObservedComparisons, UserFactors
+from pymc_ep.models.preferences.engine.values import ComparedUsers, Learned, UtilityPrior
 from pymc_ep.sites.base import get_site
 
 from .preference_dense import contrasts, dense_ep, simulated
@@ -224,7 +224,7 @@ def test_derivatives_of_low_rank_equal_finite_differences(kernel, matrix):
 def test_low_rank_equals_the_matrix(kernel, matrix, sparse, monkeypatch):
     dense, dense_evidence, expected, *_ = problem(n_users=33, kernel=DenseKernel(matrix))
     if sparse:
-        monkeypatch.setattr("pymc_ep.engines.preferences.users._NUMBERS", 100)
+        monkeypatch.setattr("pymc_ep.models.preferences.engine.users._NUMBERS", 100)
     own, evidence, first, _, _, prior = problem(n_users=33, kernel=kernel)
     assert scipy.sparse.issparse(first.totals.curvature) == sparse
     assert first.objective == pytest.approx(expected.objective, abs=1e-9)

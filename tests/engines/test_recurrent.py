@@ -5,13 +5,13 @@ import pytest
 import scipy.optimize
 
 from pymc_ep.engines.loop import run
-from pymc_ep.engines.recurrent import update
-from pymc_ep.engines.recurrent.held_out import held_out_total
-from pymc_ep.engines.recurrent.rules import RULES, stepped
-from pymc_ep.engines.recurrent.training import Training
-from pymc_ep.engines.recurrent.update import Settings
-from pymc_ep.engines.recurrent.values import Moments, Prior, Problem, first_learned
-from pymc_ep.kernels.recurrent import Sequences, Weights, initial_states, log_probabilities, window_of
+from pymc_ep.models.sequences.engine import update
+from pymc_ep.models.sequences.engine.held_out import held_out_total
+from pymc_ep.models.sequences.engine.rules import RULES, stepped
+from pymc_ep.models.sequences.engine.training import Training
+from pymc_ep.models.sequences.engine.update import Settings
+from pymc_ep.models.sequences.engine.values import Moments, Prior, Problem, first_learned
+from pymc_ep.models.sequences.kernel import Sequences, Weights, initial_states, log_probabilities, window_of
 
 INITIAL, HALF_LIVES, N_CONTEXTS = 0.1, (2.0, np.inf), 2
 
@@ -182,7 +182,7 @@ def test_jax_compiles_once_for_all_windows_and_groups(n_matrices, monkeypatch):
     """Twelve users in groups of seven and five, and windows of few events and of many."""
     jax = pytest.importorskip("jax")
     jax.config.update("jax_enable_x64", True)
-    from pymc_ep.engines.recurrent import update_jax
+    from pymc_ep.models.sequences.engine import update_jax
 
     traced = []
     monkeypatch.setattr(
@@ -197,7 +197,7 @@ def test_jax_has_the_held_out_loss_of_numpy(n_matrices):
     """Tails begin within windows of five events, and some take several."""
     jax = pytest.importorskip("jax")
     jax.config.update("jax_enable_x64", True)
-    from pymc_ep.engines.recurrent.held_out_jax import held_out_total_jax
+    from pymc_ep.models.sequences.engine.held_out_jax import held_out_total_jax
 
     problem, weights = problem_of(random_sequences(), 9, tail=13), weights_of(n_matrices, 9, 5)
     found = held_out_total_jax(weights, problem, batch=5, users_per_batch=7)

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from pymc_ep.engines.bilinear import row_parameters
-from pymc_ep.engines.bilinear.row_parameters import divergence, packed_derivative
-from pymc_ep.engines.bilinear.values import MatrixPrior
-from pymc_ep.kernels.inner_products import Rows
+from pymc_ep.models.bilinear.engine import row_parameters
+from pymc_ep.models.bilinear.engine.row_parameters import divergence, packed_derivative
+from pymc_ep.models.bilinear.engine.values import MatrixPrior
+from pymc_ep.models.bilinear.kernel import Rows
 
 I, K = 50, 21  # noqa: E741
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.special import digamma, expit, logsumexp
 
-from pymc_ep.engines.paired_symbols.state import first_state
-from pymc_ep.engines.paired_symbols.symmetric import SymmetricBayes
-from pymc_ep.engines.paired_symbols.values import (
+from pymc_ep.models.paired_symbols.engine.state import first_state
+from pymc_ep.models.paired_symbols.engine.symmetric import SymmetricBayes
+from pymc_ep.models.paired_symbols.engine.values import (
     Block,
     GammaFactor,
     PairCounts,

@@ -7,8 +7,8 @@ import scipy.sparse
 import scipy.stats
 
 from pymc_ep.contracts import Call
-from pymc_ep.engines.double_loop import inner_loop
-from pymc_ep.forms.sparse_linear.methods.double_loop import find_mode, solve_by_bounds
+from pymc_ep.models.sparse_linear.engine import inner_loop
+from pymc_ep.models.sparse_linear.methods.double_loop import find_mode, solve_by_bounds
 
 from .sparse_forms import SparseForm, differences, steps
 

@@ -5,10 +5,10 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 
-from pymc_ep.evidence.evidence import evidence_of
+from pymc_ep.evidence.ep.evidence import evidence_of
 from pymc_ep.forms import compiled_form
-from pymc_ep.forms.latent_gaussian.methods.ep import OPTIONS
 from pymc_ep.graphs.roots import with_slopes_at_zero
+from pymc_ep.models.latent_gaussian.methods.ep import OPTIONS
 
 
 def test_values_are_kept_and_slopes_at_zero_are_zero():

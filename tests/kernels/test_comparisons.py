@@ -5,7 +5,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 
-from pymc_ep.kernels.comparisons import (
+from pymc_ep.models.preferences.kernel import (
     Comparisons,
     add_losses,
     difference_means,
@@ -13,7 +13,7 @@ from pymc_ep.kernels.comparisons import (
     precision_losses,
     prior_factors,
 )
-from pymc_ep.kernels.comparisons.op import DifferenceMeans, DifferenceMoments, PrecisionLosses, PriorFactors
+from pymc_ep.models.preferences.kernel.op import DifferenceMeans, DifferenceMoments, PrecisionLosses, PriorFactors
 
 I, D, S2 = 15, 3, 0.7  # noqa: E741
 BACKENDS = ["numpy", "numba", "c", "jax"]
@@ -114,7 +114,7 @@ def test_jax_asks_for_constant_comparisons():
 
 
 def test_jax_groups_of_few_users_change_nothing(monkeypatch):
-    jax = pytest.importorskip("pymc_ep.kernels.comparisons.jax")
+    jax = pytest.importorskip("pymc_ep.models.preferences.kernel.jax")
     comparisons, factors, kernel, mean, shift, precision = problem()
     lower, _ = prior_factors(comparisons, factors, kernel, S2, backend="numpy")
     expected = difference_moments(comparisons, lower, mean, shift, precision, backend="numpy")

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from pymc_ep.kernels import inner_products
-from pymc_ep.kernels.inner_products import Rows, body, op
+from pymc_ep.models.bilinear import kernel as inner_products
+from pymc_ep.models.bilinear.kernel import Rows, body, op
 from pymc_ep.numerics.pairs import Pairs
 
 RNG = np.random.default_rng(0)

@@ -5,7 +5,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 
-from pymc_ep.kernels.paired_symbols import (
+from pymc_ep.models.paired_symbols.kernel import (
     Background,
     Cells,
     Censored,
@@ -20,8 +20,8 @@ from pymc_ep.kernels.paired_symbols import (
     update_in_turn,
     update_rows,
 )
-from pymc_ep.kernels.paired_symbols.body import NOTHING
-from pymc_ep.kernels.paired_symbols.op import PairSums, RowStatistics, SolveRows, UpdateInTurn, UpdateRows
+from pymc_ep.models.paired_symbols.kernel.body import NOTHING
+from pymc_ep.models.paired_symbols.kernel.op import PairSums, RowStatistics, SolveRows, UpdateInTurn, UpdateRows
 
 I, J = 40, 23  # noqa: E741
 BACKENDS = ["numba", "c", "jax"]
@@ -202,7 +202,7 @@ def test_strides_and_single_precision(backend):
 
 
 def test_blocks_and_chunks_change_nothing(monkeypatch):
-    jax = pytest.importorskip("pymc_ep.kernels.paired_symbols.jax")
+    jax = pytest.importorskip("pymc_ep.models.paired_symbols.kernel.jax")
     cells, users, items, priors, censored = problem(width=4)
     expected = body.update_rows(cells, users, items, priors, censored)
     sums = body.pair_sums(cells, users, items, censored.other)

@@ -10,7 +10,7 @@ import pytest
 
 import pymc_ep as pmep
 from pymc_ep.exceptions import InvalidDataError
-from pymc_ep.kernels.recurrent import (
+from pymc_ep.models.sequences.kernel import (
     CELLS,
     Sequences,
     Weights,
@@ -23,7 +23,7 @@ from pymc_ep.kernels.recurrent import (
     window_gradient,
     window_of,
 )
-from pymc_ep.kernels.recurrent.past import event_past
+from pymc_ep.models.sequences.kernel.past import event_past
 
 N_ITEMS, WIDTH, LENGTHS = 7, 4, np.array([5, 1, 8, 3])
 HALF_LIVES, N_CONTEXTS = (1.5, np.inf), 3
@@ -166,7 +166,7 @@ def test_gradients_on_a_grid_are_those_of_events(cell, pooled, monkeypatch):
     """Blocks of four events, of which most are empty."""
     jax = pytest.importorskip("jax")
     jax.config.update("jax_enable_x64", True)
-    from pymc_ep.kernels.recurrent import jax as on_grid
+    from pymc_ep.models.sequences.kernel import jax as on_grid
 
     monkeypatch.setattr(on_grid, "BLOCK", 4 * N_ITEMS)
     users, window, places = whole_window()
@@ -190,7 +190,7 @@ def test_gradients_of_a_sampled_softmax_on_a_grid(n):
     """Padded to one shape for all windows, and never beyond all items."""
     jax = pytest.importorskip("jax")
     jax.config.update("jax_enable_x64", True)
-    from pymc_ep.kernels.recurrent import jax as on_grid
+    from pymc_ep.models.sequences.kernel import jax as on_grid
 
     users = longest_first(LENGTHS, np.arange(len(LENGTHS)))
     sequences, weights, first = data(items=data().items % 4), weights_of("gru", True), first_states()[users]

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from pymc_ep.kernels.recurrent.memory import event_log_shares, last_log_shares, recalled
-from pymc_ep.kernels.recurrent.past import event_past, known_items
+from pymc_ep.models.sequences.kernel.memory import event_log_shares, last_log_shares, recalled
+from pymc_ep.models.sequences.kernel.past import event_past, known_items
 
 
 def test_recalled_events_have_the_shares_of_their_memory():

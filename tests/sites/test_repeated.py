@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pymc_ep.evidence.repeats import RepeatedGroup
+from pymc_ep.evidence.ep.repeats import RepeatedGroup
 from pymc_ep.sites import compile_site, get_site, sites
 from pymc_ep.sites.repeated import is_additive
 

@@ -1,0 +1,407 @@
+"""Expectation propagation on the latent Gaussian form (Minka 2001; Ko and Seeger 2015).
+
+Sites exp(b f - pi f^2 / 2) replace the likelihood factors t(f). A sweep removes (a fraction eta of) each site
+from the posterior, matches the moments of the cavity times t^eta, and reads off the new site. A fixed point of
+all n updates is sought; the sweep is one pure function of arrays, run by NumPy or jitted by JAX.
+"""
+
+from collections.abc import Sequence
+from copy import copy
+from typing import cast
+
+import numpy as np
+
+from pymc_ep.engines.base import Status
+from pymc_ep.evidence.ep.state import Packed, State
+from pymc_ep.evidence.ep.sweep import KNOWN, Problem, Sweep, counted_from, group_slices, joined_moments, sweep_of
+from pymc_ep.exceptions import NumericalError
+from pymc_ep.numerics.backend.namespace import Array, is_jax
+from pymc_ep.numerics.gaussian.protocol import ROUNDING, CoordinatePrior, GaussianPrior
+from pymc_ep.numerics.optimise.anderson import anderson
+from pymc_ep.sites.base import Tilted
+from pymc_ep.sites.compiled import CompiledSite, check_finite
+
+__all__ = ["EP"]
+
+_DEPTH = 5
+"""Number of iterates in the Anderson extrapolation; more gained nothing on the benchmark's problems."""
+_NEAR = 1.0
+"""Change, in posterior standard deviations, below which steps are extrapolated. Farther away the update is not nearly
+linear in the sites, as extrapolation assumes."""
+_CAREFUL_DAMPING, _CLOSE = 0.5, 0.3
+"""Damping of the first steps where no prior holds the predictors, and the change below which full steps follow. All
+sites move together there, and full steps overshoot."""
+_GROWTH = 3.0
+"""Factor by which the change may grow in one accepted step. EP is not monotone: a lower limit rejects useful steps, a
+higher one accepts overshooting."""
+_SMALL_CHANGE = 1e-2
+"""Change below which growth is no sign of overshooting: steps this short cannot lead far."""
+_FIRST_DECREASE = 0.5
+"""Factor by which the first plain update must reduce the change to be accepted; else sites start from the tilted
+marginals. Trades off the better start of the two against the risk that the plain one overshoots."""
+_DAMPING_FLOOR = 0.1
+"""Damping below which automatic damping does not go for a growing change, only for an improper posterior. Trades off
+stability against slow progress."""
+_LEAST_DAMPING = 1e-3
+"""Damping below which EP gives up: after ten halvings posteriors are still improper."""
+_PATIENCE, _LAST_PATIENCE = 10, 50
+"""Numbers of steps without a new least change after which automatic damping halves, and after which EP gives up. The
+second allows for four halvings."""
+_DIVERGED = 2.0
+"""Change, in posterior standard deviations and relative to the least so far, above which the iteration counts as
+divergent. Trades off restarts at the mode where EP would have come back against sweeps wasted on a diverging one."""
+_NARROW = 1e-8
+"""Cavity variance, relative to the prior variance, at which tilted moments give the site's slope and curvature at a
+point: narrow next to any site, and well above rounding."""
+_NEWTON_STEPS, _NEWTON_TOL = 20, 0.1
+"""Largest number of Newton steps, and the step, in posterior standard deviations, at which they end. The mode is only
+a start for EP, so that a tenth is enough."""
+_OUT_OF_REACH = 1e3
+"""Size of a predictor that the proper stand-in for a flat prior does not reach: a hundred of its standard
+deviations."""
+_TOLD_ROUNDING, _MOST_ROUNDING = 1e-5, 1e-2
+"""Rounding error of posterior moments, in standard deviations, from which the status mentions it, and up to which a fit
+counts as converged. The first is below what anybody reads off a result, the second below the Monte Carlo error of a
+thousand draws."""
+_STILL = 1e-6
+"""Change, in posterior standard deviations, at which a fit that gets no further counts as converged. Quadrature of a
+density with a kink that its site does not know, such as a censored Laplace one, leaves 3e-8 to 2e-7."""
+_INNER = 12
+"""Largest number of updates of the means alone in an automatic sweep. They cost matrix-vector products and save
+factorisations."""
+
+
+class EP:
+    """Expectation propagation.
+
+    Parameters
+    ----------
+    sites : sequence of CompiledSite
+        One for each group of observations.
+    power : float
+        Fraction of a site that is removed and matched at a time, in (0, 1]; 1 is plain EP.
+    damping : float or "auto"
+        Fraction of an update that is taken. "auto" starts at 1, extrapolates once near the fixed point, and halves
+        the fraction whenever the change grows or a posterior is improper.
+    tol : float
+        Largest change of a site at which the iteration ends.
+    schedule : {"parallel", "sequential"}
+        Update all sites from one posterior, or one after another with a rank-one update after each.
+    """
+
+    def __init__(
+        self,
+        sites: Sequence[CompiledSite],
+        *,
+        power: float = 1.0,
+        damping: float | str = "auto",
+        tol: float = 1e-8,
+        schedule: str = "parallel",
+    ):
+        self.sites = list(sites)
+        self.power = float(power)
+        self.automatic = damping == "auto"
+        self.damping = 1.0 if self.automatic else float(damping)
+        self.tol = tol
+        self.schedule = schedule
+        self.log_concave = all(s.site.log_concave for s in self.sites)
+        self.inner = _INNER if self.automatic and schedule == "parallel" else 0
+
+    def with_sites(self, sites: Sequence[CompiledSite]) -> "EP":
+        """Return the engine with the same options and other sites."""
+        out = copy(self)
+        out.sites = list(sites)
+        return out
+
+    def sweep(self, problem: Problem, shift: Array, precision: Array, inner: int = 0) -> Sweep:
+        """Evaluate all updates at the given sites, jitted where the problem's arrays are JAX's."""
+        on_jax = is_jax(problem.mean)
+        evaluate = sweep_of(tuple(self.sites), self.power, self.log_concave, inner, on_jax)
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            return evaluate(problem, shift, precision)
+
+    def init(self, problem: Problem, start: tuple[np.ndarray, np.ndarray] | None = None) -> State:
+        """Start from given sites (shift, precision), or from the prior and one update of all sites.
+
+        From the prior, sites with a strong pull (a count of zero under a rectified link, say) overshoot together, as
+        each is updated on its own. If the first update does not reduce the change, the sites start as the tilted
+        marginals, taken for independent observations: their posterior cannot overshoot. Under a flat prior, predictors
+        out of reach start from their least-squares fit to zero, from which observations on their scale are counted.
+        """
+        n = problem.mean.shape[0]
+        if start is not None:
+            shift, precision = (np.array(part) for part in start)
+            first = self.sweep(problem, shift, precision, self.inner)
+            if (
+                bool(first.proper)
+                and self.automatic
+                and float(first.change) > _CLOSE
+                and not _informative(problem.prior)
+            ):
+                unmatched = self._accept(shift, precision, self.sweep(problem, shift, precision), None, 0)
+                return unmatched._replace(damping=_CAREFUL_DAMPING, careful=True)
+            if bool(first.proper):
+                return self._accept(shift, precision, first, None, self.inner)
+        zero = np.zeros(n)
+        regular = problem.prior.regular()
+        mean = problem.mean
+        if regular is not problem.prior and float(np.abs(mean).max()) > _OUT_OF_REACH:
+            mean = problem.prior.posterior(mean, zero, np.ones(n)).mean
+        prior = self.sweep(problem._replace(prior=regular, mean=mean), zero, zero)
+        self._require_finite(problem, prior)
+        state = self._accept(zero, zero, prior, None, 0)
+        if self.change(state) <= self.tol:
+            return state
+        plain = self._trial(problem, np.asarray(prior.shift), np.asarray(prior.precision), state)
+        if plain is not None and self.change(plain) < _FIRST_DECREASE * self.change(state):
+            return _without_history(plain)
+        inverse_variance = 1.0 / np.asarray(prior.tilted.variance)
+        observed = self._trial(problem, inverse_variance * np.asarray(prior.tilted.mean), inverse_variance, state)
+        if observed is not None:
+            return _without_history(observed)
+        if regular is problem.prior:
+            return state
+        if plain is not None:
+            return _without_history(plain)
+        raise NumericalError(
+            "Under a flat prior the predictor of some observation is not determined by the other observations (a "
+            "coefficient that one observation alone has, or classes that a predictor separates), so that it has no "
+            "proper distribution without it. Give the coefficients proper priors, such as pm.Normal."
+        )
+
+    def _trial(self, problem: Problem, shift: np.ndarray, precision: np.ndarray, before: State) -> State | None:
+        """Evaluate the sites; None if their posterior is improper."""
+        inner = 0 if before.careful else self.inner
+        at = self.sweep(problem, shift, precision, inner)
+        if not bool(at.proper):
+            return None
+        return self._accept(shift, precision, at, before, inner)
+
+    def step(self, problem: Problem, state: State) -> State:
+        """Take one damped or extrapolated step; reject it and halve the damping if it overshoots."""
+        if self.schedule == "sequential":
+            shift, precision = sequential_pass(self, problem, state)
+        else:
+            shift, precision = self._propose(state)
+        trial = self._trial(problem, shift, precision, state)
+        if trial is not None and self._diverges(trial):
+            trial = self._at_mode(problem)
+            if trial is not None:
+                # Steps of the same length would diverge from there as well.
+                trial = trial._replace(damping=state.damping / 2)
+        if trial is not None:
+            grown = self.change(trial) > _GROWTH * max(self.change(state), _SMALL_CHANGE)
+            if not (self.automatic and grown and state.damping > _DAMPING_FLOOR):
+                return trial
+        return _without_history(state)._replace(damping=state.damping / 2, stale=state.stale + 1)
+
+    def _diverges(self, trial: State) -> bool:
+        """Return whether the iteration diverges where Newton's method would not."""
+        runs = self.change(trial) > _DIVERGED * max(1.0, trial.best)
+        return self.automatic and self.log_concave and self.schedule == "parallel" and runs
+
+    def _at_mode(self, problem: Problem) -> State | None:
+        """Return the state at the posterior mode, found by Newton's method; None if it is improper.
+
+        Sites must be log-concave. Slope and curvature of a site are its tilted gradient and precision under a cavity
+        of nearly zero variance.
+        """
+        eta = problem.mean
+        narrow = _NARROW * np.asarray(problem.prior.regular().variances()) + KNOWN
+        for _ in range(_NEWTON_STEPS):
+            at, _ = joined_moments(self.sites, 1.0, eta, narrow, problem.observed, problem.parameters)
+            shift, precision = np.asarray(at.gradient + at.precision * eta), np.asarray(at.precision)
+            posterior = problem.prior.posterior(problem.mean, shift, precision, log_concave=True)
+            moved = posterior.mean - eta
+            eta = posterior.mean
+            spread = np.sqrt(np.abs(posterior.variance)).max()
+            if not bool(posterior.proper) or np.abs(moved).max() <= _NEWTON_TOL * spread:
+                break
+        first = self.sweep(problem, shift, precision, self.inner)
+        return self._accept(shift, precision, first, None, self.inner) if bool(first.proper) else None
+
+    def objective(self, state: State) -> float:
+        """Return EP's log evidence."""
+        return float(state.sweep.log_z)
+
+    def change(self, state: State) -> float:
+        """Return the largest change of a site in a plain update."""
+        return float(state.sweep.change)
+
+    def rounding(self, state: State) -> float:
+        """Return the rounding error of posterior means and variances, in standard deviations or relative.
+
+        Far from the fixed point it is that of the posterior that the change leads to, narrower by that factor.
+        """
+        return max(float(state.sweep.rounding), ROUNDING * self.change(state))
+
+    def exhausted(self, state: State, iterations: int) -> str:
+        """Return the sentence for a fit that is not finished at the largest number of iterations."""
+        return (
+            f"stopped after {iterations} iterations with a change of {self.change(state):.2g}; raise max_iter or "
+            f"lower damping"
+        )
+
+    def finished(self, state: State) -> Status | None:
+        """Test the change against the tolerance."""
+        change, rounding = self.change(state), self.rounding(state)
+        settled = change <= self.tol
+        ended = settled or state.stale >= _PATIENCE or state.damping < _LEAST_DAMPING
+        if ended and rounding > _MOST_ROUNDING:
+            return Status(
+                False,
+                f"lost to rounding: prior variances are so large next to posterior ones, or observations tell so much "
+                f"more of a combination of variables than of each, that moments are off by up to {rounding:.2g} "
+                f"standard deviations; solver='coefficients' loses no digits to independent wide priors alone, else "
+                f"make the priors narrower, or the noise less precise",
+            )
+        if settled and rounding <= _TOLD_ROUNDING:
+            return Status(True, f"converged: the largest change of a site is {change:.2g}")
+        if settled or (ended and change <= rounding):
+            return Status(
+                True,
+                f"converged to rounding: the largest change of a site is {change:.2g}, and prior variances are so "
+                f"large, or a combination of variables is so well determined, that moments are off by up to "
+                f"{rounding:.2g} standard deviations; solver='coefficients' loses no digits to wide priors alone",
+            )
+        if ended and change <= _STILL:
+            return Status(
+                True, f"converged: the largest change of a site is {change:.2g}, and further steps do not lower it"
+            )
+        if state.stale >= _LAST_PATIENCE:
+            return Status(
+                False,
+                f"stalled: no improvement on a change of {state.best:.2g} in {state.stale} steps; accept it as the "
+                f"tolerance, use a smaller power, or check the model for outliers",
+            )
+        if state.damping < _LEAST_DAMPING:
+            return Status(
+                False,
+                f"stalled with a change of {change:.2g}: steps of {state.damping:.1g} still lead to improper "
+                f"posteriors; use a smaller power, or check the model for outliers",
+            )
+        return None
+
+    def _is_near(self, state: State) -> bool:
+        """Return whether the sites are near the fixed point, where plain updates converge."""
+        return self.automatic and state.damping == 1.0 and self.change(state) < _NEAR
+
+    def _propose(self, state: State) -> tuple[np.ndarray, np.ndarray]:
+        """Return the next sites: extrapolated near the fixed point, a damped update elsewhere."""
+        n = len(state.shift)
+        damped = state.points[-1] + state.damping * state.residuals[-1]
+        if self._is_near(state):
+            mean = np.asarray(state.sweep.posterior.mean)
+            variance = np.asarray(state.sweep.posterior.variance)
+            weights = np.concatenate([np.sqrt(variance), variance])
+            # In terms of the slope at the mean, b - pi m, a change of precision alone does not move the mean.
+            points, residuals = (_with_slopes(x, mean, -1.0) for x in (state.points, state.residuals))
+            extrapolated = _with_slopes(anderson(points, residuals, weights)[None], mean, 1.0)[0]
+            # Log-concave sites have positive precisions at the fixed point. Those that the extrapolation makes
+            # negative take the damped update.
+            negative = self.log_concave & (extrapolated[n:] < 0)
+            damped = np.where(np.tile(negative, 2), damped, extrapolated)
+        return damped[:n], damped[n:]
+
+    def packed(self, state: State) -> Packed:
+        """Return what a state is made of again; one that is finished needs no history."""
+        earlier = slice(0 if self.finished(state) else -1)
+        return Packed(
+            state.shift,
+            state.precision,
+            state.points[earlier],
+            state.residuals[earlier],
+            state.damping,
+            state.best,
+            state.stale,
+            state.careful,
+            state.inner,
+        )
+
+    def unpacked(self, problem: Problem, packed: Packed) -> State:
+        """Return the state again, by one sweep."""
+        shift, precision, earlier_points, earlier_residuals, *_ = packed
+        at = self.sweep(problem, shift, precision, packed.inner)
+        point, residual = _iterate(shift, precision, at)
+        points, residuals = np.concatenate([earlier_points, point]), np.concatenate([earlier_residuals, residual])
+        return State(shift, precision, at, points, residuals, *packed[4:])
+
+    def _accept(self, shift: np.ndarray, precision: np.ndarray, at: Sweep, before: State | None, inner: int) -> State:
+        points, residuals = _iterate(shift, precision, at)
+        damping, best, stale = self.damping, np.inf, 0
+        careful = before is not None and before.careful
+        if before is not None:
+            points = np.concatenate([before.points, points])[-_DEPTH:]
+            residuals = np.concatenate([before.residuals, residuals])[-_DEPTH:]
+            damping, best, stale = before.damping, before.best, before.stale + 1
+        if float(at.change) < best:
+            best, stale = float(at.change), 0
+        careful = careful and best >= _CLOSE
+        if self.automatic:
+            if stale > 0 and stale % _PATIENCE == 0:
+                points, residuals, damping = points[-1:], residuals[-1:], max(damping / 2, min(damping, _DAMPING_FLOOR))
+            elif stale == 0 and not careful:
+                damping = min(1.0, 2.0 * damping)
+        else:
+            damping = self.damping
+        return State(shift, precision, at, points, residuals, damping, best, stale, careful, inner)
+
+    def _require_finite(self, problem: Problem, at: Sweep) -> None:
+        """Raise at the first site whose moments are not finite."""
+        for site, y, here in zip(self.sites, problem.observed, group_slices(problem.observed)):
+            check_finite(
+                Tilted(*(np.asarray(field)[here] for field in at.tilted)),
+                y,
+                at.cavity_mean[here],
+                at.cavity_variance[here],
+                site.site.name,
+            )
+
+
+def _informative(prior: GaussianPrior) -> bool:
+    """Return whether the prior is proper at least in some directions, not flat in all coefficients."""
+    return prior.regular() is prior or bool(np.any(np.asarray(cast(CoordinatePrior, prior).precision)))
+
+
+def _iterate(shift: np.ndarray, precision: np.ndarray, at: Sweep) -> tuple[np.ndarray, np.ndarray]:
+    """Return sites and their plain update minus these, (1, 2 n) each."""
+    point = np.concatenate([shift, precision])
+    return point[None], (np.concatenate([np.asarray(at.shift), np.asarray(at.precision)]) - point)[None]
+
+
+def _without_history(state: State) -> State:
+    """Return the state with its last iterate alone: earlier ones belong to another map, or diverged."""
+    return state._replace(points=state.points[-1:], residuals=state.residuals[-1:])
+
+
+def _with_slopes(rows: np.ndarray, mean: np.ndarray, sign: float) -> np.ndarray:
+    """Add ``sign * precision * mean`` to the shifts in rows of (shift, precision), (k, 2 n)."""
+    n = len(mean)
+    return np.concatenate([rows[:, :n] + sign * rows[:, n:] * mean, rows[:, n:]], axis=1)
+
+
+def sequential_pass(engine: EP, problem: Problem, state: State) -> tuple[np.ndarray, np.ndarray]:
+    """Update the sites one by one, and the posterior after each (Rasmussen and Williams 2006, algorithm 3.5)."""
+    shift, precision = state.shift.copy(), state.precision.copy()
+    posterior = problem.prior.posterior_rows(state.sweep.posterior)(slice(None))
+    mean = np.asarray(state.sweep.posterior.mean).copy()
+    sites = zip(engine.sites, problem.observed, problem.parameters, group_slices(problem.observed))
+    for site, y, values, here in sites:
+        for k, index in enumerate(range(here.start, here.stop)):
+            variance = posterior[index, index]
+            kept = 1.0 - engine.power * precision[index] * variance
+            if kept > 0 and variance > 0:
+                cavity = variance / kept
+                centre = mean[index] - engine.power * cavity * (shift[index] - precision[index] * mean[index])
+                with counted_from(index):
+                    tilted = site.moments(y[k], centre, cavity, engine.power, *(v[k] for v in values))
+                d_shift = state.damping * (float(tilted.shift) / engine.power - shift[index])
+                d_precision = state.damping * (float(tilted.precision) / engine.power - precision[index])
+                grown = 1.0 + d_precision * variance
+                if grown > 0:
+                    column = posterior[:, index].copy()
+                    mean += column * ((d_shift - d_precision * mean[index]) / grown)
+                    posterior -= np.outer(column, column * (d_precision / grown))
+                    shift[index] += d_shift
+                    precision[index] += d_precision
+    return shift, precision

@@ -1,0 +1,370 @@
+"""Log evidence by EP of a form with univariate sites, and its exact gradient in the hyperparameters."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from pymc_ep.contracts.evidence import DesignPoint, FitState, LogEvidence
+from pymc_ep.contracts.form import CompiledSiteForm
+from pymc_ep.engines.base import Report, Status
+from pymc_ep.engines.checkpoint import Checkpoint
+from pymc_ep.engines.interrupt import Interrupted
+from pymc_ep.engines.loop import Run, run
+from pymc_ep.engines.options import require_parallel
+from pymc_ep.engines.prior import Prior
+from pymc_ep.evidence.ep.cumulants import SHIFTED, correction_at, why_no_correction
+from pymc_ep.evidence.ep.engine import EP
+from pymc_ep.evidence.ep.fit import EvidenceAt, KeptFit
+from pymc_ep.evidence.ep.interpolated_sites import error_between
+from pymc_ep.evidence.ep.lost_digits import LostDigits
+from pymc_ep.evidence.ep.out_of_range import of_hyperparameters
+from pymc_ep.evidence.ep.repeats import Repeats, repeats_at
+from pymc_ep.evidence.ep.sweep import FLAT, cavities, group_slices
+from pymc_ep.evidence.mode import hyper_names_of
+from pymc_ep.exceptions import ImpossibleDensityError, InvalidDataError, NumericalError
+
+__all__ = ["Evidence", "evidence_of"]
+
+_NAMED = 6
+"""Most coefficients named in one message, so that it stays readable."""
+_MOST_ROUNDING = 1e-6
+"""Rounding error of posterior moments, in standard deviations, above which ``solver="auto"`` takes the representation
+that has none. A smaller limit pays for digits that nobody reads, in sweeps that take up to five times as long."""
+_COARSE = 0.1
+"""Distance of neighbouring doubles at an observation, in standard deviations of its site, above which the data count as
+rounded away: uniform rounding adds a twelfth of its square to the variance, 0.1 per cent here."""
+
+_MOST_CORRECTED = 2000
+"""Most predictors with a correction at every fit, since it costs a term for each pair; beyond, only fits at
+representatives of the draws have one."""
+
+
+def evidence_of(form: CompiledSiteForm, settings: dict[str, Any], **others: Any) -> "Evidence":
+    """Return the evidence of a form by EP with the given options; `others` go to `Evidence`."""
+    engine = EP(form.sites, **{k: settings[k] for k in ("power", "damping", "tol", "schedule")})
+    form.solve_in(settings["solver"])
+    exact = form.solver.exact if settings["solver"] == "auto" else ""
+    return Evidence(form, engine, settings["max_iter"], exact=exact, **others)
+
+
+class Evidence(LogEvidence[EvidenceAt]):
+    """log Z(theta) + log p(theta) by a converged fit at each theta; see `pymc_ep.contracts.LogEvidence`.
+
+    Parameters
+    ----------
+    form : CompiledSiteForm
+    engine : EP
+    max_iter : int
+        Iterations of one fit.
+    report : Report, optional
+        Called in each iteration with log evidence and change.
+    checkpoint : Checkpoint, optional
+        Keeps each fit, by `grid`, its hyperparameters and its start.
+    grid : str
+        Tells the forms of one fit apart.
+    density : {"natural", "unconstrained", "none"}
+        See `LogEvidence`.
+    exact : str
+        The representation to ask for where rounding limits that of the form; empty to keep to the latter.
+
+    Raises
+    ------
+    InvalidDataError
+        Where an observation lies outside the domain of its site, or lengths do not agree.
+    UnsupportedModelError
+        Where sites that depend on each other are to be updated one after another.
+    """
+
+    form: CompiledSiteForm
+
+    def __init__(
+        self,
+        form: CompiledSiteForm,
+        engine: EP,
+        max_iter: int,
+        report: Report | None = None,
+        checkpoint: Checkpoint | None = None,
+        *,
+        grid: str = "",
+        density: str = "natural",
+        exact: str = "",
+    ):
+        super().__init__(form, report, density=density)
+        self.engine = engine
+        self.max_iter = max_iter
+        self.checkpoint = checkpoint or Checkpoint()
+        self.grid = grid
+        self.exact = exact
+        self._checked = False
+        if engine.schedule == "sequential":
+            require_parallel(form.form.factors)
+        for group, y in zip(form.form.factors, form.observed()):
+            if y.size == 0:
+                raise InvalidDataError(f"{group.name!r} has no observations; pass at least one.")
+            group.site.validate(y, group.name)
+        self.observed = tuple(form.residuals())
+        self._repeats: Repeats | None = None
+        self._origins = np.concatenate(form.origins())
+        self._spacing = np.spacing(np.abs(self._origins)) * (self._origins != 0.0)
+
+    def at(self, theta: np.ndarray, start: FitState | None = None) -> EvidenceAt:
+        """Fit at unconstrained hyperparameters `theta`, (p,), from sites `start`, (n,) each, or the form's first ones.
+
+        Raises
+        ------
+        Interrupted
+            Where the user interrupts the fit; holds the state reached.
+        LostDigits
+            Where rounding limits the representation, and another is known that loses no digits.
+        """
+        prior = self._prior(theta)
+        if not self._checked:
+            self.form.require_distances(theta, self.describe(theta))
+        self._check_prior(theta, prior)
+        if not self._checked:
+            self.require_covariance(theta, prior)
+            self._checked = True
+        repeats = self._repeats_at(theta, prior)
+        problem = repeats.problem(prior)
+        record = self.checkpoint.record(self.grid, self.form.solver.name, theta, *(start or ()))
+        if start is None:
+            start = self.form.first_sites(prior)
+        if start is not None:
+            start = repeats.together(start[0]), repeats.together(start[1])
+        try:
+            ended = run(
+                self.engine, problem, start, max_iter=self.max_iter, report=self._reporter(prior), record=record
+            )
+        except ImpossibleDensityError as error:
+            raise error.named(self.observation(int(repeats.first[error.index]))) from None
+        found = self._explained(ended)
+        at = EvidenceAt(theta, prior, problem, found, repeats)
+        if found.status.interrupted:
+            raise Interrupted(at)
+        if self.exact and self.engine.rounding(found.state) > _MOST_ROUNDING:
+            raise LostDigits(self.form.solver.name, self.exact)
+        return at
+
+    def _repeats_at(self, theta: np.ndarray, prior: Prior) -> Repeats:
+        """Return which observations share a predictor, found at the first theta."""
+        if self._repeats is None:
+            self._repeats = repeats_at(self.form, theta, prior)
+            self.engine = self.engine.with_sites(self._repeats.sites)
+        return self._repeats
+
+    def _reporter(self, prior: Prior) -> Callable[[float, float], None]:
+        """Return a callback that reports log evidence on the scale of `EvidenceAt.log_z`, and the change."""
+        return lambda value, change: self.report(value + prior.log_excess, change)
+
+    def settled(self, theta: np.ndarray, start: FitState | None = None) -> EvidenceAt:
+        """Fit at `theta` so that the result does not depend on `start` beyond the tolerance.
+
+        Log-concave sites have one fixed point in practice: a warm start only saves sweeps. Other sites may have several
+        fixed points. For these, and where a warm start does not converge, the fit starts from the form's first sites.
+        """
+        if start is not None and self.engine.log_concave:
+            try:
+                at = self.at(theta, start)
+            except NumericalError:
+                return self.at(theta)
+            if at.run.status.converged:
+                return at
+        return self.at(theta)
+
+    def kept(self, at: EvidenceAt) -> KeptFit:
+        """Return moments of the predictors, and leave-one-out densities."""
+        return KeptFit(*at.predictors, self.leave_one_out(at))
+
+    def corrected_fits(self, at: EvidenceAt) -> str:
+        """Return which fits have a correction by cumulants."""
+        predictors = len(at.problem.mean)
+        if why_no_correction(self.form, self.engine.power, predictors):
+            return "none"
+        return "all" if predictors <= _MOST_CORRECTED else "last"
+
+    def correction(self, at: EvidenceAt) -> float:
+        """Return the correction by cumulants of the sites, in nats; NaN where the series diverges."""
+        found = correction_at(at)
+        return np.nan if found.diverges else found.total
+
+    def correction_warning(self, shifts: np.ndarray | None, missing: float) -> str:
+        """Return a warning where the correction is large, or its series diverges."""
+        if shifts is None:
+            return (
+                f"EP's own error is not known, as the series that tells it diverges at {missing:.0%} of the fits; "
+                f"compare with pm.sample, started by pmep.start_point(idata)"
+            )
+        most = np.abs(shifts).max()
+        if most < SHIFTED:
+            return ""
+        name = hyper_names_of(self, np.abs(shifts) == most)[0]
+        return (
+            f"skewness and kurtosis of the sites move the mean of {name} by {most:.1f} standard deviations, as binary "
+            f"data in small groups do; that is corrected, but about a sixth of it may be left: compare with pm.sample, "
+            f"started by pmep.start_point(idata)"
+        )
+
+    def interpolation_error(self, points: Sequence[DesignPoint], made: Sequence[DesignPoint]) -> float:
+        """Return the error of predictors from sites interpolated between fits."""
+        return error_between(self.form, points, made)
+
+    def _explained(self, found: Run) -> Run:
+        """Name the likely cause where a fit did not converge under flat priors: an improper posterior.
+
+        A fit to data that were rounded before it saw them has not converged to their posterior either.
+        """
+        assert self._repeats is not None, "known from the fit"
+        coarse = self._spacing * np.sqrt(np.abs(self._repeats.shared(found.state.precision)))
+        worst = int(np.argmax(coarse))
+        if coarse[worst] > _COARSE:
+            return found._replace(
+                status=Status(
+                    False,
+                    f"lost to rounding: {self.observation(worst)} is {self._origins[worst]:.3g}, where doubles are "
+                    f"{self._spacing[worst]:.2g} apart, {coarse[worst]:.2g} standard deviations of its noise; subtract "
+                    f"a constant from the observations before they are stored as doubles",
+                    interrupted=found.status.interrupted,
+                )
+            )
+        flat = [b.name for b in self.form.form.blocks if b.flat]
+        if found.status.converged or not flat or all(group.site.gaussian for group in self.form.form.groups):
+            # Under Gaussian noise a posterior is improper only where `require_covariance` has already raised.
+            return found
+        more = (
+            f"; the flat prior of {', '.join(map(repr, flat))} may leave the posterior improper, as where a predictor "
+            f"separates two classes or all counts are zero: give it a proper prior, such as pm.Normal, or rectified "
+            f"counts zero_mass=False"
+        )
+        return found._replace(status=found.status._replace(sentence=found.status.sentence + more))
+
+    def _prior(self, theta: np.ndarray) -> Prior:
+        try:
+            prior = self.form.prior(theta)
+        except np.linalg.LinAlgError as error:
+            others = self.form.solver.name != "observations"
+            instead = "; or use solver='observations', which factorises no prior covariance" if others else ""
+            raise NumericalError(
+                f"A covariance or precision matrix of {self._gaussians()} is singular for {self.describe(theta)} "
+                f"({error}). Check it, or add a multiple of the identity to it{instead}."
+            ) from error
+        if self.density == "natural":
+            return prior
+        unconstrained = self.density == "unconstrained"
+        return prior._replace(log_prior=float(self.form.rows.log_prior(theta[None])[0]) if unconstrained else 0.0)
+
+    def leave_one_out(self, at: EvidenceAt) -> np.ndarray:
+        """Return the log predictive density of each observation given the others, (n,).
+
+        EP's cavity is the posterior without the observation, so log Zhat is its predictive density. With a fractional
+        power the whole site is removed first. Where observations share a predictor, the others' site is multiplied in
+        again. NaN where the cavity is improper, since one Gaussian observation alone
+        determines its predictor.
+        """
+        found = at.run.state.sweep
+        if self.engine.power != 1.0:
+            found = EP(self.engine.sites, power=1.0).sweep(at.problem, at.run.state.shift, at.run.state.precision)
+        log_z = np.where(np.asarray(found.posterior.remainder) > 0, np.asarray(found.tilted.log_z), np.nan)
+        mean, variance = np.asarray(found.cavity_mean), np.asarray(found.cavity_variance)
+        parts = zip(at.repeats.groups, at.prior.parameters, group_slices(at.problem.observed))
+        return np.concatenate(
+            [group.left_out(values, mean[here], variance[here], log_z[here]) for group, values, here in parts]
+        )
+
+    def gradient(self, at: EvidenceAt) -> np.ndarray:
+        """Return the gradient of `EvidenceAt.value`, (p,).
+
+        At a fixed point log Z is stationary in the sites, so that only its explicit dependence on the prior's
+        moments and the site parameters counts (Seeger 2005, section 4): d/dm0 = a, d/dK = (a a^T - E) / 2.
+        """
+        found = at.run.state.sweep
+        d_array = at.problem.prior.cotangent(found.posterior, at.run.state.precision)
+        d_mean, d_array = at.repeats.cotangents(at.prior, found.posterior.weights, d_array)
+        parameters = self._parameter_gradients(at)
+        return self.form.pullback(at.theta, d_mean, d_array, parameters, density=self.density)
+
+    def _parameter_gradients(self, at: EvidenceAt) -> list[tuple[Any, ...]]:
+        found, power = at.run.state.sweep, self.engine.power
+        out = []
+        observed = at.problem.observed
+        gaussian = cavities(found.posterior, power, exact=True, flat=FLAT)
+        groups = zip(at.repeats.groups, self.form.varying_parameters, at.prior.parameters, group_slices(observed))
+        for group, varies, values, here in groups:
+            if not varies:
+                # Compiling the parameter gradient may take seconds.
+                out.append(tuple(np.zeros(len(group.y)) for _ in values))
+                continue
+            mean, variance = gaussian if group.site.site.gaussian else (found.cavity_mean, found.cavity_variance)
+            out.append(group.parameter_gradient(values, mean[here], variance[here], power))
+        return out
+
+    def _check_prior(self, theta: np.ndarray, prior: Prior) -> None:
+        for group, y, parameters in zip(self.form.form.factors, self.observed, prior.parameters):
+            try:
+                group.site.validate_parameters(parameters, group.name, y)
+            except InvalidDataError as error:
+                raise of_hyperparameters(self.form, theta, group, error) from None
+        bad = np.flatnonzero(~np.isfinite(np.asarray(prior.mean)))
+        if bad.size:
+            what = f"The prior mean of the predictor of {self.observation(bad[0])} is {float(prior.mean[bad[0]])}"
+        elif (found := prior.gaussian.not_finite()) is not None:
+            value, coordinate, predictor = found
+            if self.form.solver.improper:
+                # NaN in a design reaches all coefficients of its product, so that no index is given.
+                name, _ = self.form.coefficient_places(theta)[coordinate]
+                what = f"The effect of {name!r} on the predictor of {self.observation(predictor)} is {value}"
+            else:
+                place = f"at index ({coordinate}, {predictor}), that of {self.observation(predictor)}"
+                what = f"The prior covariance of the predictors is {value} {place}"
+        elif (bad := np.flatnonzero(~np.isfinite(variances := prior.gaussian.variances()))).size:
+            place = f"at index ({bad[0]}, {bad[0]}), that of {self.observation(bad[0])}"
+            what = f"The prior covariance of the predictors is {float(variances[bad[0]])} {place}"
+        else:
+            return
+        raise NumericalError(
+            f"{what}, for {self.describe(theta)}. {self.form.distance_cure(theta)}Check design, offsets and the inputs "
+            f"of covariance functions for NaN and infinite values, and the initial values."
+        )
+
+    def observation(self, predictor: int) -> str:
+        """Return the name of the observation of one predictor, by its index among all."""
+        group, here = next(
+            (g, s) for g, s in zip(self.form.form.factors, group_slices(self.observed)) if predictor < s.stop
+        )
+        return f"observation {predictor - here.start} of {group.name!r}"
+
+    def require_covariance(self, theta: np.ndarray, prior: Prior) -> None:
+        """Raise for a prior covariance with a negative eigenvalue beyond rounding, or a flat prior without data.
+
+        Checked at the first hyperparameters and at those of the result; each check is a factorisation.
+        """
+        undetermined = prior.gaussian.undetermined()
+        if undetermined.size:
+            places = self.form.coefficient_places(theta)
+            first = (places[i] for i in undetermined[:_NAMED])
+            named = [f"{name!r}{list(index) if index else ''}" for name, index in first]
+            named += [f"and {undetermined.size - _NAMED} more"] * (undetermined.size > _NAMED)
+            raise InvalidDataError(
+                f"The observations do not determine {', '.join(named)}: the prior is flat there, or sees differences "
+                f"alone, and what observes it is zero or a linear combination of what observes other values. Leave it "
+                f"out, observe it, or give it a proper prior, such as pm.Normal, or a potential that sees its level."
+            )
+        if not prior.gaussian.is_positive_semidefinite():
+            least = float(np.linalg.eigvalsh(np.asarray(prior.gaussian.covariance_matrix()))[0])
+            raise NumericalError(
+                f"The prior covariance of the predictor, made by {self._gaussians()}, is not "
+                f"positive definite for {self.describe(theta)}: its least eigenvalue is {least:.3g}. "
+                f"{self.form.distance_cure(theta) or 'Add a multiple of the identity to it. '}Check the covariance "
+                f"matrix or function."
+            )
+
+    def _gaussians(self) -> str:
+        """Return the names of the variables with a covariance, correlated observed vectors included."""
+        return ", ".join(block.name for block in self.form.form.blocks)
+
+    def describe(self, theta: np.ndarray) -> str:
+        """Return the hyperparameters with their values, for messages."""
+        if not theta.size:
+            return "a model without hyperparameters"
+        values = self.form.constrained(theta).items()
+        return ", ".join(f"{n} = {np.array2string(v, precision=3, threshold=4, edgeitems=2)}" for n, v in values)

@@ -1,0 +1,383 @@
+"""Observations that share a predictor, as one site of expectation propagation.
+
+Outside of a fit each observation has a site of its own, a share of that of its predictor: their product, and so the
+posterior, is the same.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from pymc_ep.contracts.form import CompiledSiteForm
+from pymc_ep.engines.prior import Prior, perturbed
+from pymc_ep.evidence.ep.sweep import Problem, group_slices
+from pymc_ep.numerics.backend.namespace import Array
+from pymc_ep.sites.compiled import CompiledSite, compile_site
+from pymc_ep.sites.repeated import is_additive, repeated
+
+__all__ = ["RepeatedGroup", "Repeats", "repeats_at"]
+
+_FEW = 2
+"""Most observations of one predictor that stay apart where one alone has moments in closed form, and several have none:
+quadrature takes ten times as long, and EP's error of two is small."""
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+"""Factor of a multiplicative hash (Knuth 1998, section 6.4): 2^64 over the golden ratio, rounded to an odd number."""
+
+
+class _Others(NamedTuple):
+    """What is left of the observations of a predictor without one of them, for each of k different cases.
+
+    Attributes
+    ----------
+    several : ndarray of int, (s,)
+        Observations whose predictor has others.
+    place : ndarray of int, (s,)
+        The case of each.
+    owner : ndarray of int, (k,)
+        The predictor.
+    observed : ndarray, (k,)
+        Average of the others.
+    parameters : tuple of ndarray, (k,)
+        Of the site of the others.
+    """
+
+    several: np.ndarray
+    place: np.ndarray
+    owner: np.ndarray
+    observed: np.ndarray
+    parameters: tuple[np.ndarray, ...]
+
+
+@dataclass(frozen=True)
+class RepeatedGroup:
+    """The n observations of one variable, and their m distinct predictors.
+
+    Attributes
+    ----------
+    single : CompiledSite
+        Site of one observation.
+    y : ndarray, (n,)
+    owner : ndarray of int, (n,)
+        The predictor of each observation.
+    first : ndarray of int, (m,)
+        The first observation of each predictor.
+    """
+
+    single: CompiledSite
+    y: np.ndarray
+    owner: np.ndarray
+    first: np.ndarray
+
+    @cached_property
+    def repeats(self) -> bool:
+        """Whether any two observations share a predictor."""
+        return len(self.first) < len(self.owner)
+
+    @cached_property
+    def count(self) -> np.ndarray:
+        """Number of observations of each predictor, (m,)."""
+        return np.bincount(self.owner, minlength=len(self.first)).astype(float)
+
+    @cached_property
+    def site(self) -> CompiledSite:
+        """Site of all observations of a predictor."""
+        if not self.repeats:
+            return self.single
+        return compile_site(repeated(self.single.site), self.single.mode, **self.single.options)
+
+    @cached_property
+    def observed(self) -> np.ndarray:
+        """Observations of `site`, (m,): the averages."""
+        return self._sums(self.y) / self.count if self.repeats else self.y
+
+    def subset(self, which: np.ndarray) -> "RepeatedGroup":
+        """Return the group of some of the observations."""
+        _, first, owner = np.unique(self.owner[which], return_index=True, return_inverse=True)
+        return RepeatedGroup(self.single, self.y[which], owner, first)
+
+    def shares(
+        self, values: Sequence[Array], mean: np.ndarray, shift: np.ndarray, precision: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return a site of each observation, (n,), whose products are those of the predictors, (m,).
+
+        Precisions are equal. Slopes at the posterior mean, (m,), are those of the observations' own densities, and an
+        equal part of what is left.
+        """
+        if not self.repeats:
+            return shift, precision
+        centre, share = mean[self.owner], (precision / self.count)[self.owner]
+        slope = np.asarray(self.single.slope(self.y, centre, *values), dtype=float)
+        slope = np.where(np.isfinite(slope), slope, 0.0)
+        left = (shift - precision * mean - self._sums(slope)) / self.count
+        return slope + left[self.owner] + share * centre, share
+
+    def parameters(self, values: Sequence[Array]) -> tuple[Array, ...]:
+        """Return the parameters of `site`, (m,) each, from those of the observations, (n,) each."""
+        if not self.repeats:
+            return tuple(values)
+        constant = self._constant(values) if values else self._only_constant
+        return self.count, constant, *self._common(values)
+
+    def parameter_gradient(
+        self, values: Sequence[Array], mean: Array, variance: Array, power: float
+    ) -> tuple[Array, ...]:
+        """Return the derivatives of log Z / power in the parameters of the observations, (n,) each.
+
+        The constant of `site` adds what the densities at one predictor have beyond that of the average.
+
+        Parameters
+        ----------
+        values : sequence of array, (n,)
+        mean, variance : array, (m,)
+            Cavity moments.
+        power : float
+        """
+        if not self.repeats:
+            return tuple(g / power for g in self.single.parameter_gradient(self.y, mean, variance, power, *values))
+        common = self._common(values)
+        eta, powers = self._reference(common), power * self.count
+        # A site with parameters takes averages, so that its power is the site of all.
+        moved = self.single.parameter_gradient(self.observed, mean, variance, powers, *common)
+        at_average = self.single.parameter_slopes(self.observed, eta, *common)
+        own = self.single.parameter_slopes(self.y, eta[self.owner], *values)
+        return tuple(
+            np.asarray(slope) + (np.asarray(g) / powers - np.asarray(average))[self.owner]
+            for slope, g, average in zip(own, moved, at_average)
+        )
+
+    def left_out(
+        self, values: Sequence[Array], mean: np.ndarray, variance: np.ndarray, log_z: np.ndarray
+    ) -> np.ndarray:
+        """Return log p(y_i | y_-i), (n,), from the cavities and normalisers of `site`, (m,) each.
+
+        It is log Z less that of the other observations of the predictor, which have a site of the same kind.
+        """
+        if not self.repeats:
+            return log_z
+        out = log_z[self.owner]
+        others = self._others(values) if values else self._only_others
+        safe = np.where(variance > 0, variance, 1.0)[others.owner]
+        without = self.site.moments(others.observed, mean[others.owner], safe, 1.0, *others.parameters).log_z
+        out[others.several] -= np.asarray(without)[others.place]
+        return out
+
+    def _constant(self, values: Sequence[Array]) -> np.ndarray:
+        """Return what the sum of log densities has beyond those of the averages, (m,)."""
+        common = self._common(values)
+        each, eta = self._log_densities(values, common)
+        return self._sums(each) - np.asarray(self.site.log_density(self.observed, eta, self.count, 0.0, *common))
+
+    @cached_property
+    def _only_constant(self) -> np.ndarray:
+        return self._constant(())
+
+    def _others(self, values: Sequence[Array]) -> "_Others":
+        """Return what is left of the observations of a predictor without one of them."""
+        several = np.flatnonzero(self.count[self.owner] > 1)
+        key = hashed([self.owner.astype(float), self.y, *(np.asarray(value) for value in values)])
+        _, index, place = np.unique(key[several], return_index=True, return_inverse=True)
+        which = several[index]
+        owner = self.owner[which]
+        left = self.count[owner] - 1.0
+        low, high = self._extremes
+        # Rounding of the sum must not lead beyond what there is.
+        average = np.clip((self._sums(self.y)[owner] - self.y[which]) / left, low[owner], high[owner])
+        own = [
+            (self._sums(value)[owner] - np.asarray(value)[which]) / left
+            if name in (self.single.site.additive or ())
+            else np.asarray(value)[which]
+            for name, value in zip(self.single.site.parameters, values)
+        ]
+        each, eta = self._log_densities(values, self._common(values))
+        together = np.asarray(self.site.log_density(average, eta[owner], left, 0.0, *own))
+        constant = self._sums(each)[owner] - each[which] - together
+        return _Others(several, place, owner, average, (left, constant, *own))
+
+    @cached_property
+    def _only_others(self) -> "_Others":
+        return self._others(())
+
+    def _sums(self, values: Array) -> np.ndarray:
+        """Return the sums over the observations of each predictor, (m,), of values, (n,)."""
+        return np.bincount(self.owner, np.asarray(values, dtype=float), minlength=len(self.first))
+
+    @cached_property
+    def _extremes(self) -> tuple[np.ndarray, np.ndarray]:
+        """Least and largest observation of each predictor, (m,) each."""
+        order = np.argsort(self.owner, kind="stable")
+        starts = np.searchsorted(self.owner[order], np.arange(len(self.first)))
+        return np.minimum.reduceat(self.y[order], starts), np.maximum.reduceat(self.y[order], starts)
+
+    def _common(self, values: Sequence[Array]) -> list[np.ndarray]:
+        """Return the parameters of each predictor, (m,) each: averages, or what all its observations have."""
+        site = self.single.site
+        return [
+            self._sums(value) / self.count if name in (site.additive or ()) else np.asarray(value)[self.first]
+            for name, value in zip(site.parameters, values)
+        ]
+
+    def _reference(self, common: Sequence[np.ndarray]) -> np.ndarray:
+        """Return a value of each predictor, (m,), where its densities are not small."""
+        return np.broadcast_to(self.single.site.typical(self.observed, *common)[0], self.observed.shape)
+
+    def _log_densities(self, values: Sequence[Array], common: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the log density of each observation, (n,), at a value of each predictor, (m,), and the latter."""
+        eta = self._reference(common)
+        return np.asarray(self.single.log_density(self.y, eta[self.owner], *values)), eta
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """Predictors of all observations, and the distinct ones.
+
+    Attributes
+    ----------
+    groups : tuple of RepeatedGroup
+        One for each factor of the form.
+    """
+
+    groups: tuple[RepeatedGroup, ...]
+
+    @cached_property
+    def any(self) -> bool:
+        """Whether any two of the n observations share a predictor."""
+        return any(group.repeats for group in self.groups)
+
+    @cached_property
+    def first(self) -> np.ndarray:
+        """The first observation of each predictor, (m,)."""
+        starts = np.cumsum([0, *(len(group.owner) for group in self.groups)])
+        return np.concatenate([start + group.first for start, group in zip(starts, self.groups)])
+
+    @cached_property
+    def owner(self) -> np.ndarray:
+        """The predictor of each observation, (n,)."""
+        starts = np.cumsum([0, *(len(group.first) for group in self.groups)])
+        return np.concatenate([start + group.owner for start, group in zip(starts, self.groups)])
+
+    @cached_property
+    def _count(self) -> np.ndarray:
+        return np.bincount(self.owner).astype(float)
+
+    @property
+    def sites(self) -> list[CompiledSite]:
+        """The site of each factor."""
+        return [group.site for group in self.groups]
+
+    def problem(self, prior: Prior) -> Problem:
+        """Return the problem of the distinct predictors."""
+        observed = tuple(group.observed for group in self.groups)
+        parameters = tuple(group.parameters(values) for group, values in zip(self.groups, prior.parameters))
+        if not self.any:
+            return Problem(prior.mean, prior.gaussian, observed, parameters)
+        return Problem(prior.mean[self.first], prior.gaussian.subset(self.first), observed, parameters)
+
+    def together(self, values: np.ndarray) -> np.ndarray:
+        """Return the sums over the observations of each predictor, (m,), of values, (n,)."""
+        return np.bincount(self.owner, values) if self.any else values
+
+    def sites_of_each(
+        self, parameters: Sequence[Sequence[Array]], mean: Array, shift: np.ndarray, precision: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return sites of the observations, (n,) each, from those of the predictors, (m,), at their posterior mean."""
+        if not self.any:
+            return shift, precision
+        ends = np.cumsum([len(group.first) for group in self.groups])[:-1]
+        parts = zip(self.groups, parameters, *(np.split(np.asarray(part), ends) for part in (mean, shift, precision)))
+        shares = [group.shares(values, *own) for group, values, *own in parts]
+        shift, precision = (np.concatenate(part) for part in zip(*shares))
+        return shift, precision
+
+    def shared(self, values: Array) -> np.ndarray:
+        """Return equal shares, (n,), of values of the predictors, (m,)."""
+        return (np.asarray(values) / self._count)[self.owner] if self.any else np.asarray(values)
+
+    def each(self, values: Array) -> np.ndarray:
+        """Return the value of the predictor of each observation, (n,), from those of the predictors, (m,)."""
+        return np.asarray(values)[self.owner] if self.any else np.asarray(values)
+
+    def cotangents(self, prior: Prior, mean: Array, array: np.ndarray | None) -> tuple[Array, np.ndarray | None]:
+        """Return the gradients in mean and array of the prior from those in mean and array of the problem."""
+        if not self.any:
+            return mean, array
+        whole = np.zeros(len(self.owner))
+        whole[self.first] = np.asarray(mean)
+        return whole, None if array is None else prior.gaussian.cotangent_of_subset(self.first, array)
+
+
+def repeats_at(form: CompiledSiteForm, theta: np.ndarray, prior: Prior) -> Repeats:
+    """Return which observations of a form share a predictor, from its prior at theta, (p,)."""
+
+    def priors() -> Iterator[Prior]:
+        yield prior
+        if theta.size:
+            yield form.prior(perturbed(theta))
+
+    try:
+        return repeats_of(form.sites, form.residuals(), priors())
+    except np.linalg.LinAlgError:
+        # Nothing is known of other hyperparameters.
+        return repeats_of(form.sites, form.residuals(), ())
+
+
+def repeats_of(sites: Sequence[CompiledSite], observed: Sequence[np.ndarray], priors: Iterable[Prior]) -> Repeats:
+    """Return which observations share a predictor under all of some priors.
+
+    Parameters
+    ----------
+    sites : sequence of CompiledSite
+    observed : sequence of ndarray, (n,)
+        Observations of each factor.
+    priors : iterable of Prior
+        At different hyperparameters: what is equal at two of them is so by the structure of the model. The second is
+        not asked for where the first tells all predictors apart.
+    """
+    slices = group_slices(observed)
+    alone = [RepeatedGroup(site, y, np.arange(len(y)), np.arange(len(y))) for site, y in zip(sites, observed)]
+    columns: dict[int, list[np.ndarray]] = {k: [] for k, site in enumerate(sites) if is_additive(site.site)}
+    found: dict[int, RepeatedGroup] = {}
+    for prior in priors if columns else ():
+        if (signatures := prior.gaussian.signatures()) is None:
+            break
+        for k, own in columns.items():
+            site, here = sites[k].site, slices[k]
+            values = zip(site.parameters, prior.parameters[k])
+            own += [*signatures[here].T, np.asarray(prior.mean)[here]]
+            own += [np.asarray(value) for name, value in values if name not in (site.additive or ())]
+            first, owner = _distinct(own)
+            found[k] = RepeatedGroup(sites[k], observed[k], owner, first)
+        if not any(group.repeats for group in found.values()):
+            break
+    return Repeats(tuple(_worthwhile(found[k]) or own if k in found else own for k, own in enumerate(alone)))
+
+
+def _worthwhile(group: RepeatedGroup) -> RepeatedGroup | None:
+    """Return the group; None where nothing repeats, or too little to give up a closed form for it."""
+    site = group.single.site
+    closed_alone = site.tilted is not None and not site.any_power
+    return None if not group.repeats or (closed_alone and group.count.max() <= _FEW) else group
+
+
+def hashed(columns: Sequence[np.ndarray]) -> np.ndarray:
+    """Return one number, (n,) of 64 bits, for each row of columns of doubles, (n,) each."""
+    out = np.zeros(len(columns[0]), dtype=np.uint64)
+    for column in columns:
+        # Adding zero makes -0.0 the same as 0.0.
+        out ^= np.ascontiguousarray(column + 0.0).view(np.uint64)
+        out *= _MIX
+        out ^= out >> np.uint64(29)
+    return out
+
+
+def _distinct(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first of each set of equal rows, in their order, (m,), and the set of each row, (n,)."""
+    _, first, owner = np.unique(hashed(columns), return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    first, owner = first[order], place[owner]
+    same = all(np.array_equal(column, column[first][owner]) for column in columns)
+    return (first, owner) if same else (np.arange(len(owner)), np.arange(len(owner)))

@@ -1,0 +1,86 @@
+"""Correction of the evidence at many hyperparameters, and the shift of their posterior that follows."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from pymc_ep.evidence.integration.explore import DesignPoint
+from pymc_ep.numerics.interpolation.spline import Spline
+
+__all__ = ["Corrected", "corrected_weights", "error_of_corrections"]
+
+_DIVERGED = 0.1
+"""Largest share of fits at which the series diverges: the spline bridges the corrections missing there."""
+
+
+class Corrected(NamedTuple):
+    """Weights of hyperparameters under the corrected evidence.
+
+    Attributes
+    ----------
+    weights : ndarray, (m,)
+        Adding up to one.
+    log_factor : float
+        Of the integrated evidence, in nats; zero where nothing is corrected.
+    shift : ndarray, (p,)
+        Of the means of the hyperparameters, in standard deviations.
+    diverged : float
+        Share of the fits at which the series diverges; where it is too large nothing is corrected.
+    """
+
+    weights: np.ndarray
+    log_factor: float
+    shift: np.ndarray
+    diverged: float
+
+    @property
+    def known(self) -> bool:
+        """Whether there is a correction."""
+        return self.diverged <= _DIVERGED
+
+
+def corrected_weights(
+    points: Sequence[DesignPoint], made: Sequence[DesignPoint], thetas: np.ndarray, weights: np.ndarray
+) -> Corrected:
+    """Reweight hyperparameters by exp(correction), a spline between the fits that is clipped to their range.
+
+    Parameters
+    ----------
+    points, made : sequence of DesignPoint
+        All fits, and those among them that represent the posterior.
+    thetas : ndarray, (m, p)
+    weights : ndarray, (m,)
+        Under the evidence without correction, adding up to one.
+    """
+    diverged = 1.0 - float(np.mean(np.isfinite([point.correction for point in made] or [np.nan])))
+    if diverged > _DIVERGED:
+        return Corrected(weights, 0.0, np.zeros(thetas.shape[1]), diverged)
+    corrections = _interpolated(points, thetas)
+    largest = corrections.max()
+    moved = weights * np.exp(corrections - largest)
+    factor = moved.sum()
+    moved /= factor
+    mean = weights @ thetas
+    sd = np.sqrt(weights @ (thetas - mean) ** 2)
+    shift = np.divide(moved @ thetas - mean, sd, out=np.zeros_like(mean), where=sd > 0)
+    return Corrected(moved, float(largest + np.log(factor)), shift, diverged)
+
+
+def error_of_corrections(points: Sequence[DesignPoint], made: Sequence[DesignPoint]) -> float:
+    """Return the standard deviation, in nats, of corrections at the fits `made` from those interpolated between others.
+
+    Infinite where there are none to interpolate.
+    """
+    if not made or not any(np.isfinite(point.correction) for point in points):
+        return np.inf
+    found = _interpolated(points, np.array([point.theta for point in made]))
+    return float(np.std(found - [point.correction for point in made]))
+
+
+def _interpolated(points: Sequence[DesignPoint], thetas: np.ndarray) -> np.ndarray:
+    """Return corrections, (m,), at rows of theta by a spline between those of fits, clipped to their range."""
+    known = [point for point in points if np.isfinite(point.correction)]
+    values = np.array([point.correction for point in known])
+    spline = Spline(np.array([point.theta for point in known]), values[:, None])
+    return np.clip(spline(thetas)[:, 0], values.min(), values.max())

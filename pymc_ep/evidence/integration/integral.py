@@ -1,0 +1,65 @@
+"""The posterior of the hyperparameters as an integration leaves it: draws, fits and weights, or the mode alone."""
+
+from typing import Generic, NamedTuple
+
+import numpy as np
+
+from pymc_ep.contracts.evidence import OwnFit
+from pymc_ep.evidence.integration.corrections import Corrected
+from pymc_ep.evidence.integration.explore import DesignPoint, Explorer
+from pymc_ep.evidence.mode import Hyper
+
+__all__ = ["Integral", "not_integrated"]
+
+
+class Integral(NamedTuple, Generic[OwnFit]):
+    """The posterior of the hyperparameters as draws, and the fits between which states are interpolated.
+
+    Attributes
+    ----------
+    mode : Hyper
+    thetas : ndarray, (m, p)
+    theta_weights : ndarray, (m,)
+        Weighted hyperparameters, for moments.
+    draws : ndarray, (s, p)
+        Of the hyperparameters, equally weighted; empty where the points themselves are the draws.
+    points : list of DesignPoint
+        Empty where nothing was integrated.
+    weights : ndarray, (k,)
+        Share of the draws nearest to each fit.
+    log_evidence : float
+        Log of the integral of Z(theta) p(theta).
+    corrected : Corrected, optional
+        Correction for EP's own error in log Z, where there is one.
+    effective : float
+        Relative effective sample size of the weights exact / emulated at the fits made last.
+    spread : float
+        Standard deviation of their logarithms, in nats.
+    evaluations : int
+        Fits, the search for the mode included.
+    converged : bool
+    sentence : str
+    """
+
+    mode: Hyper[OwnFit]
+    thetas: np.ndarray
+    theta_weights: np.ndarray
+    draws: np.ndarray
+    points: list[DesignPoint]
+    weights: np.ndarray
+    log_evidence: float
+    corrected: Corrected | None
+    effective: float
+    spread: float
+    evaluations: int
+    converged: bool
+    sentence: str
+
+
+def not_integrated(mode: Hyper[OwnFit], explorer: Explorer[OwnFit], sentence: str) -> Integral[OwnFit]:
+    """Return the mode in place of an integral, for the reason in `sentence`."""
+    mode = mode._replace(converged=False, sentence=sentence)
+    none, empty = np.zeros((0, mode.at.theta.size)), np.zeros(0)
+    return Integral(
+        mode, none, empty, none, [], empty, np.nan, None, 0.0, np.inf, explorer.evaluations, False, sentence
+    )

@@ -1,0 +1,454 @@
+"""Integrate over the hyperparameters: an emulator of the log evidence, and the exact prior.
+
+The density that is integrated is Z(theta) p(theta) on the unconstrained scale, Jacobian terms included. Its prior is
+known exactly and carries the tails: where a scale runs to zero, log Z tends to a constant. A Gaussian process emulates
+log Z alone, from values and exact gradients. Chains move under emulator times prior, restricted to where the emulator's
+standard deviation is below a nat. Fits at some of their positions test the emulator; fits where its standard deviation
+is largest extend it. At the end, fits at representatives of the chains test it once more, and draws are made from what
+it has learnt from these as well.
+"""
+
+from typing import Generic
+
+import numpy as np
+import scipy
+
+from pymc_ep.contracts.evidence import FitState, LogEvidence, OwnFit
+from pymc_ep.engines.interrupt import INTERRUPTS, reached
+from pymc_ep.evidence.budget import MOST_DIMENSIONS, most_draws, most_fits
+from pymc_ep.evidence.integration.cloud import Cloud, bridged, outermost, tails, weighted
+from pymc_ep.evidence.integration.corrections import corrected_weights, error_of_corrections
+from pymc_ep.evidence.integration.emulator import FIRST_KERNEL, Emulator, least_known
+from pymc_ep.evidence.integration.explore import DesignPoint, Explorer
+from pymc_ep.evidence.integration.frame import Frame, first_frame
+from pymc_ep.evidence.integration.integral import Integral, not_integrated
+from pymc_ep.evidence.integration.mirrors import mirrored
+from pymc_ep.evidence.integration.walkers import Walkers
+from pymc_ep.evidence.lbfgs_search import Objective, search
+from pymc_ep.evidence.mode import (
+    Hyper,
+    endless_directions,
+    endless_sentence,
+    held_fixed,
+    hyper_names_of,
+    why_not_settled,
+)
+from pymc_ep.numerics.interpolation.stratified_draws import nearest, stratified
+
+__all__ = ["integrate"]
+
+_MODE_GAIN = 1e-3
+"""Least gain of an iteration of the search for the mode, in nats. The mode is a centre only, and need not be exact."""
+_WALKERS = 200
+"""Chains, moved as one array: more give a better covariance of the density, and cost evaluations of the emulator."""
+_MOVES = 10
+"""Moves of the chains after each change of the emulator: so many to forget the old one, and so many that are kept."""
+_KNOWN = 1.0
+"""Standard deviation of the emulated log Z, in nats, beyond which it counts as unknown: an error by a factor of e."""
+_EXTENDED = 3.0
+"""The same for refused positions at which a fit extends the emulator: farther out it informs no other position."""
+_FAR = 10.0, 2.0
+"""Drop (a, b) below the largest log density, a + b p nats, beyond which a fit is left out of the emulator. The mass of
+a Gaussian out there is negligible, and the drop grows with p as its typical drop p / 2 does."""
+_SPREAD, _WORST, _REFUSED = 0.15, 0.3, 0.01
+"""Limits of an accurate emulator: standard deviation of log(exact / emulated) at draws, its largest value where the
+emulator is least certain, and the share of refused moves. With a spread of 0.15 the weights have a relative effective
+sample size of exp(-0.15^2) = 0.98."""
+_EFFECTIVE, _MOST_REFUSED = 0.9, 0.1
+"""Limits of a converged result: least relative effective sample size of the weights exact / emulated, and largest share
+of refused moves."""
+_LEAST_VARIANCE = 1e-6
+"""Least variance of the chains, relative to the frame before: keeps the covariance positive definite where chains have
+not moved."""
+_CHECKS = 15, 10, 5
+"""Fits at representatives of the draws, as (a, b, c) for a + b min(p, c): 65 at most."""
+_FEW_CHECKS, _SETTLED, _CLOSE = 3, 0.02, 3e-3
+"""One in so many of these fits is enough where the emulator missed the last round's fits by less than `_SETTLED`, and
+emulated evidence and interpolated corrections miss these by less than `_CLOSE`, spreads in nats: the integral then errs
+by 1e-3. Emulators that have settled miss by 1e-4."""
+_INTERPOLATION_ERROR, _MOST_AT_DRAWS, _AT_ONCE = 0.03, 250, 25
+"""Error of predictors from interpolated sites, in standard deviations, beyond which sites are fitted at draws as well,
+and beyond which these fits alone are kept; the most such fits, and how many of them test those before. Sites of
+outliers under heavy tails jump: 0.10 was measured for two groups under Student-t noise, and 0.01 for counts."""
+_CANDIDATES = 6000
+"""Chain positions from which draws are taken: six for each of at most 1000 draws."""
+_GUESSED, _MOST_GUESSED, _GUESSES = 0.9, 1e-3, 6
+"""Share of the emulator's prior standard deviation above which it has learnt nothing of a point, the largest mass of
+points where it guesses, and rounds of fits that reduce it."""
+_MOST_BEYOND, _FORESEEN = 2.5e-3, 0.1
+"""Largest mass beyond all fits on either side of a hyperparameter, a quarter of that beyond its quantile of 99%, unless
+the emulator foresaw fits there to within so many nats."""
+_MOST_UNTOLD = 5e-3
+"""Largest mass, by the emulator, where fits fail, or end before they have told of it."""
+_NO_FIT = "no fit on the way to the mode of the hyperparameters converged, and they are held where it ended"
+_IMPORTANCE, _LEAST_EFFECTIVE = 4, 0.1
+"""Most dimensions in which importance sampling replaces the chains, and its least relative effective sample size."""
+
+
+def integrate(evidence: LogEvidence[OwnFit], theta: np.ndarray, start: FitState | None = None) -> Integral[OwnFit]:
+    """Integrate over the hyperparameters.
+
+    Parameters
+    ----------
+    evidence : LogEvidence
+        With the density on the unconstrained scale.
+    theta : ndarray, (p,)
+        Where the search for the mode starts.
+    start : tuple of ndarray, optional
+        State of a fit to start from.
+
+    Returns
+    -------
+    Integral
+        Without draws where the density has no mode, or does not fall in some direction; `sentence` holds the reason.
+
+    Raises
+    ------
+    ValueError
+        For more than 25 hyperparameters.
+    """
+    if theta.size > MOST_DIMENSIONS:
+        raise ValueError(
+            f"hyper='integrate' takes up to {MOST_DIMENSIONS} hyperparameters, but the model has {theta.size} "
+            f"(elements of vectors counted); use hyper='sample', or 'optimize'."
+        )
+    explorer = Explorer(evidence)
+    evidence.report.phase("searching for the mode of the hyperparameters")
+    objective = Objective(evidence, start, gain=_MODE_GAIN, on_fit=explorer.record)
+    try:
+        endless = search(objective, theta)
+        sentence = why_not_settled(objective, theta, 1.0) if endless else "" if explorer.points else _NO_FIT
+        mode = held_fixed(objective.at, np.array(objective.trace), not sentence, sentence)
+        return not_integrated(mode, explorer, sentence) if sentence else _Integration(explorer, mode).run()
+    except INTERRUPTS as stop:
+        at = reached(stop, objective.best or objective.latest)
+        sentence = f"interrupted after {explorer.evaluations} fits, and hyperparameters not integrated over but held"
+        mode = held_fixed(at, np.array(objective.trace), False, sentence)
+        return not_integrated(mode._replace(interrupted=True), explorer, sentence)
+
+
+class _Integration(Generic[OwnFit]):
+    """Rounds of fits, emulator and chains until the emulator is accurate; then weighted draws."""
+
+    def __init__(self, explorer: Explorer[OwnFit], mode: Hyper[OwnFit]):
+        self.explorer, self.mode = explorer, mode
+        self.form = explorer.evidence.form
+        self.p = mode.at.theta.size
+        self.rng = np.random.default_rng(0)
+        self.kernel = FIRST_KERNEL
+        self.most = most_fits(self.form)
+        which = explorer.evidence.corrected_fits(mode.at)
+        self.corrects, explorer.correct = which != "none", which == "all"
+        self.unknown, self.untold = (0.0, 0), (0.0, 0)
+        self.checks = _CHECKS[0] + _CHECKS[1] * min(self.p, _CHECKS[2])
+
+    def run(self) -> Integral[OwnFit]:
+        """Repeat rounds until the emulator is accurate, or the fits are used up."""
+        self.explorer.evidence.report.phase("integrating over the hyperparameters", total=self.most + self.checks)
+        at = self.mode.at
+        self.frame, edge = first_frame(self.explorer.density, at.theta, at.value, self.form.transformed)
+        if edge.any():
+            return not_integrated(
+                self.mode,
+                self.explorer,
+                f"the search for the mode of the hyperparameters ended where fits do not converge beyond, in "
+                f"{', '.join(hyper_names_of(self.explorer.evidence, edge))}, and they were not integrated over but "
+                f"held; start elsewhere, with start={{...}}, or use power=0.5",
+            )
+        scale = np.sqrt((self.frame.axes**2).sum(axis=0))
+        if endless := endless_directions(self.explorer.evidence, self.mode.at.theta, scale):
+            return not_integrated(
+                self.mode,
+                self.explorer,
+                f"{endless_sentence(endless)}, and they were not integrated over but held; give them proper priors "
+                f"that are not much wider than the data allow",
+            )
+        self._emulate()
+        walkers = Walkers(self._chain_starts(), self.rng)
+        try:
+            return self._rounds(walkers)
+        except INTERRUPTS as stop:
+            reached(stop, self.mode.at)
+            return self._interrupted()
+
+    def _rounds(self, walkers: Walkers) -> Integral[OwnFit]:
+        last = self.explorer.evaluations + self.most
+        while True:
+            right = self._round(walkers)
+            spent = self.explorer.evaluations >= last
+            if right or spent:
+                found = self._tested(walkers)
+                if spent or found.effective > _EFFECTIVE:
+                    return self._with_sentence(self._fitted_at_draws(found), walkers)
+
+    def _interrupted(self) -> Integral[OwnFit]:
+        """Return draws from the present emulator, untested by fits, after an interruption."""
+        self._emulate()
+        cloud = self._cloud(Walkers(self._chain_starts(), self.rng))
+        found = self._integral(cloud, cloud.weights, 0.0)
+        sentence = f"interrupted after {found.evaluations} fits: hyperparameters integrated over as far as these tell"
+        return found._replace(mode=self.mode._replace(interrupted=True), converged=False, sentence=sentence)
+
+    def _round(self, walkers: Walkers) -> bool:
+        """Move the chains, test and extend the emulator by fits, and return whether it was accurate."""
+        walkers.move(self._target, self._known, _MOVES)
+        kept = np.concatenate(walkers.move(self._target, self._known, _MOVES))
+        spread, worst = self._emulator_error(kept, walkers.refused, 4 + 2 * self.p)
+        self.refused_share = walkers.refused_share
+        self._standardise(kept, walkers)
+        self.last_spread = spread
+        return spread < _SPREAD and worst < _WORST and self.refused_share < _REFUSED
+
+    def _design_points(self) -> list[DesignPoint]:
+        """Return the fits that the emulator interpolates: those within the limit `_FAR` of the best."""
+        least = max(point.value for point in self.explorer.points) - _FAR[0] - _FAR[1] * self.p
+        return [point for point in self.explorer.points if point.value > least]
+
+    def _emulate(self) -> None:
+        points = self._design_points()
+        self.places = self.frame.z(np.array([point.theta for point in points]))
+        gradients = np.array([point.gradient for point in points]) @ self.frame.axes.T
+        self.emulator = Emulator(self.places, np.array([point.log_z for point in points]), gradients, self.kernel)
+        self.kernel = self.emulator.kernel
+        left_out = [point.theta for point in self.explorer.points if point.value < min(kept.value for kept in points)]
+        self.failed, low = (self.frame.z(np.reshape(some, (-1, self.p))) for some in (self.explorer.failed, left_out))
+        self.unused = np.concatenate([self.failed, low])
+
+    def _target(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return emulated log Z plus log prior, and gradients, at rows of z."""
+        value, gradient = self.emulator.mean(z)
+        with np.errstate(all="ignore"):
+            log_prior, prior_gradient = self.form.rows.log_prior_gradients(self.frame.theta(z))
+        return value + log_prior, gradient + prior_gradient @ self.frame.axes.T
+
+    def _known(self, z: np.ndarray) -> np.ndarray:
+        """Whether log Z is known at rows of z, (m,): the emulator is certain, and has learnt from the nearest fit.
+
+        It has not from fits that failed, and from those far below the largest density.
+        """
+        return self._known_where(z, self._target(z)[0])
+
+    def _known_where(self, z: np.ndarray, value: np.ndarray) -> np.ndarray:
+        """`_known`, given the emulated log density, (m,)."""
+        known = (self.emulator.sd(z) < _KNOWN) & (value < self._highest)
+        return known & ~self._nearer_to(self.unused, z) if known.any() else known
+
+    @property
+    def _highest(self) -> float:
+        """Largest density that is believed: one far above that of the mode is an error of the emulator."""
+        return max(point.value for point in self.explorer.points) + _KNOWN
+
+    def _nearer_to(self, others: np.ndarray, z: np.ndarray) -> np.ndarray:
+        """Whether rows of z, (m, p), are nearer to some of the others, (k, p), than to the emulator's fits."""
+        if not len(others):
+            return np.zeros(len(z), dtype=bool)
+        return scipy.spatial.distance.cdist(z, others).min(axis=1) <= scipy.spatial.distance.cdist(z, self.places).min(
+            axis=1
+        )
+
+    def _chain_starts(self) -> np.ndarray:
+        """Return starting positions of the chains, (walkers, p): fits, drawn by their density."""
+        values = np.array([point.value for point in self._design_points()])
+        weights = np.exp(np.maximum(values - values.max(), -4.0))
+        return self.places[self.rng.choice(len(values), _WALKERS, p=weights / weights.sum())]
+
+    def _standardise(self, kept: np.ndarray, walkers: Walkers) -> None:
+        """Standardise by the chains' moments, emulate anew, and restart chains where log Z is now unknown."""
+        theta, moved = self.frame.theta(kept), self.frame.theta(walkers.positions)
+        covariance = np.atleast_2d(np.cov(theta, rowvar=False))
+        floor = _LEAST_VARIANCE * np.diag((self.frame.axes**2).sum(axis=0))
+        # By the Cholesky factor each axis is one hyperparameter, less its regression on those before it.
+        self.frame = Frame(theta.mean(axis=0), np.linalg.cholesky(covariance + floor).T)
+        self._emulate()
+        walkers.positions = self.frame.z(moved)
+        lost = ~self._known(walkers.positions)
+        walkers.positions = np.where(lost[:, None], self._chain_starts(), walkers.positions)
+
+    def _emulator_error(self, kept: np.ndarray, refused: np.ndarray, batch: int) -> tuple[float, float]:
+        """Return spread at draws, and largest value where least certain, of log(exact / emulated), from new fits."""
+        random = self.rng.choice(kept, batch, replace=False)
+        pool = self.rng.choice(kept, min(len(kept), 400), replace=False)
+        if len(refused):
+            beyond = self.rng.choice(refused, min(len(refused), 200), replace=False)
+            pool = np.concatenate([pool, beyond[self.emulator.sd(beyond) < _EXTENDED]])
+        far = least_known(self.emulator, pool, batch // 2)
+        errors = self._errors(random)
+        # Fits at unknown positions extend the emulator and do not count in its test.
+        worst = self._errors(far)[self.emulator.sd(far) < _KNOWN]
+        spread = errors.std() if np.all(np.isfinite(errors)) else np.inf
+        return float(spread), float(np.max(np.abs(worst[np.isfinite(worst)]), initial=0.0))
+
+    def _errors(self, z: np.ndarray) -> np.ndarray:
+        """Fit at rows of z, and return log(exact / emulated), NaN where there is no fit."""
+        emulated = self.emulator.mean(z)[0]
+        found = [self.explorer(theta) for theta in self.frame.theta(z)]
+        return np.array([np.nan if point is None else point.log_z for point in found]) - emulated
+
+    def _tested(self, walkers: Walkers) -> Integral[OwnFit]:
+        """Fit at representatives of the chains, let the emulator learn from these fits, and draw."""
+        moved = np.concatenate(walkers.move(self._target, self._known, _MOVES))
+        even, design, before = np.full(len(moved), 1.0 / len(moved)), self._design_points(), len(self.explorer.points)
+        # Where not all fits have a correction, those at representatives alone tell it.
+        few = self.last_spread < _SETTLED and self.explorer.correct == self.corrects
+        counts = (self.checks // _FEW_CHECKS, self.checks) if few else (self.checks,)
+        self.explorer.correct = self.corrects
+        for count in counts:
+            logs = self._errors(moved[np.unique(stratified(moved, even, count, self.rng))])
+            made = self.explorer.points[before:]
+            if np.hypot(np.std(logs), error_of_corrections(design, made) if self.corrects else 0.0) < _CLOSE:
+                break
+        self.interpolation_error = self.explorer.evidence.interpolation_error(design, made)
+        fitted = logs[np.isfinite(logs)]
+        ratio = np.exp(fitted - fitted.max(initial=-np.inf))
+        # A failed fit counts with a ratio of zero.
+        effective = float(ratio.sum() ** 2 / (ratio**2).sum() / len(logs)) if fitted.size else 0.0
+        self._emulate()
+        cloud = self._informed_cloud(walkers)
+        weights, corrected, log_factor = cloud.weights, None, 0.0
+        if self.corrects:
+            corrected = corrected_weights(self._design_points(), made, self.frame.theta(cloud.z), weights)
+            weights, log_factor = corrected.weights, corrected.log_factor
+        found = self._integral(cloud, weights, log_factor)
+        spread = float(fitted.std()) if fitted.size else 0.0
+        return found._replace(corrected=corrected, effective=effective, spread=spread)
+
+    def _integral(self, cloud: Cloud, weights: np.ndarray, log_factor: float) -> Integral[OwnFit]:
+        """Return draws from a reweighted cloud, its log integral plus `log_factor`, and the fits for their sites."""
+        draws = cloud.z[self.rng.permutation(stratified(cloud.z, weights, most_draws(self.form), self.rng))]
+        points, draws = self._design_points(), self.frame.theta(draws)
+        return Integral(
+            self.mode,
+            self.frame.theta(cloud.z),
+            weights,
+            draws,
+            points,
+            self._shares(draws, points),
+            cloud.log_integral + float(np.linalg.slogdet(self.frame.axes)[1]) + log_factor,
+            None,
+            np.nan,
+            np.nan,
+            self.explorer.evaluations,
+            True,
+            "",
+        )
+
+    def _fitted_at_draws(self, found: Integral[OwnFit]) -> Integral[OwnFit]:
+        """Fit at some draws until sites interpolated between all fits are accurate, or else keep these draws alone."""
+        if self.interpolation_error < _INTERPOLATION_ERROR:
+            return found
+        # The draws follow the corrected density already.
+        self.explorer.correct = False
+        even, size = np.full(len(found.draws), 1.0 / len(found.draws)), min(_MOST_AT_DRAWS, len(found.draws))
+        some = found.draws[self.rng.permutation(stratified(self.frame.z(found.draws), even, size, self.rng))]
+        points: list[DesignPoint] = []
+        for part in np.array_split(some, -(-size // _AT_ONCE)):
+            made = [point for point in map(self.explorer, part) if point is not None]
+            error = self.explorer.evidence.interpolation_error([*found.points, *points], made)
+            points += made
+            if made and error < _INTERPOLATION_ERROR:
+                points = [*found.points, *points]
+                shares = self._shares(found.draws, points)
+                return found._replace(points=points, weights=shares, evaluations=self.explorer.evaluations)
+        weights, none = np.full(len(points), 1.0 / len(points)), np.zeros((0, self.p))
+        return found._replace(points=points, weights=weights, draws=none, evaluations=self.explorer.evaluations)
+
+    def _shares(self, draws: np.ndarray, points: list[DesignPoint]) -> np.ndarray:
+        """Return the shares of the draws, rows of theta, that are nearest to each of some fits."""
+        fits = self.frame.z(np.array([point.theta for point in points]))
+        return np.bincount(nearest(self.frame.z(draws), fits), minlength=len(points)) / len(draws)
+
+    def _informed_cloud(self, walkers: Walkers) -> Cloud:
+        """Return `_cloud`, with fits where the emulator guesses or extrapolates, as long as some of the mass is there.
+
+        Such is a tail beyond all fits, of which an emulator of a small scale or a long range is too certain. Chains do
+        not reach it, but moments and quantiles may depend on it.
+        """
+        cloud, self.untold = self._cloud(walkers), (0.0, 0)
+        limit = min(_WORST, _GUESSED * self.emulator.prior_sd)
+        for _ in range(_GUESSES):
+            guessed = np.flatnonzero(self.emulator.sd(cloud.z) > limit)
+            mass = cloud.weights[guessed]
+            if guesses := mass.sum() > _MOST_GUESSED:
+                chosen = guessed[self.rng.choice(len(guessed), 2 + self.p, p=mass / mass.sum())]
+            elif beyond := self._tails(cloud):
+                chosen = np.concatenate([outermost(where, cloud.weights) for _, where in beyond])
+            else:
+                return cloud
+            errors = self._errors(cloud.z[np.unique(chosen)])
+            self._emulate()
+            cloud = self._cloud(walkers)
+            if not guesses and np.all(np.abs(errors) < _FORESEEN):
+                return cloud
+        # The fits are used up.
+        masses = [(float(cloud.weights[where].sum()), k) for k, where in self._tails(cloud)]
+        self.untold = max(masses, default=self.untold)
+        return cloud
+
+    def _tails(self, cloud: Cloud) -> list[tuple[int, np.ndarray]]:
+        fits = np.array([point.theta for point in self._design_points()])
+        return tails(self.frame.theta(cloud.z), cloud.weights, fits, _MOST_BEYOND)
+
+    def _cloud(self, walkers: Walkers) -> Cloud:
+        """Return points that represent emulator times prior, restricted to where log Z is known.
+
+        In few dimensions `unknown` becomes the mass nearest to fits that failed, and the hyperparameter that tells it
+        from the rest.
+        """
+        known = np.zeros(0, dtype=bool)
+
+        def log_density(z: np.ndarray) -> np.ndarray:
+            nonlocal known
+            value = self._target(z)[0]
+            known = self._known_where(z, value)
+            return np.minimum(value, self._highest)
+
+        def restricted(z: np.ndarray) -> np.ndarray:
+            value = log_density(z)
+            return np.where(known, value, -np.inf)
+
+        moved = walkers.move(self._target, self._known, _MOVES)
+        if self.p <= _IMPORTANCE:
+            # Positions of a few moves tell the moments of the proposal.
+            whole = weighted(log_density, np.concatenate(moved))
+            cloud = whole.within(known)
+            if cloud.effective > _LEAST_EFFECTIVE:
+                theta = self.frame.theta(whole.z) / np.sqrt((self.frame.axes**2).sum(axis=0))
+                moved_by = np.abs(whole.weights @ theta - cloud.weights @ theta)
+                self.unknown = (
+                    float(whole.weights[~known & self._nearer_to(self.failed, whole.z)].sum()),
+                    int(moved_by.argmax()),
+                )
+                return cloud
+        moves = (walkers.move(self._target, self._known, 2)[-1] for _ in range(_CANDIDATES // _WALKERS))
+        return bridged(restricted, np.concatenate(list(moves)), self.rng)
+
+    def _correction_warning(self, found: Integral[OwnFit]) -> str:
+        if (own := found.corrected) is None:
+            return ""
+        return self.explorer.evidence.correction_warning(own.shift if own.known else None, own.diverged)
+
+    def _with_sentence(self, found: Integral[OwnFit], walkers: Walkers) -> Integral[OwnFit]:
+        """Set convergence and sentence: the number of fits, or the hyperparameter that the emulator does not reach."""
+        mass, k = max(self.untold, self.unknown)
+        beyond = mass > _MOST_UNTOLD
+        if not beyond and found.effective > _EFFECTIVE and self.refused_share < _MOST_REFUSED:
+            why = self._correction_warning(found)
+            found, images = mirrored(found, self.explorer, self.frame, self.rng)
+            remarks = [why, f"hyperparameters integrated over by {found.evaluations} fits", images]
+            return found._replace(converged=not why, sentence="; ".join(filter(None, remarks)))
+        if beyond:
+            why, cure = f"{mass:.1%} of the posterior is beyond all of these, in", "of lighter tails"
+        else:
+            least = least_known(self.emulator, walkers.positions, 1)[0]
+            k = int(np.abs(least @ self.frame.axes / self.frame.theta(walkers.positions).std(axis=0)).argmax())
+            cure = "that keeps it from there"
+            why = (
+                f"weights of their draws have a relative effective sample size of {found.effective:.2f}, and "
+                f"{self.refused_share:.0%} of moves lead to where the evidence is unknown, mostly in"
+            )
+        name = hyper_names_of(self.explorer.evidence, np.arange(self.p) == k)[0]
+        sentence = (
+            f"hyperparameters not settled after {found.evaluations} fits: {why} {name}; compare with hyper='sample', "
+            f"or give it a prior {cure}; under a flat one the posterior may be improper: give it a proper one first"
+        )
+        return found._replace(converged=False, sentence=sentence)

@@ -1,0 +1,149 @@
+"""Mirror images of the posterior: exact symmetries of the evidence in signs and columns of hyperparameters.
+
+The covariance W W^T of a coregionalisation is that of -W, and of W with its columns in another order. With a group G of
+maps g that leave Z(theta) as it is, the images of the cell C = {theta: |theta - mode| <= |g theta - mode| for all g}
+cover the space, so that
+
+    int Z(theta) p(theta) dtheta = int_C Z(theta) sum_g p(g theta) dtheta.
+"""
+
+from collections.abc import Iterator
+from itertools import islice, pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from pymc_ep.contracts.evidence import OwnFit
+from pymc_ep.contracts.form import HyperForm
+from pymc_ep.evidence.integration.explore import DesignPoint, Explorer
+from pymc_ep.evidence.integration.frame import Frame
+from pymc_ep.evidence.integration.integral import Integral
+from pymc_ep.numerics.interpolation.stratified_draws import nearest, stratified
+
+__all__ = ["mirrored"]
+
+_EQUAL = 1e-5
+"""Largest difference of log evidences, in nats, and of states, relative to the largest one, of a fit and its image: far
+above what the tolerance of EP leaves, and far below what tells two fits apart."""
+_LIKELY = 10.0
+"""Largest drop below the highest density, in nats, of fits at which maps are tried."""
+_MOVED = 0.5
+"""Least move by a map, in standard deviations: a smaller one is within the posterior, which needs no image of it."""
+_MOST_TRIED = 12
+"""Most maps that are tried, a fit each."""
+_MOST_IMAGES = 8
+"""Most images that are represented, all signs of three columns: each has its fits."""
+
+
+class _Map(NamedTuple):
+    """theta -> sign * theta[order]."""
+
+    order: np.ndarray
+    sign: np.ndarray
+
+    def __call__(self, theta: np.ndarray) -> np.ndarray:
+        """Return the images of rows, (..., p)."""
+        return self.sign * theta[..., self.order]
+
+    def after(self, first: "_Map") -> "_Map":
+        """Return the map that applies another one before this."""
+        return _Map(first.order[self.order], self.sign * first.sign[self.order])
+
+    @property
+    def key(self) -> bytes:
+        """Identity of the map."""
+        return self.order.tobytes() + self.sign.tobytes()
+
+
+def mirrored(
+    found: Integral[OwnFit], explorer: Explorer[OwnFit], frame: Frame, rng: np.random.Generator
+) -> tuple[Integral[OwnFit], str]:
+    """Return an integral that has all images of the posterior, and a remark on them; empty where there is one alone."""
+    at, form = found.mode.at, explorer.evidence.form
+    tried = islice(_candidates(form), _MOST_TRIED)
+    generators = [(name, own) for name, own in tried if _is_symmetry(own, found.points, explorer, frame)]
+    if not generators:
+        return found, ""
+    group = _closed([own for _, own in generators])
+    names = ", ".join(dict.fromkeys(name for name, _ in generators))
+    if len(group) > _MOST_IMAGES:
+        return found, (
+            f"the posterior has more than {_MOST_IMAGES} mirror images, in signs or columns of {names}, of which one "
+            f"is returned: their means and standard deviations are of that one, and the evidence is too small"
+        )
+
+    def images(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Images of rows, (m, p), in turn for each map, and p(g theta) / p(theta), zero for rows outside of C."""
+        all_of_them = np.stack([g(theta) for g in group])
+        at_home = np.argmin(((all_of_them - at.theta) ** 2).sum(axis=-1), axis=0) == 0
+        every = np.concatenate(all_of_them)
+        log_prior = form.rows.log_prior(every).reshape(len(group), -1)
+        return every, np.where(at_home, np.exp(log_prior - log_prior[0]), 0.0).ravel()
+
+    thetas, ratios = images(found.thetas)
+    weights = np.tile(found.theta_weights, len(group)) * ratios
+    points = [p._replace(theta=g(p.theta), gradient=g(p.gradient)) for g in group for p in found.points]
+    places = np.array([point.theta for point in points])
+    if len(found.draws):
+        every, ratios = images(found.draws)
+        some = frame.z(every[ratios > 0]), ratios[ratios > 0] / ratios.sum()
+        draws = frame.theta(some[0][rng.permutation(stratified(*some, len(found.draws), rng))])
+        of_points = np.bincount(nearest(frame.z(draws), frame.z(places)), minlength=len(points)) / len(draws)
+    else:
+        draws, of_points = found.draws, np.tile(found.weights, len(group)) * images(places[: len(found.points)])[1]
+    whole = found._replace(
+        thetas=thetas,
+        theta_weights=weights / weights.sum(),
+        draws=draws,
+        points=points,
+        weights=of_points / of_points.sum(),
+        log_evidence=found.log_evidence + float(np.log(weights.sum())),
+        evaluations=explorer.evaluations,
+    )
+    return whole, f"{len(group)} mirror images of the posterior, in signs or columns of {names}, count by their prior"
+
+
+def _candidates(form: HyperForm) -> Iterator[tuple[str, _Map]]:
+    """Yield maps to be tried, by name: all signs of a real hyperparameter, or signs and neighbours of its columns."""
+    places, end = np.arange(form.start.size), 0
+    for name, value in zip(form.form.hyper_names, form.unpack(form.start)):
+        begin, end = end, end + value.size
+        if not value.size or form.transformed[begin]:
+            continue
+        own = places[begin:end].reshape(-1, value.shape[-1] if value.ndim > 1 else 1)
+        columns = list(own.T)
+        for column in columns:
+            yield name, _Map(places, np.where(np.isin(places, column), -1.0, 1.0))
+        for one, other in pairwise(columns):
+            order = places.copy()
+            order[one], order[other] = other, one
+            yield name, _Map(order, np.ones(len(places)))
+
+
+def _is_symmetry(own: _Map, points: list[DesignPoint], explorer: Explorer, frame: Frame) -> bool:
+    """Whether a map leaves evidence and state as they are, tried at the likely fit that it moves farthest.
+
+    At a mode near zero a change of sign moves little, and leaves all evidences as they nearly are.
+    """
+    likely = [point for point in points if point.value > max(p.value for p in points) - _LIKELY]
+    thetas = np.array([point.theta for point in likely])
+    moved = ((frame.z(own(thetas)) - frame.z(thetas)) ** 2).sum(axis=1)
+    at = likely[int(moved.argmax())]
+    if moved.max() < _MOVED**2 or (image := explorer(own(at.theta))) is None:
+        return False
+    pairs = zip(image.state, at.state)
+    same = all(np.allclose(one, other, rtol=0.0, atol=_EQUAL * np.abs(other).max()) for one, other in pairs)
+    return bool(same and abs(image.log_z - at.log_z) < _EQUAL)
+
+
+def _closed(generators: list[_Map]) -> list[_Map]:
+    """Return the group of some maps, the identity first, or its first elements beyond `_MOST_IMAGES`."""
+    p = len(generators[0].order)
+    group = [_Map(np.arange(p), np.ones(p))]
+    known = {group[0].key}
+    for element in group:
+        for own in generators:
+            if (new := own.after(element)).key not in known and len(group) <= _MOST_IMAGES:
+                known.add(new.key)
+                group.append(new)
+    return group

@@ -1,0 +1,258 @@
+"""Hyperparameters at the maximum of log evidence plus log prior, and the curvature there."""
+
+from typing import Generic, NamedTuple
+
+import numpy as np
+import scipy.linalg
+
+from pymc_ep.contracts.evidence import FitState, LogEvidence, OwnFit
+from pymc_ep.engines.interrupt import INTERRUPTS, reached
+from pymc_ep.evidence.hessian import scaled_curvature
+from pymc_ep.evidence.lbfgs_search import FAR, WIDEST, Objective, search
+from pymc_ep.exceptions import InvalidDataError, NumericalError
+
+__all__ = [
+    "Hyper",
+    "endless_directions",
+    "endless_sentence",
+    "fit_fixed",
+    "held_fixed",
+    "hyper_names_of",
+    "maximise",
+    "why_not_settled",
+]
+
+_SETTLED = 1e-3
+"""Largest gradient, relative to max(|value|, 1), of a settled search: rounding of a large value hides smaller
+slopes."""
+_NEAR_SD = 0.03
+"""Newton step to the mode, in standard deviations, below which a search counts as settled at any gradient. It equals
+the standard error of a mean over 1000 draws."""
+_BEYOND = 15.0, 20.0
+"""Distances of a logarithm or logit from its start, factors of 3e6 and 5e8, at which densities are compared: a proper
+one falls between them."""
+_NEARER = 8.0, 12.0
+"""The same where fits so far out fail. The data may have this scale, so that a rise is no sign: only a density that is
+constant between the two counts as one that does not fall."""
+_OFF_CENTRE = 1e-3
+"""Standard deviation of the steps by which the others are moved, as a share of 1 + their size. Where some are at their
+mean to the last digit, as at PyMC's initial point, a proper density is infinite towards zero of their scale."""
+_NO_FALL = 1e-3
+"""Least fall of the log density between the two, in nats: above the rounding of a density that is constant."""
+
+
+class Hyper(NamedTuple, Generic[OwnFit]):
+    """A fit at the mode of the hyperparameters, and their covariance there.
+
+    Attributes
+    ----------
+    at : EvidenceFit
+        The fit at the mode.
+    factor : ndarray, (p, p), optional
+        L with L L^T their covariance on the unconstrained scale; None where they are held fixed.
+    d_state : tuple of ndarray, (p, ...)
+        Derivatives of the arrays of its state along the columns of L.
+    trace : ndarray, (hyper_iteration,)
+        Log evidence plus log prior at each evaluation of the optimiser.
+    converged : bool
+    sentence : str
+    interrupted : bool
+        Whether the user interrupted the search.
+    """
+
+    at: OwnFit
+    factor: np.ndarray | None
+    d_state: FitState
+    trace: np.ndarray
+    converged: bool
+    sentence: str
+    interrupted: bool = False
+
+
+def fit_fixed(evidence: LogEvidence[OwnFit], theta: np.ndarray, start: FitState | None = None) -> Hyper[OwnFit]:
+    """Fit at `theta`, (p,), with the hyperparameters fixed there."""
+    try:
+        at = evidence.at(theta, start)
+    except INTERRUPTS as stop:
+        at = reached(stop)
+    return held_fixed(at, np.array([at.value]), True, "")
+
+
+def held_fixed(at: OwnFit, trace: np.ndarray, converged: bool, sentence: str) -> Hyper[OwnFit]:
+    """Return a fit with its hyperparameters fixed: without a covariance."""
+    return Hyper(at, None, tuple(np.zeros((0, *part.shape)) for part in at.state), trace, converged, sentence)
+
+
+def maximise(
+    evidence: LogEvidence[OwnFit], theta: np.ndarray, start: FitState | None = None, *, spread: bool = True
+) -> Hyper[OwnFit]:
+    """Maximise log evidence plus log prior over the unconstrained hyperparameters by L-BFGS.
+
+    Parameters
+    ----------
+    evidence : LogEvidence
+    theta : ndarray, (p,)
+        Where to start.
+    start : tuple of ndarray, optional
+        State of a fit to start from.
+    spread : bool
+        Whether the curvature is computed; without it the hyperparameters are fixed at the mode.
+
+    Returns
+    -------
+    Hyper
+        Curvature is by central differences of the exact gradient. There is none where the Hessian is indefinite, as at
+        an optimum on the boundary: draws then stay at the mode. After an interruption, the best fit so far.
+    """
+    if theta.size == 0:
+        return fit_fixed(evidence, theta, start)
+    objective = Objective(evidence, start)
+    try:
+        return _maximise(objective, theta, spread)
+    except INTERRUPTS as stop:
+        sentence = f"interrupted after {objective.evaluations} evaluations of the evidence"
+        # A fit counts as the best only once its gradient is known.
+        found = held_fixed(
+            reached(stop, objective.best or objective.latest), np.array(objective.trace), False, sentence
+        )
+        return found._replace(interrupted=True)
+
+
+def _maximise(objective: Objective[OwnFit], theta: np.ndarray, spread: bool) -> Hyper[OwnFit]:
+    evidence = objective.evidence
+    endless = search(objective, theta)
+    best = objective.at
+    trace = np.array(objective.trace)
+    if endless and (sentence := why_not_settled(objective, theta, 1.0)):
+        return held_fixed(best, trace, False, f"{sentence}; the hyperparameters are held there")
+    if not spread:
+        sentence = why_not_settled(objective, theta, max(1.0, abs(best.value)))
+        return held_fixed(best, trace, not sentence, sentence)
+    hessian, d_state, clean = scaled_curvature(evidence, best)
+    why = _why_no_spread(evidence, hessian, clean)
+    # Rounding of a large value hides a small slope.
+    size = max(1.0, abs(best.value))
+    sentence = why_not_settled(objective, theta, size, None if why else hessian)
+    if why:
+        return held_fixed(best, trace, not sentence, "; ".join(filter(None, [sentence, why])))
+    factor = scipy.linalg.cholesky(np.linalg.inv(hessian), lower=True)
+    along = tuple(np.tensordot(factor.T, part, axes=1) for part in d_state)
+    return Hyper(best, factor, along, trace, not sentence, sentence)
+
+
+def why_not_settled(objective: Objective, start: np.ndarray, size: float, hessian: np.ndarray | None = None) -> str:
+    """Name the hyperparameters that are not at a maximum; empty if all are. `size` is the value's scale in nats."""
+    evidence, at, gradient = objective.evidence, objective.at, objective.slope
+    largest = float(np.max(np.abs(gradient)))
+    if largest < _SETTLED * size:
+        return ""
+    if hessian is not None and gradient @ np.linalg.solve(hessian, gradient) < _NEAR_SD**2:
+        return ""
+    values = evidence.form.constrained(at.theta)
+    not_settled = f"hyperparameters not settled after {objective.evaluations} evaluations"
+    away = evidence.form.transformed & (np.abs(at.theta - start) > FAR) & (gradient * (at.theta - start) > 0)
+    if away.any():
+        running = [f"{name} (now {_abbreviated(values[name])})" for name in hyper_names_of(evidence, away)]
+        told = f"{not_settled}: evidence times prior still rises as {', '.join(running)} runs to a boundary"
+        slopes = [evidence.form.rows.log_prior_gradients(at.theta[None], jacobian=way)[1][0] for way in (True, False)]
+        with_jacobian = gradient + (slopes[0] - slopes[1] if evidence.density == "natural" else 0.0)
+        if not np.any(away & (with_jacobian * (at.theta - start) > 0)):
+            return (
+                f"{told}, where its density is infinite but not its mass; hyper='integrate' and hyper='sample' need no "
+                f"such mode"
+            )
+        return (
+            f"{told}, as a noise scale does under data without noise, or the scale of other hyperparameters; fix it, "
+            f"or give it a proper prior that keeps away from there: with one, hyper='sample' needs no mode"
+        )
+    steepest = hyper_names_of(evidence, np.abs(gradient) == largest)[0]
+    return (
+        f"{not_settled}: gradient {largest:.2g} in {steepest} (now {_abbreviated(values[steepest])}); start "
+        f"elsewhere with start={{...}}"
+    )
+
+
+def hyper_names_of(evidence: LogEvidence, which: np.ndarray) -> list[str]:
+    """Return the names of the hyperparameters to which a selection, (p,) bool, of the unconstrained values belongs."""
+    form = evidence.form
+    sizes = [np.size(v) for v in form.unpack(np.zeros_like(form.start))]
+    return sorted(set(np.repeat(form.form.hyper_names, sizes)[which]))
+
+
+def _abbreviated(value: np.ndarray) -> str:
+    return np.array2string(np.asarray(value), precision=3, threshold=4, edgeitems=2)
+
+
+def _why_no_spread(evidence: LogEvidence, hessian: np.ndarray, clean: bool) -> str:
+    """Return the reason why there is no Gaussian about the mode; empty if there is one."""
+    if not clean:
+        return "a fit next to the mode of the hyperparameters did not converge; they are held at the mode"
+    eigenvalues = scipy.linalg.eigvalsh(hessian)
+    # By the curvature itself first: rounding may make one negative that is nearly zero.
+    flat = evidence.form.transformed & (np.abs(hessian.diagonal()) < WIDEST**-2)
+    if not flat.any() and eigenvalues[0] <= 1e-12 * max(1.0, eigenvalues[-1]):
+        return (
+            "the curvature at the mode of the hyperparameters is not positive (an optimum at a boundary, or a flat "
+            "direction); they are held at the mode"
+        )
+    if not flat.any():
+        flat = evidence.form.transformed & (np.sqrt(np.linalg.inv(hessian).diagonal()) > WIDEST)
+    if flat.any():
+        return (
+            f"the evidence hardly depends on {', '.join(hyper_names_of(evidence, flat))} at the mode (an optimum at a "
+            f"boundary); the hyperparameters are held at the mode"
+        )
+    return ""
+
+
+def endless_directions(evidence: LogEvidence, theta: np.ndarray, scale: np.ndarray | None = None) -> list[str]:
+    """Return the hyperparameters along which the density does not fall far out, each with the value compared.
+
+    On the unconstrained scale such a direction makes the posterior improper, or as good as that. One hyperparameter
+    moves at a time, and only where its log prior does not fall by itself. Logarithms and logits move by `_BEYOND`, or
+    `_NEARER`; others move from `theta` by these times `scale`, (p,), if that is given.
+    """
+    found = []
+    form = evidence.form
+    others = theta + _OFF_CENTRE * (1.0 + np.abs(theta)) * np.random.default_rng(0).standard_normal(theta.size)
+    for i in np.flatnonzero(form.transformed if scale is None else np.ones(theta.size, dtype=bool)):
+        unit = 1.0 if scale is None or form.transformed[i] else scale[i]
+        for way in (-1.0, 1.0):
+            # Measured from the model's own start, or from zero: a start that the user gave may lie far out itself.
+            outer = np.where(form.transformed, way * np.maximum(way * form.start, 0.0), theta)
+            base = np.where(here := np.arange(theta.size) == i, outer, others)
+            for distances, most_rise in ((_BEYOND, np.inf), (_NEARER, _NO_FALL)):
+                points = [base + way * distance * unit * here for distance in distances]
+                rise = _rise(evidence, points)
+                if rise is None:
+                    continue
+                if -_NO_FALL < rise < most_rise:
+                    name = hyper_names_of(evidence, here)[0]
+                    found.append(f"{name} = {_abbreviated(form.constrained(points[1])[name])}")
+                break
+    return found
+
+
+def endless_sentence(directions: list[str]) -> str:
+    """Return a sentence on what `endless_directions` found."""
+    return (
+        f"the density of the hyperparameters does not fall on the way to {', '.join(directions)}, so that under a flat "
+        f"prior their posterior is improper, and under a very wide one as good as that"
+    )
+
+
+def _rise(evidence: LogEvidence, points: list[np.ndarray]) -> float | None:
+    """Return the rise of the log density from one point to another; None where no fit tells it.
+
+    Minus infinity where the log prior falls by itself.
+    """
+    with np.errstate(all="ignore"):
+        log_prior = evidence.form.rows.log_prior(np.array(points))
+    if not np.all(np.isfinite(log_prior)) or log_prior[1] < log_prior[0] - _NO_FALL:
+        return -np.inf
+    try:
+        near, far_out = (evidence.at(point) for point in points)
+    except (NumericalError, InvalidDataError):
+        return None
+    trusted = near.status.converged and far_out.status.converged
+    return far_out.value - near.value if trusted and np.isfinite(near.value) else None

@@ -1,0 +1,224 @@
+"""The bound of a bilinear model as a function of the moments of both matrices, and its derivatives.
+
+With independent rows v_i and u_j under the posterior Q it is
+
+    B = sum_cells E_Q log p(y | v_i^T u_j + b_i + c_j + offset) - KL(Q(V, b) || P) - KL(Q(U, c) || P),
+
+with the expectations, or their bounds, of `pymc_ep.sites.cells`. A bias is a column whose partner is a column of ones
+of variance zero. Columns that are point estimates have variance zero too, and their log prior density replaces the
+divergence. Rows have independent entries (`Rows`) or covariances (`FactoredRows`).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from pymc_ep.models.bilinear import kernel as inner_products
+from pymc_ep.models.bilinear.engine.row_parameters import (
+    divergence,
+    packed_derivative,
+    packed_scale,
+    unpacked,
+)
+from pymc_ep.models.bilinear.engine.values import AnyRows, BilinearPrior, Cells, MatrixPrior, places_of_ones, with_ones
+from pymc_ep.models.bilinear.kernel import FactoredRows, FullRows, Rows
+from pymc_ep.numerics.backend.namespace import Array
+from pymc_ep.numerics.optimise.batched_lbfgs import Scale
+from pymc_ep.numerics.pairs import Pairs
+from pymc_ep.sites.cells.base import CellBound
+
+__all__ = ["BilinearBound", "Block", "Derivatives", "Sides"]
+
+_STATISTICS = {
+    "log_mean_exp": (inner_products.log_mean_exp, inner_products.log_mean_exp_pullback),
+    "variance": (inner_products.variance, inner_products.variance_pullback),
+}
+"""Second statistic of the predictor by the name that sites give it: function from rows to (mean, statistic), and its
+pullback."""
+Sides = tuple[AnyRows, AnyRows]
+"""Left and right matrix, or derivatives of the bound with respect to them."""
+
+
+class Derivatives(NamedTuple):
+    """The bound and its derivatives in prior, offset and likelihood parameters.
+
+    Attributes
+    ----------
+    value : float
+    of_prior : pair of MatrixPrior
+        Derivatives in the left and in the right prior.
+    of_offset : ndarray, (n,)
+    of_parameters : tuple of ndarray, (n,)
+    cells : CellBound
+        Bounds of the cells, from which `BilinearBound.of_sides` continues.
+    """
+
+    value: float
+    of_prior: tuple[MatrixPrior, MatrixPrior]
+    of_offset: np.ndarray
+    of_parameters: tuple[np.ndarray, ...]
+    cells: CellBound
+
+
+class BilinearBound:
+    """The bound for given cells.
+
+    Parameters
+    ----------
+    cells : Cells
+    n_factors : int
+        D; a further column is a bias.
+    points : pair of ndarray of bool, (K,) and (K',)
+        Columns of the left and of the right matrix that are point estimates.
+
+    Attributes
+    ----------
+    order : pair of int
+        Order of the sides in block ascents.
+    """
+
+    def __init__(self, cells: Cells, n_factors: int, points: tuple[np.ndarray, np.ndarray]):
+        self.cells, self.n_factors, self.points = cells, n_factors, points
+        self.pairs = cells.by_left, cells.by_right
+        self.statistics, self._pullback = _STATISTICS[cells.site.spread]
+        self.order = _order(cells)
+        self._ones = places_of_ones((len(points[0]), len(points[1])), n_factors)
+
+    def products(self, sides: Sides) -> np.ndarray:
+        """Return both statistics of the inner products without offsets, (2, n), in the order of the data."""
+        pairs, out = self.pairs[0], np.empty((2, len(self.cells.y)))
+        out[:, pairs.order] = self.moments(0, pairs, sides[0], 0.0, self.partner(sides, 0))
+        return out
+
+    def of_cells(self, prior: BilinearPrior, products: np.ndarray) -> CellBound:
+        """Return the bound of each cell, (n,), in the order of the data, given their `products`."""
+        mean, spread = products
+        moments = self._with_offset(mean, spread, prior.offset)
+        return self.cells.site.bounded(self.cells.y, *moments, *prior.parameters)
+
+    def value(self, prior: BilinearPrior, sides: Sides) -> float:
+        """Return B."""
+        return float(self.of_cells(prior, self.products(sides)).value.sum()) + sum(
+            float(divergence(*one).value.sum()) for one in zip(sides, (prior.left, prior.right), self.points)
+        )
+
+    def derivatives(self, prior: BilinearPrior, sides: Sides, products: np.ndarray | None = None) -> Derivatives:
+        """Return B and its derivatives in priors, offsets and likelihood parameters.
+
+        The `products` of the rows, if they are known, are not computed again.
+        """
+        found = self.of_cells(prior, self.products(sides) if products is None else products)
+        left, right = (divergence(*one) for one in zip(sides, (prior.left, prior.right), self.points))
+        value = float(found.value.sum()) + float(left.value.sum()) + float(right.value.sum())
+        of_offset = found.of_mean + (found.of_spread if self.cells.site.spread == "log_mean_exp" else 0.0)
+        return Derivatives(value, (left.of_prior, right.of_prior), of_offset, found.of_parameters, found)
+
+    def of_sides(
+        self, prior: BilinearPrior, sides: Sides, found: Derivatives, out: tuple[np.ndarray, np.ndarray]
+    ) -> None:
+        """Write the derivatives of B in the packed coordinates of either matrix, (I, p) and (J, p')."""
+        for k, given in enumerate((prior.left, prior.right)):
+            order = self.pairs[k].order
+            weights = found.cells.of_mean[order], found.cells.of_spread[order]
+            cells = self.pullback(k, self.pairs[k], sides[k], self.partner(sides, k), *weights)
+            packed_derivative(cells, found.of_prior[k].mean, sides[k], given, self.points[k], out[k])
+
+    def _with_offset(
+        self, mean: np.ndarray, spread: np.ndarray, offset: np.ndarray | float
+    ) -> tuple[np.ndarray, np.ndarray]:
+        return mean + offset, spread + offset if self.cells.site.spread == "log_mean_exp" else spread
+
+    def block(self, prior: BilinearPrior, sides: Sides, own: int) -> "Block":
+        """Return the bound as a function of the rows of one matrix."""
+        return Block(self, prior, sides, own)
+
+    def partner(self, sides: Sides, own: int) -> Rows | FullRows:
+        """Return the rows of the other matrix, (J, K''), with a column of ones if this one has a bias."""
+        rows = with_ones(sides[1 - own], self._ones[1 - own])
+        return rows.full if isinstance(rows, FactoredRows) else rows
+
+    def moments(
+        self, own: int, pairs: Pairs, rows: AnyRows, offset: np.ndarray | float, partner: Rows | FullRows
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return both statistics, (n,) each, of the predictors of some pairs, with offsets."""
+        return self._with_offset(*self.statistics(pairs, with_ones(rows, self._ones[own]), partner), offset)
+
+    def pullback(
+        self,
+        own: int,
+        pairs: Pairs,
+        rows: AnyRows,
+        partner: Rows | FullRows,
+        of_mean: np.ndarray,
+        of_spread: np.ndarray,
+    ) -> Rows | FullRows:
+        """Return the derivatives in the moments of `rows`, given those in both statistics, (n,) each."""
+        place = self._ones[own]
+        found = self._pullback(pairs, with_ones(rows, place), partner, of_mean, of_spread)
+        if place is None:
+            return found
+        mean, spread = np.delete(found.mean, place, axis=1), np.delete(found[1], place, axis=-1)
+        return Rows(mean, spread) if isinstance(rows, Rows) else FullRows(mean, np.delete(spread, place, axis=1))
+
+
+def _order(cells: Cells) -> tuple[int, int]:
+    """Return the sides in the order of block ascents, the same rows first if the sides are swapped.
+
+    These are those of which there are more, or else those that differ more in their numbers of cells or in their sums.
+    """
+
+    def key(pairs: Pairs) -> tuple[int, int, float]:
+        sums = pairs.total(cells.y[pairs.order])
+        return len(sums), int((np.diff(pairs.ends) ** 2).sum()), float((sums**2).sum())
+
+    return (0, 1) if key(cells.by_left) >= key(cells.by_right) else (1, 0)
+
+
+class Block:
+    """The bound as a function of the rows of one matrix, given those of the other one."""
+
+    def __init__(self, bound: BilinearBound, prior: BilinearPrior, sides: Sides, own: int):
+        self._bound, self._sides, self._own = bound, sides, own
+        self.pairs, self.points = bound.pairs[own], bound.points[own]
+        self.prior = (prior.left, prior.right)[own]
+        order = self.pairs.order
+        self._offset, self._parameters = prior.offset[order], [p[order] for p in prior.parameters]
+        self._y = bound.cells.y[order]
+        self._partner = bound.partner(sides, own)
+        self._anchor = self._moments(self.pairs, sides[own], slice(None))
+
+    def scale(self, which: np.ndarray) -> Scale:
+        """Return the approximate inverse negative Hessian of the rows `which`, (k,), in packed coordinates."""
+        rows, (pairs, places) = self._sides[self._own].at(which), self.pairs.of_rows(which)
+        found = self._at(pairs, rows, places)
+        cells = self._pullback(pairs, rows, np.zeros_like(found.of_mean), found.of_spread)
+        return packed_scale(rows, cells, self.prior.at(which), self.points)
+
+    def evaluate(self, which: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the bounds of the rows `which`, (k,), and their gradients, (k, p), at packed coordinates, (k, p)."""
+        pairs, places = self.pairs.of_rows(which)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            # Trial steps may overflow; the line search then backtracks.
+            rows = unpacked(points, self.points, type(self._sides[self._own]))
+            found = self._at(pairs, rows, places)
+            own = self.prior.at(which)
+            total, of_prior = divergence(rows, own, self.points)
+            cells = self._pullback(pairs, rows, found.of_mean, found.of_spread)
+            gradient = np.empty(points.shape)
+            packed_derivative(cells, of_prior.mean, rows, own, self.points, gradient)
+            value = pairs.total(found.value) + total
+        good = np.isfinite(value) & np.isfinite(gradient).all(axis=1)
+        return np.where(good, value, -np.inf), gradient
+
+    def _at(self, pairs: Pairs, rows: AnyRows, places: Array) -> CellBound:
+        moments = self._moments(pairs, rows, places)
+        parameters = [p[places] for p in self._parameters]
+        mean, spread = self._anchor
+        anchor = mean[places], spread[places]
+        return self._bound.cells.site.bounded(self._y[places], *moments, *parameters, anchor=anchor)
+
+    def _moments(self, pairs: Pairs, rows: AnyRows, places: Array) -> tuple[np.ndarray, np.ndarray]:
+        return self._bound.moments(self._own, pairs, rows, self._offset[places], self._partner)
+
+    def _pullback(self, pairs: Pairs, rows: AnyRows, of_mean: np.ndarray, of_spread: np.ndarray) -> Rows | FullRows:
+        return self._bound.pullback(self._own, pairs, rows, self._partner, of_mean, of_spread)

@@ -1,0 +1,191 @@
+"""Gaussian rows as packed coordinates for optimisation, and their divergence from the prior.
+
+Packed coordinates of a row, (p,): its mean, then the log variances of its entries, or the lower triangle of the
+Cholesky factor of its covariance, in which such bounds are concave (Challis and Barber 2013). Columns that are point
+estimates have a mean only.
+"""
+
+from importlib import import_module
+from types import ModuleType
+from typing import NamedTuple
+
+import numpy as np
+
+from pymc_ep.models.bilinear.engine.values import AnyRows, MatrixPrior
+from pymc_ep.models.bilinear.kernel import FactoredRows, Rows
+from pymc_ep.numerics.backend.namespace import Array
+from pymc_ep.numerics.optimise.batched_lbfgs import Scale
+
+__all__ = [
+    "FIRST_VARIANCE",
+    "Divergence",
+    "divergence",
+    "factored",
+    "independent",
+    "packed",
+    "packed_derivative",
+    "packed_scale",
+    "unpacked",
+]
+
+FIRST_VARIANCE = 0.1
+"""Largest variance of an entry at the start. The product of two such variances is below 1, so that E e^f exists."""
+_FEW = 2**17
+"""Largest number of entries for the NumPy bodies. The Numba bodies take a fifth of the time, and two seconds to compile
+at first, more than a fit of fewer entries gains."""
+
+
+class Divergence(NamedTuple):
+    """Minus the Kullback-Leibler divergence of rows from their prior.
+
+    Attributes
+    ----------
+    value : ndarray, (I,)
+    of_prior : MatrixPrior
+        Derivatives in the moments of the prior.
+    """
+
+    value: np.ndarray
+    of_prior: MatrixPrior
+
+
+def packed(rows: AnyRows, points: np.ndarray) -> np.ndarray:
+    """Return the packed coordinates of rows, (I, p); columns that are `points` have a mean only."""
+    if isinstance(rows, Rows):
+        return np.hstack([rows.mean, np.log(rows.variance[:, ~points])])
+    return np.hstack([rows.mean, rows.factor[:, *_lower_triangle(points)]])
+
+
+def unpacked(values: np.ndarray, points: np.ndarray, kind: type = Rows) -> AnyRows:
+    """Return the rows, of class `kind`, with the packed coordinates `values`, (I, p)."""
+    mean, spread = np.ascontiguousarray(values[:, : len(points)]), values[:, len(points) :]
+    if kind is Rows:
+        if not points.any():
+            return Rows(mean, np.exp(spread, out=np.empty(mean.shape)))
+        variance = np.zeros((len(values), len(points)))
+        variance[:, ~points] = np.exp(spread)
+        return Rows(mean, variance)
+    factor = np.zeros((len(values), len(points), len(points)))
+    factor[:, *_lower_triangle(points)] = spread
+    return FactoredRows(mean, factor)
+
+
+def packed_scale(rows: AnyRows, of_cells: Array, prior: MatrixPrior, points: np.ndarray) -> Scale:
+    """Return the approximate inverse negative Hessian in packed coordinates.
+
+    The negative Hessian is approximated by that at the best Gaussian, block by block:
+
+    - in the mean, the precision 1 / V - 2 dB/da of the best Gaussian, with the cells' share of B;
+    - in a log variance, 1/2, its value at the best variance;
+    - in a factor L, that of log|L| - |R^{-1} L|^2 / 2 at the best factor R: in the entries of R^{-1} L it is 1 off the
+      diagonal and 2 on it.
+    """
+    full, k, tiny = isinstance(rows, FactoredRows), len(points), np.finfo(float).tiny
+    of_variance = np.einsum("idd->id", of_cells.covariance) if full else of_cells.variance
+    variance = 1.0 / np.maximum(prior.precision - 2.0 * of_variance, tiny)
+    if not full:
+        return np.hstack([variance, np.full((len(variance), int((~points).sum())), 2.0)])
+    lower, columns = _lower_triangle(points), np.flatnonzero(~points)
+    free = np.ix_(np.arange(len(variance)), columns, columns)
+    precision = (-2.0 * of_cells.covariance + prior.full_precision)[free]
+    # With rows and columns reversed P = U U^T, U upper triangular, and U^{-T} is the Cholesky factor of P^{-1}.
+    reverse = np.linalg.cholesky(precision[:, ::-1, ::-1])[:, ::-1, ::-1]
+    root = np.zeros((len(variance), k, k))
+    root[free] = np.linalg.inv(reverse).swapaxes(1, 2)
+    weights = np.tril(np.ones((k, k))) - 0.5 * np.eye(k)
+
+    def scale(which: np.ndarray, gradients: np.ndarray) -> np.ndarray:
+        here, slopes = root[which], np.zeros((len(which), k, k + 1))
+        slopes[:, *lower] = gradients[:, k:]
+        slopes[:, :, k] = gradients[:, :k]
+        along = here.swapaxes(1, 2) @ slopes
+        along[:, :, :k] *= weights
+        out = here @ along
+        mean = np.where(points, variance[which] * gradients[:, :k], out[:, :, k])
+        return np.hstack([mean, out[:, *lower]])
+
+    return scale
+
+
+def divergence(rows: AnyRows, prior: MatrixPrior, points: np.ndarray) -> Divergence:
+    """Return minus the Kullback-Leibler divergence of rows from their prior.
+
+    For points this is the log prior density, and zero if the prior is flat. With a covariance, the entropy of an entry
+    is conditional on the entries before it.
+    """
+    if isinstance(rows, Rows) and prior.covariance is None and rows.mean.size > _FEW:
+        found = Divergence(np.empty(len(rows.mean)), MatrixPrior(*(np.empty(rows.mean.shape) for _ in range(2))))
+        _numba().divergence(*rows, *prior[:2], points, found.value, *found.of_prior[:2])
+        return found
+    away, precision = rows.mean - prior.mean, 1.0 / prior.variance
+    flat, own = precision == 0.0, np.where(points, 1.0, rows.conditional_sd**2)
+    entropy = np.where(points, -np.log(2 * np.pi), 1.0)
+    second = (away**2 + rows.variance) * precision
+    value = np.where(flat, 0.0, 0.5 * (entropy + np.log(np.where(flat, 1.0, own * precision)) - second))
+    of_mean, of_variance = away * precision, 0.5 * (second - 1.0) * precision
+    if prior.covariance is None:
+        return Divergence(value.sum(axis=1), MatrixPrior(of_mean, of_variance))
+    d, precision = len(prior.covariance), np.linalg.inv(prior.covariance)
+    pulled = away[:, :d] @ precision
+    if isinstance(rows, Rows):
+        traces = precision.diagonal() * rows.variance[:, :d]
+        spread = np.diag(rows.variance[:, :d].sum(axis=0))
+    else:
+        factor = rows.factor[:, :d, :d]
+        traces = np.einsum("de,iek,idk->id", precision, factor, factor, optimize=True)
+        spread = np.einsum("idk,iek->de", factor, factor, optimize=True)
+    # The prior's log determinant is shared equally by the d factors.
+    log_root = np.linalg.slogdet(prior.covariance)[1] / d
+    value[:, :d] = 0.5 * (entropy[:d] + np.log(own[:, :d]) - log_root - pulled * away[:, :d] - traces)
+    of_mean[:, :d], of_variance[:, :d] = pulled, 0.0
+    of_covariance = 0.5 * (precision @ spread @ precision + pulled.T @ pulled - len(away) * precision)
+    return Divergence(value.sum(axis=1), MatrixPrior(of_mean, of_variance, of_covariance))
+
+
+def packed_derivative(
+    of_cells: Array, of_prior_mean: np.ndarray, rows: AnyRows, prior: MatrixPrior, points: np.ndarray, out: np.ndarray
+) -> None:
+    """Write the derivatives of B in packed coordinates, (I, p): cells, given in moments, minus the divergence.
+
+    The derivative of the divergence in a mean is minus that in the prior mean.
+    """
+    if isinstance(rows, Rows) and prior.covariance is None and rows.mean.size > _FEW:
+        _numba().packed_derivative(*of_cells, of_prior_mean, rows.variance, prior.variance, points, out)
+        return
+    np.subtract(of_cells.mean, of_prior_mean, out=out[:, : len(points)])
+    if isinstance(rows, Rows):
+        out[:, len(points) :] = ((of_cells.variance - 0.5 * prior.precision) * rows.variance + 0.5)[:, ~points]
+        return
+    factor = np.tril((2.0 * of_cells.covariance - prior.full_precision) @ rows.factor)
+    np.einsum("idd->id", factor)[:] += np.where(points, 0.0, 1.0 / np.where(points, 1.0, rows.conditional_sd))
+    out[:, len(points) :] = factor[:, *_lower_triangle(points)]
+
+
+def factored(rows: AnyRows) -> FactoredRows:
+    """Return the same rows with Cholesky factors of their covariances."""
+    if isinstance(rows, FactoredRows):
+        return rows
+    return FactoredRows(rows.mean, np.sqrt(rows.variance)[:, :, None] * np.eye(rows.mean.shape[1]))
+
+
+def independent(rows: AnyRows) -> Rows:
+    """Return the closest rows of independent entries: the variance of each is conditional on all others.
+
+    E e^f stays finite for pairs for which it was, A^{-1} - B positive definite, as the diagonal of that is positive.
+    """
+    if isinstance(rows, Rows):
+        return rows
+    points = rows.conditional_sd == 0.0
+    inverse = np.linalg.inv(rows.factor + points[:, :, None] * np.eye(rows.mean.shape[1]))
+    return Rows(rows.mean, np.where(points, 0.0, 1.0 / (inverse**2).sum(axis=1)))
+
+
+def _numba() -> ModuleType:
+    return import_module("pymc_ep.models.bilinear.engine.row_parameters_numba")
+
+
+def _lower_triangle(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return row and column indices of the lower triangle, without those of points."""
+    row, column = np.tril_indices(len(points))
+    free = ~(points[row] | points[column])
+    return row[free], column[free]

@@ -1,0 +1,163 @@
+"""Variational Gaussian on bilinear models: options, point estimates, fit."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pymc_ep.contracts.cost import Cost
+from pymc_ep.contracts.method import Call, Method
+from pymc_ep.contracts.solution import Solution
+from pymc_ep.engines.base import Status
+from pymc_ep.engines.loop import run
+from pymc_ep.engines.options import estimate_names
+from pymc_ep.models.bilinear.compiled import CompiledBilinear
+from pymc_ep.models.bilinear.cost import VARIATIONAL, cost_of
+from pymc_ep.models.bilinear.engine.bound import BilinearBound, Sides
+from pymc_ep.models.bilinear.engine.row_parameters import factored, independent
+from pymc_ep.models.bilinear.engine.spectral_start import first_sides, sides_without_factors
+from pymc_ep.models.bilinear.engine.values import BilinearPrior
+from pymc_ep.models.bilinear.engine.variational_gaussian import State, VariationalGaussian, first_state
+from pymc_ep.models.bilinear.form import Bilinear
+from pymc_ep.models.bilinear.methods.solution import (
+    BOUND,
+    bilinear_solution,
+    checked,
+    rebuild,
+    started_sides,
+    with_unseen_rows,
+)
+from pymc_ep.sites.cells.base import CellSite
+
+__all__ = ["OPTIONS", "VG", "solve"]
+
+OPTIONS = {"covariance": "diagonal", "estimate": (), "tol": 1e-6, "max_iter": 200, "seed": 0}
+"""Options and their defaults."""
+_WITH_POINTS = (
+    "lower bound on the log density of the data and of the estimated {}, at the hyperparameters of the result"
+)
+"""Description of the log evidence with point estimates of some variables."""
+_COVARIANCES = ("diagonal", "full")
+"""Values of the option ``covariance``."""
+_PRUNED = 1e-3
+"""Root mean square of inner products below which all factors count as pruned: far below any effect on a predictor."""
+_SINGULAR = 1e-10
+"""Least eigenvalue of a learned covariance, relative to the first covariance's largest, below which it counts as
+singular: no prior scale that data suggest is five orders of magnitude below the first guess."""
+
+
+def solve(call: Call[CompiledBilinear]) -> Solution:
+    """Fit a bilinear form by a Gaussian of independent rows.
+
+    Raises
+    ------
+    InvalidDataError
+        For observations outside their domain, and indices out of range.
+    ValueError
+        For options out of range or in contradiction, such as points with a learned scale.
+    """
+    form, theta = call.form, call.theta
+    settings = _settings(call)
+    estimated, points = _points(form.form, settings["estimate"], form.n_factors)
+    settings["estimate"] = estimated
+    if call.hyper == "optimize" and (scales := form.scales_of(estimated)):
+        raise ValueError(
+            f"estimate= makes points of {', '.join(map(repr, estimated))}, whose scale {scales[0]!r} is to be learned, "
+            f"and the density of both together is largest where scales are zero: hold it by hyper='fixed', at another "
+            f"value than the model's initial point by start={{{scales[0]!r}: ...}}, or leave them out of estimate=."
+        )
+    cells, prior = form.started(theta)
+    bound = BilinearBound(cells, form.n_factors, points)
+    full = settings["covariance"] == "full"
+    if call.start is None:
+        sides = first_sides(bound, prior, settings["seed"])
+    else:
+        sides = _from_start(sides_without_factors(bound, prior), call.start, full=full)
+    first = first_state(sides, theta)
+    ascent = VariationalGaussian(bound, learn=call.hyper == "optimize", tol=settings["tol"], full=full)
+    record = call.checkpoint.record()
+    found = run(ascent, form, first, max_iter=settings["max_iter"] + 1, report=call.report, record=record)
+    sentence = with_unseen_rows(found.status.sentence, form, cells)
+    if form.n_factors > (least := min(len(rows.mean) for rows in found.state.sides)):
+        sentence += f"; of {form.n_factors} factors no more than {least} can matter to a matrix with a side of {least}"
+    status = found.status._replace(sentence=sentence)
+    if call.hyper == "optimize":
+        status = _with_prior_warnings(status, form, prior, found.state)
+    found = found._replace(status=status)
+    if ascent.full:
+        # A fit that ends with a sweep has no covariances yet.
+        left, right = map(factored, found.state.sides)
+        found = found._replace(state=found.state._replace(left=left, right=right))
+    what = _WITH_POINTS.format(", ".join(estimated)) if estimated else BOUND
+    all_points = bool(np.concatenate(points).all())
+    return bilinear_solution(form, found, settings, what, points=all_points, learned=call.hyper == "optimize")
+
+
+def _settings(call: Call[CompiledBilinear]) -> dict[str, Any]:
+    """Return the options; raise ValueError for those out of range."""
+    settings = checked(OPTIONS | call.options, call.form.form, call.hyper)
+    if settings["covariance"] not in _COVARIANCES:
+        raise ValueError(f"covariance={settings['covariance']!r} must be one of {', '.join(map(repr, _COVARIANCES))}.")
+    return settings
+
+
+def _cost(call: Call[CompiledBilinear]) -> Cost:
+    settings = _settings(call)
+    return cost_of(call.form, VARIATIONAL, settings["max_iter"], full=settings["covariance"] == "full")
+
+
+def _with_prior_warnings(status: Status, form: CompiledBilinear, first: BilinearPrior, state: State) -> Status:
+    """Return the status with warnings on learned priors that prune all factors, or run to a singular covariance."""
+    sentence, last = status.sentence, form.prior(state.theta)
+    squares = [(rows.mean**2 + rows.variance)[:, : form.n_factors].mean(axis=0) for rows in state.sides]
+    rms = float(np.sqrt(squares[0] @ squares[1]))
+    if rms < _PRUNED:
+        sentence += (
+            f"; every factor is pruned, to inner products of root mean square {rms:.2g}, as the bound is highest "
+            f"without any where the data say little of them: new rows have their prior. Hold a scale at the value that "
+            f"predicts best, by hyper='fixed', or observe more cells"
+        )
+    for matrix, first_prior, own in zip(form.form.matrices, (first.left, first.right), (last.left, last.right)):
+        if first_prior.covariance is None or own.covariance is None:
+            continue
+        if np.linalg.eigvalsh(own.covariance)[0] < _SINGULAR * np.linalg.eigvalsh(first_prior.covariance)[-1]:
+            # If all factors are pruned the fit has converged all the same.
+            status = status._replace(converged=status.converged and rms < _PRUNED)
+            sentence += (
+                f"; the learned covariance of {matrix.name!r} ran to a singular one, where its prior has no bound: "
+                f"give standard deviations a prior without density at zero, as pm.InverseGamma.dist(3, 2), or hold it"
+            )
+    return status._replace(sentence=sentence)
+
+
+def _points(form: Bilinear, estimate: Sequence[str], d: int) -> tuple[tuple[str, ...], tuple[np.ndarray, np.ndarray]]:
+    """Return the names of the point estimates, and masks of their columns on either side, (K,) and (K',)."""
+    named = estimate_names(estimate, form.latent_names)
+    # Under a flat prior the posterior may be improper.
+    estimated = tuple(one.name for one in form.entries if one.flat or one.name in named)
+    columns = []
+    for matrix, bias in zip(form.matrices, form.biases):
+        own = [matrix.name in estimated] * d
+        columns.append(np.array([*own, *([] if bias is None else [bias.name in estimated])]))
+    return estimated, (columns[0], columns[1])
+
+
+def _from_start(first: Sides, start: Mapping[str, np.ndarray], *, full: bool) -> Sides:
+    """Return the rows of an earlier fit, with covariances if `full`; raise if they are not of the model of `first`."""
+    left, right = (factored(rows) if full else independent(rows) for rows in started_sides(first, start))
+    for rows, own in zip((left, right), first):
+        if ((rows.variance > 0) != (own.variance > 0)).any():
+            raise ValueError("start= is a fit with another estimate=; fit without it, or with the same.")
+    return left, right
+
+
+VG = Method(
+    "vg",
+    Bilinear,
+    solve,
+    rebuild,
+    OPTIONS,
+    ("optimize", "fixed"),
+    takes=lambda site: isinstance(site, CellSite),
+    cost=_cost,
+)

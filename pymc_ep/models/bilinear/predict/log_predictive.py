@@ -1,0 +1,81 @@
+"""Predictive densities of new cells of a bilinear model, and their calibration."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+
+from pymc_ep.compat import Container
+from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.models.bilinear.engine.values import NewCells
+from pymc_ep.models.bilinear.form import Bilinear
+from pymc_ep.models.bilinear.posterior import BilinearPosterior
+from pymc_ep.models.bilinear.predict.inputs import read_cells
+from pymc_ep.models.bilinear.predict.rebuild import bilinear_posterior
+
+__all__ = ["CellPredictions"]
+
+_DRAWS = 1000
+"""Number of draws of a row for each cell. The relative Monte Carlo error of a density is some 3 % of the spread of its
+conditional densities."""
+
+
+class CellPredictions:
+    """Predictive quantities of cells, whose predictors are inner products and so not Gaussian."""
+
+    @staticmethod
+    def rebuild(idata: Container, model: pm.Model) -> BilinearPosterior:
+        """Return the posterior of a fit; raise a ValueError unless it is one of the present model."""
+        return bilinear_posterior(idata, model)
+
+    @staticmethod
+    def log_predictive(model: pm.Model, posterior: BilinearPosterior, data: Mapping[str, Any]) -> xr.Dataset:
+        """Return log integrals of p(y | f) Q(f), one for each new cell.
+
+        Parameters
+        ----------
+        model : pymc.Model
+        posterior : BilinearPosterior
+        data : mapping of str to mapping
+            The argument `given` of `read_cells`, by the name of the observed variable.
+
+        Raises
+        ------
+        InvalidDataError
+            For indices out of range, and observations outside their domain.
+        """
+        name, new = _read(model, posterior, data)
+        found = posterior.log_predictive(new, _DRAWS, np.random.default_rng(0))
+        return xr.Dataset({name: ((f"{name}_cell",), found)})
+
+    @staticmethod
+    def transforms(model: pm.Model, posterior: BilinearPosterior, data: Mapping[str, Any]) -> xr.Dataset:
+        """Return ``<y>_lower`` and ``<y>_upper``, P(Y < y) and P(Y <= y), of new cells; see `log_predictive`."""
+        name, new = _read(model, posterior, data)
+        found = zip(("lower", "upper"), posterior.transforms(new, _DRAWS, np.random.default_rng(0)))
+        arrays = {f"{name}_{which}": ((f"{name}_cell",), part) for which, part in found}
+        return xr.Dataset(arrays, attrs={"domain": posterior.form.form.cells.site.domain})
+
+    @staticmethod
+    def no_cumulants(form: Bilinear) -> str:
+        """Return the reason why tilted distributions have no cumulants here."""
+        return f"the predictors of {form.cells.name!r} are inner products, no Gaussians"
+
+    @staticmethod
+    def remark(form: Bilinear) -> str:
+        """Return the reason why there are no Gaussian predictions, and the alternatives."""
+        names = ", ".join(map(repr, form.latent_names))
+        return (
+            f"The predictors of {form.cells.name!r} are inner products of {names}, which are not Gaussian, so that "
+            f"they have no Gaussian predictions and no sites; use the moments in the group 'fit', "
+            f"pm.sample_posterior_predictive, or log_predictive and diagnostics.predictive_pit of new cells."
+        )
+
+
+def _read(model: pm.Model, posterior: BilinearPosterior, data: Mapping[str, Any]) -> tuple[str, NewCells]:
+    name = posterior.form.form.cells.name
+    if list(data) != [name]:
+        raise UnsupportedModelError(f"The model's cells are those of {name!r}; give these, not {', '.join(data)}.")
+    return name, read_cells(model, posterior.form, posterior.theta, data[name])

@@ -1,0 +1,180 @@
+"""Functions of a compiled form that are evaluated at many draws at once, one a row."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.graph.traversal import ancestors
+
+from pymc_ep.graphs.hyper_functions import HyperRows, row_variables
+from pymc_ep.graphs.jacobian_products import batch
+from pymc_ep.models.latent_gaussian.form import LatentGaussian
+from pymc_ep.models.latent_gaussian.prior_moments import scale_of
+
+if TYPE_CHECKING:
+    from pymc_ep.models.latent_gaussian.site_functions import SiteFunctions
+
+__all__ = ["RowFunctions"]
+
+
+class RowFunctions(HyperRows):
+    """Functions of rows of hyperparameters and noise.
+
+    Parameters
+    ----------
+    compiled : SiteFunctions
+        The form that compiles them.
+    """
+
+    _compiled: "SiteFunctions"
+
+    @property
+    def form(self) -> LatentGaussian:
+        """The symbolic form."""
+        return self._compiled.form
+
+    def predictors(self, theta: np.ndarray, noise: Sequence[np.ndarray]) -> np.ndarray:
+        """Return all residual predictors, (s, n), at one theta, (p,), for rows of noise, (s, d) for each block."""
+        return np.asarray(self._predictors(*self._compiled.unpack(theta), *self._shape_noise(theta, noise)))
+
+    def evaluate(
+        self,
+        theta: np.ndarray,
+        noise: Sequence[np.ndarray],
+        origin: Sequence[np.ndarray],
+        *,
+        log_density: bool = False,
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Return latent variables, Deterministics and hyperparameters for rows of theta, noise and origins.
+
+        Parameters
+        ----------
+        theta : ndarray, (s, p)
+        noise : sequence of ndarray, (s, d)
+            Noise of each block.
+        origin : sequence of ndarray, (s, k)
+            Origin of each block that has one.
+        log_density : bool
+            Whether to compute the log density of each site as well.
+
+        Returns
+        -------
+        values : dict of str to ndarray, (s, *shape)
+        log_density : dict of str to ndarray, (s, *shape)
+            Log density of each site, by factor; empty where not requested.
+        """
+        evaluate = self._evaluate_all if log_density else self._evaluate
+        parts = evaluate(*self._compiled.unpack_rows(theta), *self._shape_noise(theta[0], noise), *origin)
+        count = len(self._evaluated)
+        values = self._compiled.constrained(theta) | dict(zip(self._evaluated, (np.asarray(v) for v in parts[:count])))
+        return values, self._site_log_density(parts[count:]) if log_density else {}
+
+    def log_density(self, theta: np.ndarray, noise: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the log density of each site, (s, *shape) by factor, for rows of theta and noise."""
+        return self._site_log_density(
+            self._site_rows(*self._compiled.unpack_rows(theta), *self._shape_noise(theta[0], noise))
+        )
+
+    def observed_log_density(self, theta: np.ndarray, by_factor: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return log densities of the observed variables, (s, *shape) by name, at rows of theta.
+
+        Those of factors are copied from `by_factor`; those of terms without latent variables are added. The result is
+        empty where `by_factor` is. Observed vectors are left out: their sites hold a part of their noise only.
+        """
+        if not by_factor:
+            return {}
+        terms = [term for term in self.form.fixed if not term.joint]
+        fixed = zip(terms, self._fixed_rows(*self._compiled.unpack_rows(theta)))
+        rows = {term.name: np.broadcast_to(v, (len(theta), *np.shape(v)[1:])) for term, v in fixed}
+        return {group.name: by_factor[group.name] for group in self.form.groups if not group.correlated} | rows
+
+    def _site_log_density(self, parts: Sequence[Any]) -> dict[str, np.ndarray]:
+        """Return the log density of each site, by factor, from rows of predictors and site parameters."""
+        out = {}
+        rest = iter(parts)
+        for group, site, y in zip(self.form.factors, self._compiled.sites, self._compiled.observed()):
+            eta = np.asarray(next(rest))
+            parameters = [np.asarray(next(rest)).reshape(eta.shape) for _ in group.parameters]
+            out[group.name] = np.asarray(site.log_density(y, eta, *parameters))
+        return out
+
+    def scales(self, theta: np.ndarray) -> list[np.ndarray]:
+        """Return the scales of the `varying` blocks for rows of theta, (s, p).
+
+        The scale of a block is its factor, (s, d, k), where it has one. Otherwise it is the variances, (s, d), of
+        independent noise, or the covariance, (s, d, d), of any other.
+        """
+        return [np.asarray(part) for part in self._scales(*self._compiled.unpack_rows(theta))]
+
+    def log_excess(self, theta: np.ndarray) -> np.ndarray:
+        """Return log(PyMC's joint density / normalised Gaussians and sites), (s,), for rows of theta, (s, p)."""
+        return np.asarray(self._log_excess(*self._compiled.unpack_rows(theta)))
+
+    def _shape_noise(self, theta: np.ndarray, noise: Sequence[np.ndarray]) -> list[np.ndarray]:
+        shapes = self.noise_shapes(*self._compiled.unpack(theta))
+        return [w.reshape(len(w), *(int(n) for n in shape)) for w, shape in zip(noise, shapes)]
+
+    @cached_property
+    def varying(self) -> tuple[bool, ...]:
+        """Whether the scale of each block depends on hyperparameters."""
+        hyper = set(self.form.hyper_values)
+        return tuple(not hyper.isdisjoint(ancestors([scale_of(block)])) for block in self.form.blocks)
+
+    @cached_property
+    def noise_shapes(self) -> Callable[..., Any]:
+        """Compiled function from `form.hyper_values` to the shape of each block's noise."""
+        shapes = [pt.stack([pt.as_tensor(n) for n in b.shape]) if b.shape else pt.zeros(0) for b in self.form.blocks]
+        return self._compiled.function(self.form.hyper_values, [self.form.at_zero_noise(s) for s in shapes])
+
+    @cached_property
+    def _scales(self) -> Callable[..., Any]:
+        rows = row_variables(self.form.hyper_values)
+        outputs = [scale_of(block) for block, varies in zip(self.form.blocks, self.varying) if varies]
+        return self._compiled.function(rows.values(), [batch(self.form.at_zero_noise(v), rows) for v in outputs])
+
+    @cached_property
+    def _log_excess(self) -> Callable[..., Any]:
+        rows = row_variables(self.form.hyper_values)
+        return self._compiled.function(rows.values(), batch(self.form.log_excess, rows))
+
+    @cached_property
+    def _fixed_rows(self) -> Callable[..., Any]:
+        rows = row_variables(self.form.hyper_values)
+        outputs = [term.log_density for term in self.form.fixed if not term.joint]
+        return self._compiled.function(rows.values(), [batch(v, rows) if rows else v[None] for v in outputs])
+
+    @cached_property
+    def _predictors(self) -> Callable[..., Any]:
+        rows = row_variables([b.noise for b in self.form.blocks])
+        return self._compiled.function(
+            [*self.form.hyper_values, *rows.values()], batch(self.form.residual_predictor, rows)
+        )
+
+    @cached_property
+    def _site_rows(self) -> Callable[..., Any]:
+        rows = row_variables([*self.form.hyper_values, *(b.noise for b in self.form.blocks)])
+        return self._compiled.function(rows.values(), [batch(v, rows) for v in self._site_graphs])
+
+    @property
+    def _site_graphs(self) -> list[Any]:
+        return [v for g in self.form.factors for v in (g.predictor, *g.parameters)]
+
+    @property
+    def _evaluated(self) -> dict[str, Any]:
+        return {v.name: v.expression for v in self.form.affine} | self.form.deterministics
+
+    @cached_property
+    def _evaluate(self) -> Callable[..., Any]:
+        return self._compile_rows(self._evaluated.values())
+
+    @cached_property
+    def _evaluate_all(self) -> Callable[..., Any]:
+        # One function, so that common subexpressions of predictors and Deterministics are computed once.
+        return self._compile_rows([*self._evaluated.values(), *self._site_graphs])
+
+    def _compile_rows(self, outputs: Iterable[Any]) -> Callable[..., Any]:
+        origins = [b.origin for b in self.form.blocks if b.origin is not None]
+        rows = row_variables([*self.form.hyper_values, *(b.noise for b in self.form.blocks), *origins])
+        return self._compiled.function(rows.values(), [batch(v, rows) for v in outputs])

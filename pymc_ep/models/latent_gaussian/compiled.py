@@ -1,0 +1,318 @@
+"""Compiled functions of the latent Gaussian form.
+
+They hold for every value of the hyperparameters and, where data are shared variables, for data of every length.
+"""
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import cached_property
+from itertools import islice
+from typing import Any, Self
+
+import numpy as np
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_ep.concurrency import compiling
+from pymc_ep.engines.prior import Prior, perturbed
+from pymc_ep.graphs.hyper_functions import row_variables
+from pymc_ep.graphs.jacobian_products import batch
+from pymc_ep.graphs.shared_values import exchanged
+from pymc_ep.models.latent_gaussian.constant_design import Design, DesignMatrix, VariableMap
+from pymc_ep.models.latent_gaussian.form import AffineVariable
+from pymc_ep.models.latent_gaussian.site_functions import NOTHING, EvaluatedRows, SiteFunctions
+from pymc_ep.models.latent_gaussian.space import MOST_COEFFICIENTS, Solver, choose_solver
+from pymc_ep.models.latent_gaussian.values import AffineMoments, NoiseMoments
+from pymc_ep.numerics.backend.namespace import Array
+from pymc_ep.numerics.gaussian.block_elimination import Blocks
+from pymc_ep.numerics.gaussian.coefficient_space import FactorPrior
+from pymc_ep.numerics.gaussian.protocol import GaussianPrior
+from pymc_ep.numerics.gaussian.sparse_coefficient_space import LEAST_BLOCKS
+
+__all__ = ["CompiledLatentGaussian"]
+
+
+class CompiledLatentGaussian(SiteFunctions):
+    """Compiled functions of a `LatentGaussian`; parameters are those of `SiteFunctions`."""
+
+    most_draws = 1000
+    """Default number of draws of a chain: PyMC's own default."""
+    sweep = 1.0
+    """Time of an EP sweep, in units of the time of `work` multiplications: `work` counts those of one sweep."""
+    _fitted: "tuple[CompiledLatentGaussian, Mapping[SharedVariable, np.ndarray]] | None" = None
+    """Form and data of the fit, from which the prior is computed where the model's data have changed; else None."""
+
+    def solve_in(self, solver: str) -> None:
+        """Select the representation of prior and posterior, by name or ``"auto"``."""
+        observations = sum(y.size for y in self.observed())
+        coefficients = int(self._coefficients(*self.unpack(self.start)).sum())
+        flat = [b.name for b in self.form.blocks if b.flat]
+        independent = all(self.independent)
+        self.sizes = observations, coefficients
+        """Numbers of observations and of coefficients."""
+        self.solver: Solver = choose_solver(solver, observations, coefficients, flat, independent=independent)
+        many = LEAST_BLOCKS <= coefficients <= MOST_COEFFICIENTS * observations
+        if solver == "auto" and self.solver.name == "observations" and independent and many:
+            dense, self.solver = self.solver, choose_solver("coefficients", observations, coefficients, flat)
+            if self.blocks is None:
+                self.solver = dense
+
+    @property
+    def work(self) -> float:
+        """Multiplications of the largest matrix product in a fit: n^3, or n p^2 for p coefficients that all couple."""
+        observations, coefficients = self.sizes
+        if (blocks := self.blocks) is not None:
+            return blocks.work
+        return float(observations) * (observations if self.solver.name == "observations" else coefficients) ** 2
+
+    @property
+    def blocks(self) -> Blocks | None:
+        """Return the division of the coefficients, for the current data; None where there is none."""
+        design = self._design()
+        return None if design is None else design.blocks
+
+    def fitted_to(self, data: Mapping[SharedVariable, np.ndarray]) -> Self:
+        """Return the form with the prior under the data of a fit, given by shared variable.
+
+        Its affine variables follow from the current data. Both data share the coefficients, which are independent
+        standard normals a priori: their posterior given the fitted data is mapped to the current predictors. It is
+        therefore solved in the space of the coefficients.
+        """
+        other, of_fit = self.shallow_copy(), self.shallow_copy()
+        for form in (other, of_fit):
+            form.solve_in("coefficients")
+        # The copies have different data, and so must not share the cached design.
+        of_fit.__dict__.pop("_maps", None)
+        other._fitted = of_fit, data
+        return other
+
+    def prior(self, theta: np.ndarray) -> Prior:
+        """Evaluate the form at unconstrained hyperparameters `theta`, (p,).
+
+        Raises
+        ------
+        InvalidDataError
+            Where observations and predictor differ in shape, as they may after new data are set.
+        """
+        if self._fitted is not None:
+            form, data = self._fitted
+            with exchanged(data):
+                return form.prior(theta)
+        factors, arrays = self._factors(theta)
+        return Prior(factors.mean, self._gaussian(theta, arrays), *factors[1:])
+
+    def _gaussian(self, theta: np.ndarray, arrays: list[Any]) -> GaussianPrior:
+        design = self._design()
+        if design is not None:
+            return design.prior(arrays)
+        if not self._factored:
+            return self.solver.prior(*arrays)
+
+        def perturbed_rows() -> np.ndarray:
+            return self._prior(*self.unpack(perturbed(theta)))[-2]
+
+        rows, precision = arrays
+        return self._maps.varying_prior(rows, precision, perturbed_rows)
+
+    def _array_cotangents(self, array: Array) -> list[np.ndarray]:
+        design = self._design()
+        if design is not None:
+            return design.root_cotangents(np.asarray(array), self._maps.roots)
+        return [self._maps.varying_cotangent(array) if self._factored else array]
+
+    def jointly(self, thetas: np.ndarray, variables: tuple[AffineVariable, ...] | None = None) -> EvaluatedRows:
+        """Return arrays that functions of rows take as `known`, where they share a covariance that is dear.
+
+        They are those of predictors and some variables, by default of all variables and the noise.
+        """
+        if self.solver.prior is FactorPrior:
+            return NOTHING
+
+        def build() -> tuple[Callable[..., Any], dict[Hashable, int]]:
+            asked = self.form.affine if variables is None else variables
+            graphs: dict[Hashable, list[TensorVariable]] = {
+                "predictors": self._predictor_graphs(),
+                asked: self._moment_graphs(asked),
+            }
+            if variables is None:
+                graphs["noise"] = self._noise_graphs()
+            sizes = {name: len(own) for name, own in graphs.items()}
+            return self._function_of_rows([graph for own in graphs.values() for graph in own]), sizes
+
+        function, sizes = self._for_solver(("joint", variables), build)
+        parts = iter(self._of_rows(function, thetas))
+        return {name: [next(parts) for _ in range(size)] for name, size in sizes.items()}
+
+    def predictor_rows(
+        self, thetas: np.ndarray, known: EvaluatedRows = NOTHING
+    ) -> list[tuple[np.ndarray, GaussianPrior]]:
+        """Return mean and distribution of the predictors, as `prior` does, for rows of theta, (s, p), on the host."""
+        if self._fitted is not None:
+            form, data = self._fitted
+            with exchanged(data):
+                return form.predictor_rows(thetas)
+        rows = zip(thetas, *self._evaluated_rows("predictors", self._predictor_graphs, thetas, known))
+        return [(mean, self._gaussian(theta, arrays)) for theta, mean, *arrays in rows]
+
+    def affine_moments(
+        self, theta: np.ndarray, variables: Sequence[AffineVariable] | None = None
+    ) -> dict[str, AffineMoments]:
+        """Evaluate the prior moments of affine variables, by default of all those of the form."""
+        return self.affine_rows(theta[None], variables)[0]
+
+    def affine_rows(
+        self,
+        thetas: np.ndarray,
+        variables: Sequence[AffineVariable] | None = None,
+        known: EvaluatedRows = NOTHING,
+    ) -> list[dict[str, AffineMoments]]:
+        """Return `affine_moments` for rows of theta, (s, p)."""
+        variables = self.form.affine if variables is None else tuple(variables)
+        constant, others = self._split_by_map(variables)
+        out = self._evaluated_moments(thetas, others, known)
+        if not constant:
+            return out
+        roots, means = self._roots_and_means(thetas)
+        for k, found in enumerate(out):
+            own = [root[k] for root in roots]
+            found |= {name: map_.moments(means[name][k], own) for name, map_ in constant.items()}
+        return [{v.name: found[v.name] for v in variables} for found in out]
+
+    def noise_rows(self, thetas: np.ndarray, known: EvaluatedRows = NOTHING) -> list[list[NoiseMoments]]:
+        """Return the prior moments of each noise block for rows of theta, (s, p)."""
+        out = []
+        for parts in zip(*self._evaluated_rows("noise", self._noise_graphs, thetas, known)):
+            rest = iter(parts)
+            out.append(
+                [
+                    NoiseMoments(next(rest), next(rest), block.flat, *islice(rest, 0 if block.factor is None else 2))
+                    for block in self.form.blocks
+                ]
+            )
+        return out
+
+    def root_rows(self, thetas: np.ndarray) -> list[list[np.ndarray]] | None:
+        """Return the root of each block for rows of theta, (s, p); None where coordinates are no standard normals."""
+        if self.solver.prior is not FactorPrior:
+            return None
+        return [list(own) for own in zip(*self._roots_and_means(thetas)[0])]
+
+    def describe(self) -> str:
+        """Return the text of `pymc_ep.explain`, one line for each part of the form."""
+        form = self.form
+        lines = ["form             Gaussian vector times univariate sites (latent Gaussian)"]
+        for block, shape in zip(form.blocks, self.rows.noise_shapes(*self.unpack(self.start))):
+            how = "non-centred, through its factor" if block.factor is not None else "noise about its mean"
+            how = "flat prior" if block.flat else how
+            if not block.observation_noise:
+                lines.append(f"latent           {block.name}: {int(np.prod(shape))} values, {how}")
+        lines += self._describe_groups()
+        blocks = self.blocks
+        how = self.solver.sentence if blocks is None else f"in the space of the coefficients, {blocks.sentence}"
+        lines.append(f"solver           {how}; operator: the model's own graph")
+        return "\n".join(lines)
+
+    def first_sites(self, prior: Prior) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return None: sites start from zero."""
+        return None
+
+    def _solver_key(self) -> tuple[Any, ...]:
+        return self.solver.name, self._design() is None
+
+    @property
+    def _factored(self) -> bool:
+        return self.solver.prior is FactorPrior and not self._jax
+
+    @cached_property
+    def _maps(self) -> Design:
+        return Design(self.form, self.function)
+
+    def _design(self) -> DesignMatrix | None:
+        """Return the constant design for the current data; None where there is none, or the solver takes none."""
+        if not self._factored:
+            return None
+
+        def start() -> list[np.ndarray]:
+            return self.unpack(self.start)
+
+        return self._maps.present(start, lambda: [tuple(map(int, s)) for s in self.rows.noise_shapes(*start())])
+
+    @property
+    def _arrays(self) -> list[TensorVariable]:
+        return [self.solver.array(self.form)] if self._design() is None else self._maps.roots
+
+    @property
+    def _constants(self) -> Sequence[TensorVariable]:
+        return self.solver.constants(self.form) if self._design() is None else ()
+
+    def _predictor_graphs(self) -> list[TensorVariable]:
+        """Return the graphs of the prior mean of all predictors and of the arrays that `_gaussian` takes."""
+        return [self.form.at_zero_noise(self.form.residual_predictor), *self._arrays, *self._constants]
+
+    def _split_by_map(
+        self, variables: Sequence[AffineVariable]
+    ) -> tuple[dict[str, VariableMap], tuple[AffineVariable, ...]]:
+        """Return constant maps to variables, by name, and the variables whose maps depend on hyperparameters."""
+        design = self._design()
+        known = {} if design is None else design.variables
+        return (
+            {v.name: known[v.name] for v in variables if v.name in known},
+            tuple(v for v in variables if v.name not in known),
+        )
+
+    def _evaluated_moments(
+        self, thetas: np.ndarray, variables: tuple[AffineVariable, ...], known: EvaluatedRows
+    ) -> list[dict[str, AffineMoments]]:
+        """Return the prior moments of affine variables from their graphs, for rows of theta."""
+        if not variables:
+            return [{} for _ in thetas]
+        rows = zip(*self._evaluated_rows(variables, lambda: self._moment_graphs(variables), thetas, known))
+        return [{v.name: AffineMoments(*row[3 * i : 3 * i + 3]) for i, v in enumerate(variables)} for row in rows]
+
+    def _roots_and_means(self, thetas: np.ndarray) -> tuple[Sequence[np.ndarray], dict[str, np.ndarray]]:
+        """Return roots, (s, d) or (s, k, d) of each block, and means of variables with constant maps."""
+        constant, _ = self._split_by_map(self.form.affine)
+        own = [v for v in self.form.affine if v.name in constant]
+
+        def graphs() -> list[TensorVariable]:
+            return [*self._maps.roots, *(self.form.at_zero_noise(v.expression) for v in own)]
+
+        parts = self._evaluated_rows("roots", graphs, thetas, NOTHING)
+        count = len(self.form.blocks)
+        return parts[:count], {v.name: part for v, part in zip(own, parts[count:])}
+
+    def _moment_graphs(self, variables: Sequence[AffineVariable]) -> list[TensorVariable]:
+        parts = [(v.expression, self.solver.cross(self.form, v), self.solver.variance(self.form, v)) for v in variables]
+        return [self.form.at_zero_noise(graph) for own in parts for graph in own]
+
+    def _noise_graphs(self) -> list[TensorVariable]:
+        outputs = []
+        for block in self.form.blocks:
+            outputs += [self.solver.cross(self.form, AffineVariable(block.name, block.noise)), block.covariance]
+            if block.factor is not None:
+                origin = AffineVariable(block.name, block.origin, block)
+                outputs += [block.factor, self.solver.cross(self.form, origin)]
+        return [self.form.at_zero_noise(graph) for graph in outputs]
+
+    def _evaluated_rows(
+        self,
+        name: Hashable,
+        graphs: Callable[[], list[TensorVariable]],
+        thetas: np.ndarray,
+        known: EvaluatedRows,
+    ) -> Sequence[np.ndarray]:
+        """Return graphs of the hyperparameters for rows of theta, (s, *shape); compiled once for each name."""
+        if name in known:
+            return known[name]
+        return self._of_rows(self._for_solver(name, lambda: self._function_of_rows(graphs())), thetas)
+
+    def _function_of_rows(self, graphs: Sequence[TensorVariable]) -> Callable[..., Any]:
+        rows = row_variables(self.form.hyper_values)
+        outputs = [batch(graph, rows) if rows else graph[None] for graph in graphs]
+        # PyTensor 3.3 has a rewrite of solutions that fails on rows of identities. It is left out, as any that fails,
+        # but would print a traceback.
+        with compiling(on_opt_error="ignore"):
+            return self.function(rows.values(), outputs)
+
+    def _of_rows(self, function: Callable[..., Any], thetas: np.ndarray) -> list[np.ndarray]:
+        parts = map(np.asarray, function(*self.unpack_rows(thetas)))
+        return [np.broadcast_to(part, (len(thetas), *part.shape[1:])) for part in parts]

@@ -1,0 +1,75 @@
+"""What a fit of a latent Gaussian form takes, from its sizes, before anything large is formed."""
+
+from pymc_ep.contracts.cost import Cost
+from pymc_ep.contracts.form import CompiledSiteForm
+from pymc_ep.evidence.budget import most_draws, most_fits
+from pymc_ep.models.latent_gaussian.compiled import CompiledLatentGaussian
+
+__all__ = ["cost_of", "fits_of"]
+
+_DENSE_COPIES = 12
+"""Matrices of the predictors' covariance held at a time: 11 were measured for a walk and for a Matern process, with
+4000 and 2500 observations."""
+_DESIGN_COPIES, _PRECISION_COPIES = 4, 4
+"""Copies of a dense design, and of the precision of its coefficients, held at a time."""
+_OPTIMISED, _INTEGRATED, _SWEEPS = 20, 30, 8
+"""Fits of a search for the mode, those of an integration for each hyperparameter, and sweeps of a fit, on average."""
+_DRAW = 8
+"""Sweeps that the posterior at one draw of the hyperparameters takes the time of, with its moments and draws."""
+_FIT_SECONDS, _SITE_SECONDS = 5e-3, 3e-6
+"""Time of the smallest fit, and of the moments of one site by quadrature, s."""
+_SEARCHED = 10.0
+"""Factor of both for densities whose peaks are searched for: most of those by PyMC's own log density."""
+_EMULATOR = 0.4, 0.08
+"""Time of emulating the evidence of p hyperparameters, a p + b p^2, s."""
+_OF_GAUSSIANS, _BY_QUADRATURE, _BY_SEARCH = (1e-3, 0.0), (0.02, 5.5e-5), (0.06, 3.6e-4)
+"""Time of a fit of n sites among those of an integration, a + b n, s, with its share of gradients, draws and results.
+They are those of 220 models of the page on agreement, nine tenths of which take no more than three times as long, and
+no less than a third."""
+_PER_SECOND, _FEW_PER_SECOND = 7e10, 7e5
+"""Multiplications a second of one core of a server of 2023 in large products, and the square root of their number where
+they are few."""
+
+
+def fits_of(form: CompiledSiteForm, hyper: str) -> int:
+    """Return the number of fits at different hyperparameters, as it is on average."""
+    if hyper == "fixed" or not form.start.size:
+        return 1
+    return min(_INTEGRATED * form.start.size, most_fits(form)) if hyper == "integrate" else _OPTIMISED
+
+
+def cost_of(form: CompiledLatentGaussian, hyper: str) -> Cost:
+    """Return the cost of a fit with the given treatment of the hyperparameters."""
+    n, p = form.sizes
+    if (blocks := form.blocks) is not None:
+        t = len(blocks.border)
+        memory, arrays = 32 * (p * t + t**2) + 400 * n, f"{blocks.sentence}, of {n} predictors"
+    elif form.solver.name == "observations":
+        memory, arrays = 8 * _DENSE_COPIES * n**2, f"{_DENSE_COPIES} matrices of {n} x {n}"
+    else:
+        memory = 8 * (_DESIGN_COPIES * n * p + _PRECISION_COPIES * p**2)
+        arrays = f"{_DESIGN_COPIES} designs of {n} x {p} and {_PRECISION_COPIES} matrices of {p} x {p}"
+    fits = fits_of(form, hyper)
+    cure = "Take fewer observations, or a prior of less rank, such as pm.gp.HSGP for a Gaussian process."
+    return Cost(
+        memory,
+        _seconds(form, hyper, fits),
+        f"A fit of {n} observations needs",
+        arrays,
+        f"some {fits} fits of {_SWEEPS} sweeps each" if fits > 1 else f"some {_SWEEPS} sweeps",
+        cure,
+        cure if fits == 1 else f"hyper='fixed' makes one fit. {cure}",
+    )
+
+
+def _seconds(form: CompiledLatentGaussian, hyper: str, fits: int) -> float:
+    n, p = form.sizes[0], form.start.size
+    sites = [group.site for group in form.form.factors]
+    searched, gaussian = any(site.scanned for site in sites), all(site.gaussian for site in sites)
+    sweeps = _SWEEPS * fits * (form.work / _PER_SECOND + form.work**0.5 / _FEW_PER_SECOND)
+    if hyper != "integrate" or not p:
+        fit = _FIT_SECONDS + _SITE_SECONDS * _SWEEPS * n * (not gaussian)
+        return sweeps + fits * fit * (_SEARCHED if searched else 1.0)
+    least, each = _BY_SEARCH if searched else _OF_GAUSSIANS if gaussian else _BY_QUADRATURE
+    draws = _DRAW * most_draws(form) * form.work / _PER_SECOND
+    return sweeps + fits * (least + each * n) + draws + _EMULATOR[0] * p + _EMULATOR[1] * p**2

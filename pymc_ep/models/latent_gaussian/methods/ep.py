@@ -1,0 +1,183 @@
+"""Expectation propagation for latent Gaussian models: options, treatment of hyperparameters, solution."""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pymc_ep.contracts.cost import Cost
+from pymc_ep.contracts.method import Call, Method
+from pymc_ep.contracts.solution import Solution
+from pymc_ep.engines.base import Status
+from pymc_ep.engines.options import check_whole
+from pymc_ep.evidence.budget import choose
+from pymc_ep.evidence.conditional_fits import fit_many
+from pymc_ep.evidence.ep.cumulants import error_warning
+from pymc_ep.evidence.ep.evidence import Evidence, evidence_of
+from pymc_ep.evidence.ep.fit import EvidenceAt
+from pymc_ep.evidence.ep.lost_digits import with_all_digits
+from pymc_ep.evidence.ep.op import EPEvidenceOp
+from pymc_ep.evidence.integration.integral import Integral
+from pymc_ep.evidence.integration.integrate import integrate
+from pymc_ep.evidence.mode import Hyper, fit_fixed, maximise
+from pymc_ep.models.latent_gaussian.compiled import CompiledLatentGaussian
+from pymc_ep.models.latent_gaussian.cost import cost_of
+from pymc_ep.models.latent_gaussian.form import LatentGaussian
+from pymc_ep.models.latent_gaussian.methods.boundary import boundary_warning
+from pymc_ep.models.latent_gaussian.methods.solution import (
+    conditional_solution,
+    integral_solution,
+    mode_solution,
+    rebuild,
+)
+from pymc_ep.models.latent_gaussian.site_functions import SiteFunctions
+
+__all__ = ["EP", "OPTIONS", "TREATMENTS", "Fitted", "checked", "condition", "evidence_op", "fitted", "solve"]
+
+OPTIONS = {
+    "power": 1.0,
+    "damping": "auto",
+    "tol": 1e-8,
+    "max_iter": 200,
+    "schedule": "parallel",
+    "solver": "auto",
+}
+"""Options of EP and their defaults."""
+TREATMENTS = ("optimize", "fixed", "integrate", "sample")
+"""Treatments of hyperparameters that EP supports."""
+
+
+class Fitted(NamedTuple):
+    """EP fit, with the treatment of its hyperparameters.
+
+    Attributes
+    ----------
+    evidence : Evidence
+    found : Hyper
+        Mode of the hyperparameters, or their values where they are fixed.
+    integral : Integral or None
+        Design of the hyperparameters; None where they are not integrated over.
+    settings : dict
+        Options, with the solver that fitted.
+    """
+
+    evidence: Evidence
+    found: Hyper[EvidenceAt]
+    integral: Integral[EvidenceAt] | None
+    settings: dict[str, Any]
+
+
+def solve(call: Call[CompiledLatentGaussian]) -> Solution:
+    """Fit a latent Gaussian form by expectation propagation."""
+    settings = checked(OPTIONS | call.options)
+    call.form.solve_in(settings["solver"])
+    fit = fitted(call, settings)
+    if fit.integral is not None:
+        solution = integral_solution(call.form, fit.evidence, fit.integral, fit.settings)
+    else:
+        solution = mode_solution(call.form, fit.evidence, fit.found, fit.settings)
+    if boundary := boundary_warning(call.form, fit.found.at.theta):
+        warnings.warn(f"The fit is of another model than is written: {boundary}.", stacklevel=3)
+        solution = replace(solution, status=f"{solution.status}; {boundary}")
+    if not (warning := error_warning(fit.evidence, fit.found.at)):
+        return solution
+    return replace(solution, converged=False, status=f"{warning}; {solution.status}")
+
+
+def cost(call: Call[CompiledLatentGaussian]) -> Cost:
+    """Return the cost of a fit."""
+    call.form.solve_in(checked(OPTIONS | call.options)["solver"])
+    return cost_of(call.form, call.hyper)
+
+
+def fitted(call: Call[SiteFunctions], settings: dict[str, Any], *, spread: bool = True) -> Fitted:
+    """Return the fit, with hyperparameters fixed, maximised or integrated over as the call says.
+
+    `spread` says whether to evaluate the curvature at a mode.
+    """
+    return with_all_digits(settings, lambda settings: _fitted(call, settings, spread=spread))
+
+
+def _fitted(call: Call[SiteFunctions], settings: dict[str, Any], *, spread: bool) -> Fitted:
+    integrates = call.hyper == "integrate" and call.theta.size > 0
+    evidence = evidence_of(
+        call.form,
+        settings,
+        report=call.report,
+        checkpoint=call.checkpoint,
+        density="unconstrained" if integrates else "natural",
+    )
+    sites = None if call.start is None else _sites_from(call.start, evidence)
+    integral = None
+    if call.hyper == "fixed" or not call.theta.size:
+        found = fit_fixed(evidence, call.theta, sites)
+    elif integrates:
+        integral = integrate(evidence, call.theta, sites)
+        found = integral.mode
+    else:
+        found = maximise(evidence, call.theta, sites, spread=spread)
+    if call.hyper != "fixed":
+        evidence.require_covariance(found.at.theta, found.at.prior)
+    return Fitted(evidence, found, integral if integral is not None and integral.points else None, settings)
+
+
+def choose_hyper(form: SiteFunctions, options: dict[str, Any], *, chains: bool) -> tuple[str, Status]:
+    """Return the treatment for ``hyper="auto"``, integration where it is possible, and a status with the reason."""
+    return choose(form, chains=chains) if form.start.size else ("optimize", Status(True, ""))
+
+
+def checked(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options; raise ValueError for one outside of its range."""
+    power, damping, tol = options["power"], options["damping"], options["tol"]
+    if not (isinstance(power, int | float) and 0 < power <= 1):
+        raise ValueError(f"power={power!r} must lie in (0, 1]; 1 is plain EP.")
+    if damping != "auto" and not (isinstance(damping, int | float) and 0 < damping <= 1):
+        raise ValueError(f"damping={damping!r} must be 'auto' or lie in (0, 1], the fraction of an update taken.")
+    if not (isinstance(tol, int | float) and tol > 0):
+        raise ValueError(f"tol={tol!r} must be positive.")
+    check_whole("max_iter", options["max_iter"])
+    if options["schedule"] not in ("parallel", "sequential"):
+        raise ValueError(f"schedule={options['schedule']!r} must be 'parallel' or 'sequential'.")
+    return options
+
+
+def _sites_from(start: Mapping[str, np.ndarray], evidence: Evidence) -> tuple[np.ndarray, np.ndarray]:
+    n = sum(len(y) for y in evidence.observed)
+    if len(start["shift"]) != n:
+        raise ValueError(
+            f"start= holds {len(start['shift'])} sites but the model now has {n} observations; fit without start=, or "
+            f"pass the hyperparameters alone as a dict."
+        )
+    return start["shift"], start["precision"]
+
+
+def evidence_op(form: SiteFunctions, options: dict[str, Any]) -> EPEvidenceOp:
+    """Return the log evidence as an Op of the unconstrained hyperparameters."""
+    return EPEvidenceOp(form, checked(OPTIONS | options))
+
+
+def condition(call: Call[SiteFunctions], thetas: np.ndarray) -> Solution:
+    """Fit at each of k draws of the hyperparameters, (k, p); the solution takes draws from each fit."""
+
+    def fit(settings: dict[str, Any]) -> Solution:
+        evidence = evidence_of(call.form, settings, report=call.report, density="none")
+        return conditional_solution(call.form, evidence, fit_many(evidence, thetas), settings)
+
+    return with_all_digits(checked(OPTIONS | call.options), fit)
+
+
+EP = Method(
+    "ep",
+    LatentGaussian,
+    solve,
+    rebuild,
+    OPTIONS,
+    TREATMENTS,
+    evidence_op=evidence_op,
+    condition=condition,
+    choose_hyper=choose_hyper,
+    cost=cost,
+    jax=True,
+)

@@ -1,0 +1,347 @@
+"""Solutions from fits of a latent Gaussian form: at a mode, over a design, or at draws of the hyperparameters."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.special import logsumexp
+
+from pymc_ep.contracts.posterior import AffinePosterior, JointDraws, Moments
+from pymc_ep.contracts.solution import Solution
+from pymc_ep.engines.base import Status
+from pymc_ep.engines.prior import FactorValues, Prior
+from pymc_ep.evidence.conditional_fits import ManyFits
+from pymc_ep.evidence.ep.evidence import Evidence
+from pymc_ep.evidence.ep.fit import EvidenceAt
+from pymc_ep.evidence.ep.sweep import Problem, group_slices
+from pymc_ep.evidence.integration.corrections import Corrected
+from pymc_ep.evidence.integration.integral import Integral
+from pymc_ep.evidence.mode import Hyper
+from pymc_ep.models.latent_gaussian.posterior import LatentPosterior, weighted_moments
+from pymc_ep.models.latent_gaussian.posterior_mixture import PosteriorMixture
+from pymc_ep.models.latent_gaussian.site_functions import SiteFunctions
+from pymc_ep.numerics.gaussian.protocol import GaussianPosterior
+from pymc_ep.numerics.interpolation.mixtures import left_out_of_all
+from pymc_ep.numerics.interpolation.spline import Spline
+from pymc_ep.sites.compiled import CompiledSite
+
+__all__ = [
+    "AT_VALUES",
+    "at_mode",
+    "coefficient_results",
+    "combined_status",
+    "conditional_solution",
+    "integral_solution",
+    "mode_solution",
+    "mode_state",
+    "mode_traces",
+    "rebuild",
+    "solution_at",
+]
+
+_BATCH_DRAWS = 100
+"""Draws of the hyperparameters in one batch of interpolated predictive densities.
+
+It bounds memory, to 100 n doubles; batches of 10 to 1000 take the same time."""
+_MAX_DENSITIES = 10_000_000
+"""Largest number of interpolated predictive densities, for n observations at all weighted places: 0.15 s.
+
+Beyond it the draws of the hyperparameters replace the places, which cover the tails better."""
+AT_VALUES = "log density of the data at the hyperparameters of the result, without their prior"
+"""Definition of the log evidence where hyperparameters are maximised over or fixed."""
+_MIXTURE_KEYS = ("design_thetas", "design_shifts", "design_precisions", "hyper_draws")
+"""State entries of a `PosteriorMixture`, in the order of its arguments."""
+_INTEGRATED = "log density of the data, integrated over the prior of the hyperparameters"
+"""Definition of the log evidence where hyperparameters are integrated over."""
+
+
+def rebuild(
+    form: SiteFunctions,
+    state: Mapping[str, np.ndarray],
+    mode: tuple[Prior, GaussianPosterior] | None = None,
+) -> LatentPosterior | PosteriorMixture:
+    """Return the posterior of a saved ``fit_state``; a fresh fit passes prior and posterior at its mode."""
+    centre = LatentPosterior(
+        form,
+        state["theta"],
+        state["shift"],
+        state["precision"],
+        state["directions"],
+        state["d_shift"],
+        state["d_precision"],
+        mode,
+    )
+    if "design_thetas" not in state:
+        return centre
+    return PosteriorMixture(form, centre, *(state[name] for name in _MIXTURE_KEYS))
+
+
+def mode_solution(
+    form: SiteFunctions, evidence: Evidence, found: Hyper[EvidenceAt], settings: dict[str, Any]
+) -> Solution:
+    """Return the solution with hyperparameters at their mode, or fixed."""
+    at = found.at
+    state = mode_state(evidence, found)
+    return solution_at(
+        form,
+        evidence,
+        at,
+        state,
+        settings,
+        log_predictive=evidence.leave_one_out(at),
+        scalars={"log_evidence": at.log_z, "n_iter": len(at.run.objective)},
+        traces=mode_traces(found),
+        status=combined_status(at, found),
+        log_evidence_is=AT_VALUES,
+    )
+
+
+def mode_state(evidence: Evidence, found: Hyper[EvidenceAt]) -> dict[str, np.ndarray]:
+    """Return the saved state of a fit with hyperparameters at their mode, or fixed."""
+    directions = np.zeros((0, found.at.theta.size)) if found.factor is None else found.factor.T
+    d_shift, d_precision = found.d_state
+    return _state(evidence, found.at) | {"directions": directions, "d_shift": d_shift, "d_precision": d_precision}
+
+
+def mode_traces(found: Hyper[EvidenceAt]) -> dict[str, tuple[str, np.ndarray]]:
+    """Return the histories of the last fit and of the maximisation over hyperparameters."""
+    return _history(found.at) | {"hyper_objective": ("hyper_iteration", found.trace)}
+
+
+def integral_solution(
+    form: SiteFunctions, evidence: Evidence, found: Integral[EvidenceAt], settings: dict[str, Any]
+) -> Solution:
+    """Return the solution of a mixture over a design of hyperparameters."""
+    at = found.mode.at
+    points = found.points
+    thetas = np.array([point.theta for point in points])
+    state = _state(evidence, at) | _mixture_state(
+        thetas,
+        np.array([point.state[0] for point in points]),
+        np.array([point.state[1] for point in points]),
+        found.draws,
+    )
+    values = np.array([point.value for point in points])
+    return solution_at(
+        form,
+        evidence,
+        at,
+        state,
+        settings,
+        log_predictive=_loo_over_draws(found),
+        hyper_moments=weighted_moments(form.constrained(found.thetas), found.theta_weights),
+        scalars={
+            "log_evidence": found.log_evidence,
+            "n_iter": len(at.run.objective),
+            "hyper_ess": found.effective,
+            "hyper_log_weight_sd": found.spread,
+            "n_evaluations": found.evaluations,
+        }
+        | _correction_scalars(found.corrected),
+        traces=_history(at)
+        | {
+            "hyper_objective": ("hyper_iteration", found.mode.trace),
+            "hyper_weight": ("hyper_point", found.weights),
+            "hyper_log_density": ("hyper_point", values),
+        },
+        status=combined_status(at, found),
+        design=form.constrained(thetas),
+        log_evidence_is=_INTEGRATED,
+    )
+
+
+def _correction_scalars(corrected: Corrected | None) -> dict[str, float]:
+    """Return the cumulant corrections of log evidence and hyperparameters; empty where they are unknown."""
+    if corrected is None or not corrected.known:
+        return {}
+    return {
+        "cumulant_correction": corrected.log_factor,
+        "cumulant_shift": float(np.max(np.abs(corrected.shift))),
+    }
+
+
+def conditional_solution(
+    form: SiteFunctions, evidence: Evidence, found: ManyFits[EvidenceAt], settings: dict[str, Any]
+) -> Solution:
+    """Return the solution of a mixture over given draws of the hyperparameters, without a log evidence.
+
+    Its mode is the draw nearest to the mean.
+    """
+    k = len(found.thetas)
+    weights = np.full(k, 1.0 / k)
+    state = _state(evidence, found.centre) | _mixture_state(
+        found.thetas, *map(np.array, zip(*found.states)), np.zeros((0, found.thetas.shape[1]))
+    )
+    fits = f"fits at {k} draws of the hyperparameters"
+    lost = f"{found.stalled} of them did not converge" if found.stalled else ""
+    left = f"interrupted: {found.unfitted} of them have the sites of a near one" if found.unfitted else ""
+    return solution_at(
+        form,
+        evidence,
+        found.centre,
+        state,
+        settings,
+        log_predictive=left_out_of_all(weights, np.array([kept.log_predictive for kept in found.kept])),
+        status=Status(not (found.stalled or found.unfitted), "; ".join(filter(None, [fits, lost, left]))),
+        round_robin=k,
+    )
+
+
+def at_mode(at: EvidenceAt) -> tuple[Prior, GaussianPosterior] | None:
+    """Return prior and posterior of a fit, so that its `LatentPosterior` need not recompute them.
+
+    None where observations share predictors: the fit then knows one of each.
+    """
+    return None if at.repeats.any else (at.prior, at.run.state.sweep.posterior)
+
+
+def solution_at(
+    form: SiteFunctions,
+    evidence: Evidence,
+    at: EvidenceAt,
+    state: dict[str, np.ndarray],
+    settings: dict[str, Any],
+    *,
+    log_predictive: np.ndarray,
+    status: Status,
+    posterior: AffinePosterior | None = None,
+    hyper_moments: dict[str, Moments] | None = None,
+    round_robin: int = 0,
+    **others: Any,
+) -> Solution:
+    """Return a solution with all fields that follow from the posterior, by default the one that `state` describes.
+
+    With k = `round_robin` > 0, draws come from the k components of a mixture in order, equally many from each.
+    """
+    posterior = posterior or rebuild(form, state, at_mode(at))
+    mixture = posterior if isinstance(posterior, PosteriorMixture) else None
+    of_hyper = hyper_moments or posterior.hyper_moments()
+    at_centre = (mixture.centre if mixture else posterior).moments()
+
+    def moments() -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        found = of_hyper | (mixture.moments() if mixture else at_centre)
+        return {name: (m.mean, m.sd) for name, m in found.items()}
+
+    def draws(size: int, rng: np.random.Generator, *, log_likelihood: bool = False) -> JointDraws:
+        if mixture and round_robin:
+            component = np.repeat(np.arange(round_robin), size // round_robin)
+            return mixture.draws_of(component, rng, log_likelihood=log_likelihood)
+        return posterior.draws(size, rng, log_likelihood=log_likelihood)
+
+    sweep = at.run.state.sweep
+    mean, sd = np.asarray(sweep.posterior.mean), np.sqrt(np.asarray(sweep.posterior.variance))
+    cavity_mean, cavity_variance = np.asarray(sweep.cavity_mean), np.asarray(sweep.cavity_variance)
+
+    def tilted(site: CompiledSite, y: np.ndarray, here: slice, parameters: Sequence[np.ndarray]) -> dict[str, Any]:
+        return site.tilted_report(y, cavity_mean[here], cavity_variance[here], evidence.engine.power, *parameters)
+
+    return Solution(
+        moments=moments,
+        hyper_modes=form.constrained(at.theta),
+        sites=_site_results(form, evidence, at, log_predictive),
+        coefficients=coefficient_results(form, at.problem.observed, at.problem, tilted, mean, sd),
+        state=state,
+        draws=draws,
+        numbers_per_draw=sum(m.mean.size for m in (of_hyper | at_centre).values()),
+        most_draws=form.most_draws,
+        settings=settings,
+        status=status.sentence,
+        converged=status.converged,
+        **others,
+    )
+
+
+def _mixture_state(*parts: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the saved parts of a `PosteriorMixture`, in its order."""
+    return dict(zip(_MIXTURE_KEYS, parts))
+
+
+def _state(evidence: Evidence, at: EvidenceAt) -> dict[str, np.ndarray]:
+    """Return the saved state of one fit with hyperparameters fixed."""
+    shift, precision = at.sites
+    return {
+        "theta": at.theta,
+        "shift": shift,
+        "precision": precision,
+        "directions": np.zeros((0, at.theta.size)),
+        "d_shift": np.zeros((0, len(shift))),
+        "d_precision": np.zeros((0, len(shift))),
+        # By these three, data that have changed since the fit are detected.
+        "observed": np.concatenate([np.ravel(y) for y in evidence.form.observed()]),
+        "prior_mean": np.asarray(at.prior.mean),
+        "prior_variance": np.asarray(at.prior.gaussian.variances()),
+    }
+
+
+def combined_status(at: EvidenceAt, found: Hyper[EvidenceAt] | Integral[EvidenceAt]) -> Status:
+    """Return the joint status of EP and the search over hyperparameters; what did not converge comes first."""
+    run = at.run.status
+    sentences = [run.sentence, found.sentence]
+    if run.converged and not found.converged:
+        sentences = [found.sentence, f"at the values of the result EP itself {run.sentence}"]
+    return Status(run.converged and found.converged, "; ".join(filter(None, sentences)))
+
+
+def _history(at: EvidenceAt) -> dict[str, tuple[str, np.ndarray]]:
+    objective = at.run.objective + at.prior.log_excess
+    return {"objective": ("iteration", objective), "max_change": ("iteration", at.run.change)}
+
+
+def coefficient_results(
+    form: SiteFunctions,
+    observed: Sequence[np.ndarray],
+    prior: Prior | FactorValues | Problem,
+    site_report: Callable[..., dict[str, Any]],
+    mean: np.ndarray,
+    sd: np.ndarray | None,
+) -> dict[str, dict[str, Any]]:
+    """Return the reports of sites that have one, such as states of mixtures, with moments of their coefficients.
+
+    `site_report` takes a compiled site, its observations, its slice of all sites and its parameters; it returns an
+    empty dict for a site without a report.
+    """
+    out = {}
+    parts = zip(form.form.factors, form.sites, observed, prior.parameters, group_slices(observed))
+    for group, site, y, parameters, here in parts:
+        if report := site_report(site, y, here, parameters):
+            out[group.name] = report | {"coefficient_mean": mean[here]}
+            if sd is not None:
+                out[group.name]["coefficient_sd"] = sd[here]
+    return out
+
+
+def _loo_over_draws(found: Integral[EvidenceAt]) -> np.ndarray:
+    """Return log p(y_i | y_-i), (n,), integrated over the hyperparameters by interpolation between fits."""
+    known = np.array([point.kept.log_predictive for point in found.points])
+    # Interpolated as deviance residuals, which are smoother than log densities in the tails.
+    highest = known.max(axis=0) + 1.0
+    residuals = Spline(np.array([point.theta for point in found.points]), np.sqrt(highest - known))
+    rows, weights = found.thetas, found.theta_weights
+    if len(rows) * len(found.points[0].kept.log_predictive) > _MAX_DENSITIES:
+        rows = found.draws if len(found.draws) else np.array([point.theta for point in found.points])
+        weights = np.full(len(rows), 1.0 / len(rows))
+    counting = weights > np.finfo(float).tiny
+    rows, log_weights = rows[counting], np.log(weights[counting])
+    count = -(-len(rows) // _BATCH_DRAWS)
+    parts = zip(np.array_split(rows, count), np.array_split(log_weights, count))
+    inverses = (share[:, None] + residuals(part) ** 2 - highest for part, share in parts)
+    return -logsumexp([logsumexp(part, axis=0) for part in inverses], axis=0)
+
+
+def _site_results(
+    form: SiteFunctions, evidence: Evidence, at: EvidenceAt, log_predictive: np.ndarray
+) -> dict[str, dict[str, np.ndarray]]:
+    """Return leave-one-out log densities, sites and, if defined, intensities of each observed variable, at `at`."""
+    out = {}
+    mean, variance = at.predictors
+    slices = group_slices(evidence.observed)
+    for group, y, origin, here in zip(form.form.groups, form.observed(), form.origins(), slices):
+        shift, precision = (part[here] for part in at.sites)
+        out[group.name] = {
+            "loo": log_predictive[here].reshape(y.shape),
+            "site_precision": precision.reshape(y.shape),
+            "site_shift": (shift + precision * origin).reshape(y.shape),
+        }
+        if group.site.intensity is not None:
+            out[group.name]["intensity"] = group.site.intensity(mean[here], variance[here]).reshape(y.shape)
+    return out

@@ -1,0 +1,130 @@
+"""Graphs of prior variances, covariances and roots of the latent Gaussian form."""
+
+import pytensor.tensor as pt
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.basic import AllocDiag
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_ep.graphs.jacobian_products import linear_map
+from pymc_ep.models.latent_gaussian.form import AffineVariable, LatentGaussian, NoiseBlock
+
+__all__ = [
+    "coefficient_map",
+    "coefficient_precision",
+    "coefficient_variance",
+    "cross_covariance",
+    "deviations_of",
+    "predictor_covariance",
+    "predictor_rows",
+    "prior_variance",
+    "push",
+    "scale_of",
+    "variances_of",
+]
+
+
+def variances_of(block: NoiseBlock) -> TensorVariable | None:
+    """Return the variances, (d,), of noise whose covariance is a diagonal by its graph; else None."""
+    return _diagonal_of(block.covariance)
+
+
+def deviations_of(block: NoiseBlock) -> TensorVariable | None:
+    """Return the standard deviations, (d,), of noise whose root is a diagonal by its graph; else None."""
+    return _diagonal_of(block.root)
+
+
+def scale_of(block: NoiseBlock) -> TensorVariable:
+    """Return the scale of a block: its factor, (d, k), else its variances, (d,), or its covariance, (d, d)."""
+    if block.factor is not None:
+        return block.factor
+    variances = variances_of(block)
+    return block.covariance if variances is None else variances
+
+
+def _diagonal_of(matrix: TensorVariable) -> TensorVariable | None:
+    node = matrix.owner
+    if node is None or not isinstance(node.op, AllocDiag) or node.op.offset or matrix.ndim != 2:
+        return None
+    return node.inputs[0]
+
+
+def push(rows: TensorVariable, output: TensorVariable, block: NoiseBlock) -> TensorVariable:
+    """Return the linear part of `output` in the block's noise, applied to each row: (b, d) -> (b, size of output)."""
+    batched = rows.reshape((rows.shape[0], *block.shape)) if block.noise.ndim != 1 else rows
+    mapped = linear_map(output, block.noise)(batched)
+    return mapped if mapped.ndim == 2 else mapped.reshape((rows.shape[0], -1))
+
+
+def _block_covariance(x: TensorVariable, y: TensorVariable, block: NoiseBlock) -> TensorVariable:
+    """Return X C Y^T for the maps X and Y of x and y, (size of x, size of y)."""
+    return push(push(block.covariance, x, block).T, y, block)
+
+
+def _covariance(form: LatentGaussian, x: TensorVariable, y: TensorVariable) -> TensorVariable:
+    """Return Cov(x, y), summed over the blocks that both depend on."""
+    behind_x, behind_y = set(ancestors([x])), set(ancestors([y]))
+    shared = [b for b in form.blocks if b.noise in behind_x and b.noise in behind_y]
+    if not shared:
+        return pt.zeros((x.size, y.size))
+    terms = [_block_covariance(x, y, block) for block in shared]
+    return terms[0] if len(terms) == 1 else pt.add(*terms)
+
+
+def predictor_covariance(form: LatentGaussian) -> TensorVariable:
+    """Return the prior covariance K, (n, n), of all predictors."""
+    eta = form.predictor
+    return form.at_zero_noise(_covariance(form, eta, eta))
+
+
+def cross_covariance(form: LatentGaussian, variable: AffineVariable) -> TensorVariable:
+    """Return Cov(x, eta) of an affine variable x, (size of x, n)."""
+    eta = form.predictor
+    if variable.block is not None:
+        assert variable.block.factor is not None, "a block with an origin has a factor"
+        return form.at_zero_noise(push(variable.block.factor.T, eta, variable.block))
+    return form.at_zero_noise(_covariance(form, variable.expression, eta))
+
+
+def prior_variance(form: LatentGaussian, variable: AffineVariable) -> TensorVariable:
+    """Return the prior variance of each element of an affine variable, (size of x,)."""
+    x = variable.expression
+    if variable.block is not None:
+        return pt.ones(variable.block.origin_shape[0])
+    return form.at_zero_noise(pt.diagonal(_covariance(form, x, x)))
+
+
+def _rows(form: LatentGaussian, x: TensorVariable) -> TensorVariable:
+    """Return R_x, (p, size of x): x = E[x] + R_x^T z for the independent standard normals z, (p,), of all blocks."""
+    behind = set(ancestors([x]))
+    parts = [
+        push(b.root, x, b) if b.noise in behind else pt.zeros((b.root.shape[0], x.size), dtype=x.dtype)
+        for b in form.blocks
+    ]
+    return parts[0] if len(parts) == 1 else pt.concatenate(parts)
+
+
+def predictor_rows(form: LatentGaussian) -> TensorVariable:
+    """Return R, (p, n), with K = R^T R: predictors are m0 + R^T z for the standard normals z, (p,), of all blocks."""
+    return form.at_zero_noise(_rows(form, form.predictor))
+
+
+def coefficient_precision(form: LatentGaussian) -> TensorVariable:
+    """Return the prior precision of the coefficients z, (p,): 0 where the prior is flat, else 1."""
+    parts = [(pt.zeros if b.flat else pt.ones)(b.root.shape[0]) for b in form.blocks]
+    return form.at_zero_noise(pt.concatenate(parts))
+
+
+def coefficient_map(form: LatentGaussian, variable: AffineVariable) -> TensorVariable:
+    """Return Cov(x, z), (size of x, p), of an affine variable x with the standard normals z of all blocks."""
+    if variable.block is None:
+        return form.at_zero_noise(_rows(form, variable.expression)).T
+    # The variable is the part of z that belongs to its block.
+    sizes = [b.root.shape[0] for b in form.blocks]
+    size = variable.block.root.shape[0]
+    parts = [pt.eye(k) if b is variable.block else pt.zeros((size, k)) for b, k in zip(form.blocks, sizes)]
+    return form.at_zero_noise(pt.concatenate(parts, axis=1))
+
+
+def coefficient_variance(form: LatentGaussian, variable: AffineVariable) -> TensorVariable:
+    """Return the prior variances of an affine variable, (size of x,)."""
+    return pt.sqr(coefficient_map(form, variable)).sum(axis=1)

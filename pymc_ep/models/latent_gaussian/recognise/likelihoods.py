@@ -1,0 +1,137 @@
+"""Site of a likelihood: a registered one, ordered categories, or quadrature of PyMC's log density."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from pymc import Model
+from pymc.distributions.distribution import PartialObservedRV
+from pytensor.tensor.random.basic import CategoricalRV
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.graphs.families import family_of
+from pymc_ep.graphs.gaussian_variables import gaussian_of
+from pymc_ep.graphs.predictor import AffineTest, Found, NotAffineError, find_predictor
+from pymc_ep.graphs.queries import depends_on
+from pymc_ep.graphs.random_nodes import distribution_name, parameters_of, separated
+from pymc_ep.models.latent_gaussian.recognise.any_density import find_generic
+from pymc_ep.models.latent_gaussian.recognise.observed_vectors import correlated_gaussian
+from pymc_ep.models.latent_gaussian.recognise.ordered import find_ordered
+
+__all__ = ["find_site", "outside_predictor", "require_univariate"]
+
+
+def require_univariate(rv: TensorVariable) -> None:
+    """Raise where the elements of an observed variable are not independent given its parameters."""
+    if isinstance(rv.owner.op, PartialObservedRV):
+        raise UnsupportedModelError(
+            f"{rv.name.removesuffix('_observed')!r} is a vector with missing values, which depend on the observed "
+            f"ones. Observe it as a shorter vector without them."
+        )
+    if not rv.owner.op.ndim_supp:
+        return
+    found = f"The observed variable {rv.name!r} has the distribution {distribution_name(rv.owner)}"
+    gaussian = gaussian_of(rv)
+    if gaussian is not None and gaussian.degenerate:
+        raise UnsupportedModelError(
+            f"{found}: values that sum to zero have no density as a vector. Observe all but one of them, as an "
+            f"MvNormal."
+        )
+    if gaussian is not None:
+        instead = "" if gaussian.flat else ", or observe an MvNormal with its covariance"
+        raise UnsupportedModelError(
+            f"{found}, which is supported as a latent variable only, as its values depend on each other. Use it in the "
+            f"mean of a pm.Normal{instead}."
+        )
+    raise UnsupportedModelError(
+        f"{found}, whose values depend on each other given its parameters, so that it has no site for each value, and "
+        f"it is no Gaussian. Write it as a distribution of single values; pymc_ep.supported() lists those there are."
+    )
+
+
+def find_site(
+    rv: TensorVariable,
+    parameters: Sequence[TensorVariable],
+    observed: TensorVariable | None,
+    affine: AffineTest,
+    *,
+    registered_only: bool,
+) -> Found:
+    """Return predictor, site and site parameters of a likelihood.
+
+    Parameters
+    ----------
+    rv : TensorVariable
+        Observed variable.
+    parameters : sequence of TensorVariable
+        Parameters of its distribution, as graphs of hyperparameters and noise.
+    observed : TensorVariable, optional
+        Observations; None for a likelihood that is predicted.
+    affine : AffineTest
+    registered_only : bool
+        Whether a distribution with registered sites must match one of these.
+
+    Raises
+    ------
+    UnsupportedModelError
+        Names the operation that prevents one affine predictor.
+    """
+    if isinstance(rv.owner.op, CategoricalRV):
+        ordered = find_ordered(rv.name, parameters, affine)
+        if ordered is None:
+            raise NotAffineError(
+                f"The probabilities of the categories of {rv.name!r} are not those of pm.OrderedLogistic or "
+                f"pm.OrderedProbit with one affine predictor, and other categories have one predictor each. Use one of "
+                f"these two, pm.Binomial for two categories, or for more their counts of zero and one as pm.Poisson, "
+                f"with the exponential of each predictor and a pm.Flat intercept for each observation."
+            )
+        return ordered
+    family = family_of(rv)
+    if family is None:
+        return find_generic(rv.name, rv.owner, parameters, observed, affine)
+    try:
+        return find_predictor(rv.name, rv.owner.op, family, parameters, affine)
+    except NotAffineError as refusal:
+        if registered_only:
+            raise
+        try:
+            return find_generic(rv.name, rv.owner, parameters, observed, affine)
+        except NotAffineError:
+            raise refusal from None
+
+
+def outside_predictor(
+    model: Model, rv: TensorVariable, candidates: Sequence[TensorVariable], *, shared: bool
+) -> set[TensorVariable]:
+    """Return the candidate latent variables that enter a likelihood outside of its predictor.
+
+    The predictor is taken to be the parameter, be it a mean, a scale or a shape, that depends on the largest number of
+    candidate values. Ties go to a parameter with a registered site, then to that of fewest dimensions (a mixture's
+    components before its weights), then to the first.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    rv : TensorVariable
+        Observed variable.
+    candidates : sequence of TensorVariable
+    shared : bool
+        Whether a variable of the predictor may enter other parameters as well. That excludes the registered sites of
+        the distribution.
+    """
+    if isinstance(rv.owner.op, CategoricalRV):
+        return set()
+    if (vector := correlated_gaussian(rv)) is not None:
+        return {c for c in candidates if depends_on(vector.covariance_inputs, [c], blockers=model.basic_RVs)}
+    rv = separated(rv)
+    reached = [{c for c in candidates if depends_on([p], [c], blockers=model.basic_RVs)} for p in parameters_of(rv)]
+    start = model.initial_point() if len(set().union(*reached)) > 1 else {}
+    sizes = [sum(np.size(start.get(model.rvs_to_values[c].name, 0.0)) for c in found) for found in reached]
+    family = family_of(rv)
+    registered = () if family is None else family.carriers
+    ndims = getattr(rv.owner.op, "ndims_params", None) or [0] * len(reached)
+    widest = max(range(len(reached)), key=lambda i: (sizes[i], i in registered, -ndims[i], -i))
+    if family is None or shared:
+        return set().union(*reached) - reached[widest]
+    carriers = registered if widest in registered else (widest,)
+    return set().union(*(found for i, found in enumerate(reached) if i not in carriers))

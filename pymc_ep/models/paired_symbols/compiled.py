@@ -1,0 +1,204 @@
+"""The form of paired symbols as functions of arrays."""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.graph.traversal import ancestors
+
+from pymc_ep.compat import numpy_mode
+from pymc_ep.distributions.pair_data import as_counts, require_others
+from pymc_ep.engines.checkpoint import digest
+from pymc_ep.exceptions import InvalidDataError
+from pymc_ep.graphs.bodies import bodies_of
+from pymc_ep.graphs.hyper_functions import DrawFunctions
+from pymc_ep.models.paired_symbols.engine.values import Block, GammaFactor, PairCounts, PairedPrior, Side
+from pymc_ep.models.paired_symbols.form import GaussianEntries, PairedSymbolsForm
+from pymc_ep.models.paired_symbols.kernel import Symbols
+
+__all__ = ["CompiledPairedSymbols"]
+
+
+class CompiledPairedSymbols(DrawFunctions):
+    """Compiled functions of a `PairedSymbolsForm`.
+
+    Parameters
+    ----------
+    form : PairedSymbolsForm
+    hyper_start : sequence of ndarray
+        Unconstrained values of the hyperparameters at PyMC's initial point, for their shapes.
+    compile_kwargs : dict, optional
+        Keywords of `pytensor.function`; by default functions run on NumPy.
+    """
+
+    form: PairedSymbolsForm
+    most_draws = 1000
+    """Default number of draws in a chain: trades off Monte Carlo error against memory for both matrices."""
+
+    def __init__(self, form: PairedSymbolsForm, hyper_start: Sequence[np.ndarray], compile_kwargs: dict | None = None):
+        self.form = form
+        self.backend = bodies_of(compile_kwargs)
+        self._kwargs = {"on_unused_input": "ignore", "mode": numpy_mode()}
+        self.restart(hyper_start)
+
+    def observed(self) -> list[np.ndarray]:
+        """Return the observations as they are now."""
+        return [np.asarray(self._data()[0])]
+
+    @property
+    def shapes(self) -> tuple[int, int, int]:
+        """Numbers of users, items and factors."""
+        prior = self.prior(self.start)
+        (n_users, width), (n_items, other) = prior.users.factors.mean.shape, prior.items.factors.mean.shape
+        if width != other:
+            users, items = self.form.users.factors.name, self.form.items.factors.name
+            raise InvalidDataError(f"{users!r} and {items!r} have {width} and {other} columns; give both as many.")
+        return n_users, n_items, width
+
+    @property
+    def work(self) -> float:
+        """Multiplications of a sum of K x K moments over the longer side."""
+        n_users, n_items, width = self.shapes
+        return float(max(n_users, n_items)) * width**2
+
+    def pairs(self) -> PairCounts:
+        """Return the pairs as they are now, in both orders where both sides are the same symbols.
+
+        Raises
+        ------
+        InvalidDataError
+            For indices out of range, for symbols that are paired with themselves, and if there are no pairs.
+        """
+        users, items, counts = as_counts(self.observed()[0])
+        name, shape = self.form.pairs.name, self.shapes[:2]
+        whats = ("symbol", "symbol") if self.form.alike else ("user", "item")
+        for what, index, side, n in zip(whats, (users, items), (self.form.users, self.form.items), shape):
+            bad = (index < 0) | (index >= n)
+            if bad.any():
+                k = int(np.argmax(bad))
+                raise InvalidDataError(
+                    f"{name!r} has the {what} {index[k]} at row {k}, but {side.factors.name!r} has rows 0 to {n - 1}; "
+                    f"correct that index, or give {side.factors.name!r} more rows."
+                )
+        if (counts < 0).any():
+            k = int(np.argmax(counts < 0))
+            raise InvalidDataError(f"{name!r} has the count {counts[k]} at row {k}; counts are at least 0.")
+        if not counts.sum():
+            raise InvalidDataError(
+                f"{name!r} has no pairs; observe at least one, or name the files that they are in by fit(partitions=)."
+            )
+        if self.form.alike:
+            require_others(name, self.observed()[0])
+            users, items, counts = np.append(users, items), np.append(items, users), np.append(counts, counts)
+        return PairCounts.of(users, items, counts, shape)
+
+    def prior(self, theta: np.ndarray) -> PairedPrior:
+        """Evaluate the form at unconstrained hyperparameters `theta`, (p,)."""
+        log_prior, ratio, *rest = (np.asarray(part) for part in self._prior(*self.unpack(theta)))
+        left = iter(rest)
+        sides = []
+        for side in self.form.sides:
+            factors, bias = (Block(next(left), next(left), one.learned) for one in (side.factors, side.bias))
+            sides.append(Side(factors, bias, next(left)))
+        gammas = tuple(GammaFactor(next(left), next(left)) for _ in self.form.precisions)
+        for one, block in zip(self.form.entries, [b for side in sides for b in side[:2]]):
+            _require_prior(one, block)
+        return PairedPrior(sides[0], sides[-1], gammas, float(ratio), float(log_prior))
+
+    def expected_log_prior(self, theta: np.ndarray, users: Symbols, items: Symbols) -> tuple[float, np.ndarray]:
+        """Return the expected log density of factors, biases and hyperparameters, and its gradient in theta, (p,).
+
+        Constants in theta are left out.
+        """
+        moments = [part for symbols in (users, items)[: len(self.form.sides)] for part in symbols]
+        value, *gradient = self._expected(*self.unpack(theta), *moments)
+        return float(value), np.concatenate([np.zeros(0), *(np.ravel(g) for g in gradient)])
+
+    def fingerprint(self, theta: np.ndarray) -> dict[str, np.ndarray]:
+        """Return a fingerprint of data and priors, by name, with which a result is checked to belong to the model."""
+        prior = self.prior(theta)
+        blocks = [block for side in (prior.users, prior.items) for block in side[:2]]
+        precisions = [np.where(np.isfinite(b.precision), b.precision, 0.0).mean() for b in blocks]
+        users, items, counts = as_counts(self.observed()[0])
+        return {
+            "pairs": digest(users.astype(np.int64), items.astype(np.int64), counts.astype(np.int64)),
+            "censored_ratio": np.array(prior.censored_ratio),
+            "prior_mean": np.array([block.mean.mean() for block in blocks]),
+            "prior_precision": np.array(precisions),
+            "concentrations": np.array([prior.users.concentration.mean(), prior.items.concentration.mean()]),
+        }
+
+    def scale_of(self, one: GaussianEntries) -> str:
+        """Return the name of a variable that the prior precision depends on, or an empty string."""
+        if one.learned >= 0:
+            return self.form.precisions[one.learned].name
+        behind = set(ancestors([one.precision]))
+        return next((n for n, value in zip(self.form.hyper_names, self.form.hyper_values) if value in behind), "")
+
+    def describe(self) -> str:
+        """Return a description of the form, one line per part."""
+        form, (n_users, n_items, width) = self.form, self.shapes
+        pairs = "unordered pairs of alike symbols" if form.alike else "pairs"
+        lines = [f"form             {pairs} drawn by popularity and censored by preference (paired symbols)"]
+        for side, n in zip(form.sides, (n_users, n_items)):
+            lines.append(f"latent           {side.factors.name}: {n} x {width} values, Gaussian")
+            if side.bias.name:
+                lines.append(f"latent           {side.bias.name}: {n} values, Gaussian")
+            lines.append(f"latent           {side.popularity}: {n} values, Dirichlet")
+        lines += [f"latent           {one.name}: precision, Gamma" for one in form.precisions]
+        counts = as_counts(self.observed()[0])[2]
+        number = float(self._data()[1]) * counts.sum()
+        lines.append(f"observed         {form.pairs.name}: {counts.sum():g} pairs, {number:g} censored ones")
+        lines.append(f"hyperparameters  {self._describe_hyperparameters()}")
+        lines.append(f"ignored          {', '.join(form.ignored) or 'none'}")
+        return "\n".join(lines)
+
+    @cached_property
+    def _data(self) -> Callable[..., Any]:
+        return self.function([], [self.form.pairs.observed, self.form.pairs.censored_ratio])
+
+    @cached_property
+    def _prior(self) -> Callable[..., Any]:
+        form = self.form
+        outputs = [form.log_prior, form.pairs.censored_ratio]
+        for side in form.sides:
+            outputs += [part for one in (side.factors, side.bias) for part in (one.mean, one.precision)]
+            outputs.append(side.concentration)
+        outputs += [part for one in form.precisions for part in (one.shape, one.rate)]
+        return self.function(form.hyper_values, [pt.as_tensor(part).astype("float64") for part in outputs])
+
+    @cached_property
+    def _expected(self) -> Callable[..., Any]:
+        """Expected log density of what depends on hyperparameters.
+
+        Precisions with a Gamma prior depend on none, so that their blocks are left out.
+        """
+        total, moments = self.form.log_prior, []
+        for one in self.form.entries:
+            mean, variance = one.mean.type(), one.mean.type()
+            moments += [mean, variance]
+            if one.name and one.learned < 0:
+                square = one.precision * ((mean - one.mean) ** 2 + variance)
+                total += 0.5 * (pt.log(one.precision) - square).sum()
+        values = list(self.form.hyper_values)
+        gradient = pytensor.grad(total, values, disconnected_inputs="ignore") if values else []
+        return self.function([*values, *moments], [total, *gradient])
+
+
+def _require_prior(one: GaussianEntries, block: Block) -> None:
+    """Raise for prior means that are not finite and precisions that are not positive."""
+    bad = ~np.isfinite(block.mean)
+    if bad.any():
+        place = tuple(map(int, np.unravel_index(int(np.argmax(bad)), bad.shape)))
+        raise InvalidDataError(f"{one.name!r} has the prior mean {block.mean[place]} at index {place}; correct it.")
+    bad = ~(block.precision > 0) | (np.isinf(block.precision) & bool(one.name))
+    if bad.any():
+        place = tuple(map(int, np.unravel_index(int(np.argmax(bad)), bad.shape)))
+        sd = np.sign(block.precision[place]) / np.sqrt(np.abs(block.precision[place]))
+        raise InvalidDataError(
+            f"{one.name!r} has the prior standard deviation {sd:.3g} at index {place}, which must be positive; correct "
+            f"it."
+        )

@@ -1,0 +1,154 @@
+"""The lower bound on the log density of paired symbols, with all of its constants (Paquet et al. 2014, eq. 13).
+
+Sums over the symbols of a side, `SideTerms`, are apart from what needs both sides, as users may lie in parts.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import digamma, gammaln, xlogy
+
+from pymc_ep.models.paired_symbols.engine.updates import Crossed, censored_bound, squares
+from pymc_ep.models.paired_symbols.engine.values import Block, GammaFactor, PairedPrior, Rows, Side
+
+__all__ = ["BlockTerms", "SideTerms", "log_bound", "side_terms", "updated_gammas"]
+
+
+class BlockTerms(NamedTuple):
+    """Sums over factors, or over biases, except those of infinite prior precision, which are constants.
+
+    Attributes
+    ----------
+    squares : ndarray, (K,) or ()
+        sum E (u - m)^2 times the prior's factor of the precision.
+    n : float
+        Number of entries of each column.
+    constants : float
+        2 (E log q - E log p) without `squares` and the learned precision. Entries of variance zero are points, which
+        have no E log q.
+    """
+
+    squares: np.ndarray
+    n: float
+    constants: float
+
+
+class SideTerms(NamedTuple):
+    """Sums over the symbols of one side.
+
+    Attributes
+    ----------
+    popularity : float
+        Of popularities and censored symbols, without what depends on the sums of all concentrations alone.
+    factors, bias : BlockTerms
+    """
+
+    popularity: float
+    factors: BlockTerms
+    bias: BlockTerms
+
+
+def side_terms(side: Side, rows: Rows, counts: np.ndarray, number: float, total: float) -> SideTerms:
+    """Return the sums over symbols of one side.
+
+    Parameters
+    ----------
+    side : Side
+    rows : Rows
+    counts : ndarray, (I,)
+        Numbers of pairs.
+    number : float
+        D'.
+    total : float
+        Sum of the concentrations of all symbols of the side.
+    """
+    (concentration, s), symbols = rows.popularity, rows.symbols
+    expected_log = digamma(concentration) - digamma(total)
+    popularity = float((counts + number * s) @ expected_log) - number * float(xlogy(s, s).sum())
+    popularity += float(np.sum(gammaln(concentration) - gammaln(side.concentration)))
+    popularity -= float((concentration - side.concentration) @ expected_log)
+    factors = _block_terms(side.factors, symbols.mean, symbols.variance)
+    return SideTerms(popularity, factors, _block_terms(side.bias, symbols.bias, symbols.bias_variance))
+
+
+def _block_terms(block: Block, mean: np.ndarray, variance: np.ndarray) -> BlockTerms:
+    some = np.isfinite(block.precision)
+    known = np.where(some, block.precision, 1.0)
+    free = variance > 0
+    own = np.where(free, -1.0 - np.log(np.where(free, variance, 1.0)), np.log(2.0 * np.pi))
+    found = np.where(some, squares(block._replace(precision=known), mean, variance), 0.0)
+    n = float(some.sum()) / max(1, found[0].size) if len(found) else 0.0
+    return BlockTerms(found.sum(axis=0), n, float(np.where(some, own - np.log(known), 0.0).sum()))
+
+
+def log_bound(
+    prior: PairedPrior,
+    gammas: tuple[GammaFactor, ...],
+    sides: tuple[SideTerms, ...],
+    totals: tuple[float, ...],
+    number: float,
+    cells: np.ndarray,
+    pair: Crossed,
+    xi: float,
+) -> float:
+    """Return the bound at given factors, whose cells have their tightest xi_ij.
+
+    Parameters
+    ----------
+    prior : PairedPrior
+    gammas : tuple of GammaFactor
+        Posteriors of the learned precisions.
+    sides : tuple of SideTerms
+        Of users and items, or of one where these are the same.
+    totals : tuple of float
+        Sums of their concentrations.
+    number : float
+        D'.
+    cells : ndarray, (4,)
+        Sums of the columns of `pair_sums`, the last three weighted by the posterior of the own censored symbol.
+    pair : Crossed
+        Moments of a of a censored pair, without a correction of cells with observed pairs.
+    xi : float
+        xi* of the cells without observed pairs.
+    """
+    total = float(cells[0]) + number * censored_bound(pair, cells, xi)
+    for side, terms, mass in zip((prior.users, prior.items), sides, totals):
+        total += terms.popularity + float(gammaln(side.concentration.sum()) - gammaln(mass))
+        for block, own in ((side.factors, terms.factors), (side.bias, terms.bias)):
+            total -= _gaussian_divergence(block, own, gammas)
+    return total - sum(_gamma_divergence(own, other) for own, other in zip(gammas, prior.gammas))
+
+
+def updated_gammas(prior: PairedPrior, sides: tuple[SideTerms, ...]) -> tuple[GammaFactor, ...]:
+    """Return the posteriors of the precisions: conjugate, as all factors are Gaussian."""
+    out = [[np.array(gamma.shape, dtype=float), np.array(gamma.rate, dtype=float)] for gamma in prior.gammas]
+    for side, terms in zip((prior.users, prior.items), sides):
+        for block, own in ((side.factors, terms.factors), (side.bias, terms.bias)):
+            if block.learned < 0:
+                continue
+            shape, rate = out[block.learned]
+            shape += 0.5 * own.n * (1 if shape.ndim else own.squares.size)
+            rate += 0.5 * (own.squares if rate.ndim else own.squares.sum())
+    return tuple(GammaFactor(*pair) for pair in out)
+
+
+def _gaussian_divergence(block: Block, terms: BlockTerms, gammas: tuple[GammaFactor, ...]) -> float:
+    """Return E log q - E log p of independent Gaussians."""
+    if block.learned < 0:
+        return 0.5 * float(terms.squares.sum() + terms.constants)
+    shape, rate = gammas[block.learned]
+    precision, log_precision = (
+        np.broadcast_to(one, terms.squares.shape) for one in (shape / rate, digamma(shape) - np.log(rate))
+    )
+    return 0.5 * float(np.sum(precision * terms.squares - terms.n * log_precision) + terms.constants)
+
+
+def _gamma_divergence(own: GammaFactor, other: GammaFactor) -> float:
+    terms = (
+        (own.shape - other.shape) * digamma(own.shape)
+        - gammaln(own.shape)
+        + gammaln(other.shape)
+        + other.shape * (np.log(own.rate) - np.log(other.rate))
+        + own.shape * (other.rate - own.rate) / own.rate
+    )
+    return float(np.sum(terms))

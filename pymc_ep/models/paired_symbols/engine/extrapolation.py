@@ -1,0 +1,69 @@
+"""Squared extrapolation of sweeps (SQUAREM; Varadhan and Roland 2008, scheme S3).
+
+Coordinate ascent moves along its slowest directions by nearly the same factor a sweep. With x1 and x2 one and two
+sweeps after x0, r = x1 - x0 and v = (x2 - x1) - r, it is continued to x0 - 2 a r + a^2 v, a = -|r| / |v|. Means are
+extrapolated as they are, variances and the posteriors of censored symbols by their logarithms.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from pymc_ep.models.paired_symbols.engine.values import Rows
+from pymc_ep.models.paired_symbols.kernel import Symbols
+
+__all__ = ["continued", "squared_lengths", "step_length", "with_censored"]
+
+_LONGEST = 64.0
+"""Largest extrapolation |a|: far above those that raise the bound, and short of overflows."""
+
+
+def squared_lengths(points: Sequence[Rows]) -> np.ndarray:
+    """Return |r|^2 and |v|^2, (2,), of the rows of a side after three successive sweeps."""
+    return np.array([sum(float(np.sum(part.astype(float) ** 2)) for part in parts) for parts in _differences(points)])
+
+
+def step_length(lengths: np.ndarray) -> float:
+    """Return -a, at least 1, from |r|^2 and |v|^2 of both sides together."""
+    a = min(np.sqrt(lengths[0] / lengths[1]), _LONGEST) if lengths[1] > 0 else 1.0
+    # The last point itself is that of 1.
+    return float(max(a, 1.0))
+
+
+def continued(points: Sequence[Rows], a: float) -> tuple[Rows, np.ndarray]:
+    """Return rows continued by -a, and logarithms of the posterior of a censored symbol up to their normaliser."""
+    r, v = _differences(points)
+    moved = iter(zero + 2.0 * a * first + a**2 * second for zero, first, second in zip(_coordinates(points[0]), r, v))
+    last = points[-1]
+    return last._replace(symbols=_symbols(last.symbols, moved)), next(moved)
+
+
+def with_censored(rows: Rows, logits: np.ndarray, normaliser: float) -> Rows:
+    """Return rows with the posterior of a censored symbol."""
+    return rows._replace(popularity=rows.popularity._replace(censored=np.exp(logits - normaliser)))
+
+
+def _differences(points: Sequence[Rows]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Return r and v of each coordinate."""
+    before, between, after = map(_coordinates, points)
+    r = [one - zero for zero, one in zip(before, between)]
+    return r, [(two - one) - first for one, two, first in zip(between, after, r)]
+
+
+def _coordinates(point: Rows) -> list[np.ndarray]:
+    own = point.symbols
+    return [own.mean, own.bias, _log(own.variance), _log(own.bias_variance), _log(point.popularity.censored)]
+
+
+def _log(values: np.ndarray) -> np.ndarray:
+    """Return logarithms of positive numbers, and a finite number for zeros."""
+    return np.log(np.maximum(values, np.finfo(values.dtype).tiny))
+
+
+def _symbols(before: Symbols, moved: Iterator[np.ndarray]) -> Symbols:
+    """Return symbols from the next coordinates; points and constants still have no variance."""
+    mean, bias = next(moved), next(moved)
+    variance, bias_variance = (
+        np.where(own > 0, np.exp(next(moved)), 0.0) for own in (before.variance, before.bias_variance)
+    )
+    return Symbols(*(part.astype(before.mean.dtype) for part in (mean, variance, bias, bias_variance)))

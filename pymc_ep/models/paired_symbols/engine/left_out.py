@@ -1,0 +1,260 @@
+"""Calibration of predictions by pairs that are left out one at a time.
+
+Independent factors shrink preferences, and a sigmoid of them saturates, so that popularity times sig(a) is too flat a
+prediction of which item comes next. Here p(j | i) is proportional to
+
+    (beta_j + k)^c exp(d E a_ij),
+
+over the items that the user i has not been seen with; beta_j is the item's Dirichlet concentration. The exponents c and
+d and the smoothing k are those under which pairs that are left out are most probable, each in turn: the row of its user
+and the row of its item are updated without it, in closed form and given all else. Nothing is fitted again.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import logsumexp
+
+from pymc_ep.engines.partitions import Handles, Partitions
+from pymc_ep.models.paired_symbols.engine.user_steps import Shared, cells_of, item_statistics
+from pymc_ep.models.paired_symbols.engine.values import PairCounts, Points, Rows, Side, expected_priors, rows_of
+from pymc_ep.models.paired_symbols.kernel import (
+    NOTHING,
+    Background,
+    Cells,
+    Censored,
+    Priors,
+    Statistics,
+    Symbols,
+    row_statistics,
+    solve_rows,
+)
+
+__all__ = ["Calibration", "calibrated"]
+
+_PAIRS = 1000
+"""Largest number of pairs that are left out: exponents have standard errors of some hundredths then."""
+_LEAST = 30
+"""Least number of pairs for a calibration."""
+_CANDIDATES = 4096
+"""Largest number of items, drawn by half by popularity, that a sum over all items is estimated from: its error is a few
+hundredths of a nat, the same for all users."""
+_SMOOTHING = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+"""Values of k: pairs that an item counts for beside its own. They matter to items with few."""
+_MEAN_SMOOTHING = 2.0
+"""Mean of an exponential prior of k: a few dozen pairs can not tell a large k with a large c from a small one."""
+_ROUNDS, _TOL = 50, 1e-3
+"""Largest number of Newton steps for the two exponents, and the last step, whose square is about the error then."""
+
+
+class Calibration(NamedTuple):
+    """Parameters of a calibrated prediction.
+
+    Attributes
+    ----------
+    smoothing : float
+        k.
+    popularity, preference : float
+        c and d; both are 1 where nothing is known.
+    log_probability : float
+        Mean log probability of the pairs left out.
+    n : int
+        Number of these.
+    """
+
+    smoothing: float
+    popularity: float
+    preference: float
+    log_probability: float
+    n: int
+
+    def scalars(self) -> dict[str, float]:
+        """Return the fields by the names that results give them."""
+        return {
+            "popularity_smoothing": self.smoothing,
+            "popularity_exponent": self.popularity,
+            "preference_exponent": self.preference,
+            "left_out_log_probability": self.log_probability,
+        }
+
+
+class _LeftOut(NamedTuple):
+    """Pairs that are left out one at a time, n of them.
+
+    Attributes
+    ----------
+    users, before : Symbols
+        The users' rows without the pair and with it.
+    s : ndarray, (n,)
+        Posterior of each user's symbol in a censored pair.
+    items, counts : ndarray, (n,)
+        The item of each pair, and how often it was observed.
+    n_seen : ndarray, (n,)
+        Number of distinct items of each user.
+    seen : ndarray, (sum of n_seen,)
+        These items, user after user.
+    """
+
+    users: Symbols
+    before: Symbols
+    s: np.ndarray
+    items: np.ndarray
+    counts: np.ndarray
+    n_seen: np.ndarray
+    seen: np.ndarray
+
+
+def calibrated(
+    parts: Partitions,
+    sides: tuple[Handles, Side],
+    rows: tuple[Handles, Rows],
+    shared: Shared,
+    of_users: Background,
+    points: Points,
+) -> Calibration | None:
+    """Return the best parameters, or None where fewer than 30 users have two items.
+
+    Parameters
+    ----------
+    parts : Partitions
+    sides, rows : pair
+        Priors and posteriors, of the users of each part and of the items.
+    shared : Shared
+    of_users : Background
+        Of the users.
+    points : Points
+        Which parts of the items are points.
+    """
+    _, found = parts.run(_leave_out, sides[0], rows[0], shared=(shared, -(-_PAIRS // parts.n)), combine=_joined)
+    left: _LeftOut = found
+    if len(left.items) < _LEAST:
+        return None
+    (symbols, popularity), which = rows[1], left.items
+    own = rows_of(symbols, which)
+    censored = Censored(shared.number, popularity.censored[which], left.s, of_users, shared.xi)
+    told = (own, censored._replace(background=NOTHING), which, shared.backend)
+    _, statistics = parts.run(item_statistics, rows[0], shared=told)
+    priors = rows_of(expected_priors(sides[1], shared.gammas), which)
+    alone = points.of(_without(statistics, own, left.before, left.counts, priors, censored, shared))
+    return _best(left, alone, symbols, popularity.concentration)
+
+
+def _leave_out(pairs: PairCounts, side: Side, users: Rows, shared: Shared, quota: int) -> tuple[None, _LeftOut]:
+    """Return pairs of some users of a part, one of each, with the users' rows without them."""
+    cells = pairs.by_user
+    n_cells = np.diff(cells.ends)
+    rng = np.random.default_rng([len(n_cells), len(cells.others)])
+    some = np.flatnonzero((n_cells >= 2) & (n_cells < len(shared.t)))
+    which = np.sort(rng.permutation(some)[:quota])
+    place = cells.ends[which] + rng.integers(0, n_cells[which])
+    items, counts = cells.others[place], cells.counts[place]
+    own, s = rows_of(users.symbols, which), users.popularity.censored[which]
+    censored = Censored(shared.number, s, shared.t, shared.of_items, shared.xi)
+    block = cells_of(cells, which)
+    statistics = row_statistics(block, own, shared.items, censored, backend=shared.backend)
+    priors = rows_of(expected_priors(side, shared.gammas), which)
+    seen = censored._replace(other=shared.t[items])
+    after = _without(statistics, own, rows_of(shared.items, items), counts, priors, seen, shared)
+    return None, _LeftOut(shared.points.of(after), own, s, items, counts, np.diff(block.ends), block.others)
+
+
+def _without(
+    statistics: Statistics,
+    own: Symbols,
+    others: Symbols,
+    counts: np.ndarray,
+    priors: Priors,
+    censored: Censored,
+    shared: Shared,
+) -> Symbols:
+    """Return rows, each without one of its cells: n rows, and the n others that these cells are with."""
+    n = len(counts)
+    cells = Cells(np.arange(n + 1), np.arange(n, dtype=np.int32), counts)
+    single = row_statistics(cells, own, others, censored, backend=shared.backend)
+    rest = Statistics(*(every - one for every, one in zip(statistics, single)))
+    return solve_rows(rest, own, priors, censored, backend=shared.backend)
+
+
+def _best(left: _LeftOut, alone: Symbols, items: Symbols, concentration: np.ndarray) -> Calibration:
+    """Return the parameters that maximise the probability of what was left out, given the items' rows without it."""
+    n = len(left.items)
+    candidates, log_weights = _candidates(concentration)
+    preferences = left.users.mean @ items.mean[candidates].T + left.users.bias[:, None] + items.bias[candidates]
+    own = np.einsum("nk,nk->n", left.users.mean, alone.mean) + left.users.bias + alone.bias
+    weights = np.tile(log_weights, (n, 1))
+    place = np.full(len(concentration), -1)
+    place[candidates] = np.arange(len(candidates))
+    seen, user = place[left.seen], np.repeat(np.arange(n), left.n_seen)
+    weights[user[seen >= 0], seen[seen >= 0]] = -np.inf
+    masses = concentration[candidates], concentration[left.items] - left.counts
+    found, exponents = [], np.ones(2)
+    for smoothing in _SMOOTHING:
+        log_mass, own_mass = (np.log(mass + smoothing) for mass in masses)
+        objective = _Objective(log_mass, preferences, weights, np.stack([own_mass, own], axis=1))
+        exponents, value = objective.maximised(exponents)
+        found.append(Calibration(smoothing, float(exponents[0]), float(exponents[1]), value / n, n))
+    return max(found, key=lambda one: n * one.log_probability - one.smoothing / _MEAN_SMOOTHING)
+
+
+class _Objective(NamedTuple):
+    """Log probability of pairs left out as a function of the exponents (c, d), which have standard normals about 1.
+
+    Attributes
+    ----------
+    log_mass : ndarray, (m,)
+        Of the candidates.
+    preferences, weights : ndarray, (n, m)
+        Mean preferences, and log weights of the candidates in a sum over items; -inf for those seen.
+    own : ndarray, (n, 2)
+        Log mass and mean preference of what was left out.
+    """
+
+    log_mass: np.ndarray
+    preferences: np.ndarray
+    weights: np.ndarray
+    own: np.ndarray
+
+    def maximised(self, exponents: np.ndarray) -> tuple[np.ndarray, float]:
+        """Return the best exponents by Newton's method, and the log probability there, without the prior's."""
+        value, gradient, hessian = self.evaluated(exponents)
+        for _ in range(_ROUNDS):
+            step = -np.linalg.solve(hessian, gradient)
+            while (after := self.evaluated(exponents + step))[0] < value and np.abs(step).max() > _TOL:
+                step = step / 2.0
+            exponents, (value, gradient, hessian) = exponents + step, after
+            if np.abs(step).max() <= _TOL:
+                break
+        return exponents, float(value + 0.5 * np.sum((exponents - 1.0) ** 2))
+
+    def evaluated(self, exponents: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        """Return the objective with gradient, (2,), and Hessian, (2, 2)."""
+        z_own = self.own @ exponents
+        z = exponents[1] * self.preferences
+        z += exponents[0] * self.log_mass + self.weights
+        total = np.logaddexp(z_own, logsumexp(z, axis=1))
+        q, q_own = np.exp(z - total[:, None]), np.exp(z_own - total)
+        weighted = q * self.preferences
+        mean = np.stack([q @ self.log_mass, weighted.sum(axis=1)], axis=1) + q_own[:, None] * self.own
+        mixed = float((weighted @ self.log_mass).sum())
+        square = np.array([[(q @ self.log_mass**2).sum(), mixed], [mixed, np.vdot(weighted, self.preferences)]])
+        square += self.own.T @ (q_own[:, None] * self.own)
+        penalty = exponents - 1.0
+        value = float((z_own - total).sum() - 0.5 * penalty @ penalty)
+        return value, (self.own - mean).sum(axis=0) - penalty, mean.T @ mean - square - np.eye(2)
+
+
+def _candidates(concentration: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return items, (m,), and log weights of a sum over these that estimates one over all items."""
+    n = len(concentration)
+    if n <= _CANDIDATES:
+        return np.arange(n), np.zeros(n)
+    share = 0.5 / n + 0.5 * concentration / concentration.sum()
+    drawn = np.random.default_rng(n).choice(n, size=_CANDIDATES, p=share / share.sum())
+    found, times = np.unique(drawn, return_counts=True)
+    return found, np.log(times / (_CANDIDATES * share[found]))
+
+
+def _joined(one: _LeftOut, other: _LeftOut) -> _LeftOut:
+    """Return the pairs of both."""
+    users, before = (Symbols(*map(np.concatenate, zip(*pair))) for pair in zip(one[:2], other[:2]))
+    return _LeftOut(users, before, *map(np.concatenate, zip(one[2:], other[2:])))

@@ -1,0 +1,124 @@
+"""Posterior factors after a sweep, and what an engine of paired symbols asks of its model."""
+
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from pymc_ep.models.paired_symbols.engine.left_out import Calibration
+from pymc_ep.models.paired_symbols.engine.values import (
+    GammaFactor,
+    PairedPrior,
+    Points,
+    Popularity,
+    Rows,
+    first_symbols,
+)
+from pymc_ep.models.paired_symbols.kernel import Symbols
+
+__all__ = ["PairedProblem", "State", "Summary", "first_state"]
+
+
+class PairedProblem(Protocol):
+    """Model of an engine: its prior at hyperparameters, and the expected log prior."""
+
+    def prior(self, theta: np.ndarray) -> PairedPrior:
+        """Return the prior at theta, (p,)."""
+
+    def expected_log_prior(self, theta: np.ndarray, users: Symbols, items: Symbols) -> tuple[float, np.ndarray]:
+        """Return the expected log density of factors and hyperparameters, and its gradient in theta, (p,)."""
+
+
+class State(NamedTuple):
+    """Posterior factors after a sweep.
+
+    Attributes
+    ----------
+    users : Rows or Handles
+        Of all users; within the engine, of the users of each part.
+    items : Rows
+        The same object as the users where both sides are the same symbols.
+    gammas : tuple of GammaFactor
+        Posteriors of the learned precisions.
+    theta : ndarray, (p,)
+        Unconstrained hyperparameters.
+    xi : float
+        xi* of the cells without observed pairs.
+    user_total : float
+        Sum of the concentrations of all users.
+    sums : Handles or ndarray, (I, 4)
+        `pair_sums` of the users of each part, or of the symbols where both sides are the same.
+    log_bound : float
+        Lower bound on the log density of the pairs.
+    objective : float
+        `log_bound` and the log prior of the hyperparameters.
+    change : float
+        Rise of the objective in the last sweep, per pair; in a sweep from extrapolated factors the mean of the last
+        three.
+    loop : int
+        Number of sweeps.
+    trail : tuple of State
+        States before the sweeps since the last extrapolation, two at most.
+    """
+
+    users: Any
+    items: Rows
+    gammas: tuple[GammaFactor, ...]
+    theta: np.ndarray
+    xi: float = 1.0
+    user_total: float = 0.0
+    sums: Any = None
+    log_bound: float = -np.inf
+    objective: float = -np.inf
+    change: float = np.inf
+    loop: int = 0
+    trail: tuple["State", ...] = ()
+
+    @property
+    def sides(self) -> tuple[Rows, ...]:
+        """Users and items, once where they are the same."""
+        return (self.users,) if self.users is self.items else (self.users, self.items)
+
+
+class Summary(NamedTuple):
+    """Numbers for predictions, beside the factors.
+
+    Attributes
+    ----------
+    log_normalisers : pair of float
+        Log sums over users and over items, which normalise the posterior of a censored symbol.
+    calibration : Calibration, optional
+        None where it was not asked for, or too few users have two items.
+    """
+
+    log_normalisers: tuple[float, float]
+    calibration: Calibration | None
+
+
+def first_state(
+    prior: PairedPrior,
+    theta: np.ndarray,
+    seed: int,
+    dtype: str = "float64",
+    points: tuple[Points, ...] = (Points(), Points()),
+) -> State:
+    """Return factors with their priors' variances and small random means, and uniform censored symbols.
+
+    Parameters
+    ----------
+    prior : PairedPrior
+    theta : ndarray, (p,)
+        Unconstrained hyperparameters.
+    seed : int
+        Of the means.
+    dtype : str
+        Storage of factors and biases.
+    points : tuple of Points
+        Which of the users and of the items are points; one where these are the same.
+    """
+    rng = np.random.default_rng(seed)
+    sides = []
+    for side, which in zip((prior.users, prior.items), points):
+        symbols = which.of(Symbols(*(part.astype(dtype) for part in first_symbols(side, prior.gammas, rng))))
+        n = len(side.concentration)
+        sides.append(Rows(symbols, Popularity(side.concentration.astype(float), np.full(n, 1.0 / n))))
+    return State(sides[0], sides[-1], prior.gammas, theta)

@@ -1,0 +1,181 @@
+"""Variational Bayes for symbols that are paired with each other, as authors of a paper.
+
+Pairs {i, j} have no order, and no symbol is paired with itself. With s the posterior of both symbols of a censored
+pair, the bound has the observed part of that of two sides, once for each pair, and
+
+    D' (2 sum_i s_i E log pi_i + sum_{i != j} s_i s_j Om_ij - 2 sum_i s_i log s_i),
+
+so that a row is updated as that of a user with 2 D' censored pairs, given all other rows, and one row after the other.
+"""
+
+from typing import Any
+
+import numpy as np
+from scipy.special import digamma, logsumexp, softmax, xlogy
+
+from pymc_ep.models.paired_symbols.engine.bound import log_bound, side_terms, updated_gammas
+from pymc_ep.models.paired_symbols.engine.extrapolation import continued, squared_lengths, step_length, with_censored
+from pymc_ep.models.paired_symbols.engine.state import PairedProblem, State, Summary
+from pymc_ep.models.paired_symbols.engine.sweeps import Sweeps
+from pymc_ep.models.paired_symbols.engine.updates import (
+    Crossed,
+    Diagonal,
+    background,
+    background_terms,
+    best_xi,
+    cell_terms,
+    constant_popularity,
+    crossed,
+)
+from pymc_ep.models.paired_symbols.engine.values import (
+    PairCounts,
+    PairedPrior,
+    Points,
+    Popularity,
+    Rows,
+    expected_priors,
+)
+from pymc_ep.models.paired_symbols.kernel import Censored, Symbols, pair_sums, update_in_turn
+
+__all__ = ["SymmetricBayes"]
+
+_HALVINGS = 10
+"""Largest number of halvings of a step of censored symbols, which then stay as they are."""
+_GAUSSIAN = Points()
+"""Neither factors nor biases are points."""
+
+
+class SymmetricBayes(Sweeps):
+    """Coordinate ascent of the bound. States have the same rows as users and as items.
+
+    Parameters
+    ----------
+    pairs : PairCounts
+        Both orders of each pair.
+    sequential, constant_messages, extrapolate, learn, tol, backend
+        As in `VariationalBayes`.
+    points : Points
+        Which parts of the symbols are points.
+    """
+
+    def __init__(
+        self,
+        pairs: PairCounts,
+        *,
+        sequential: bool = False,
+        constant_messages: bool = False,
+        points: Points = _GAUSSIAN,
+        extrapolate: bool = True,
+        learn: bool = False,
+        tol: float = 1e-6,
+        backend: str = "auto",
+    ):
+        super().__init__(0.5 * pairs.total, extrapolate=extrapolate, learn=learn, tol=tol)
+        self.pairs, self.sequential, self.constant = pairs, sequential, constant_messages
+        self.points, self.backend = points, backend
+
+    def init(self, problem: PairedProblem, start: Any = None) -> State:
+        """Return the first state with its bound."""
+        if self.constant:
+            prior = problem.prior(start.theta)
+            known = prior.users.concentration, self.pairs.users, 2.0 * self._number(prior)
+            start = _of_rows(start, start.users._replace(popularity=constant_popularity(*known)))
+        return self._evaluated(problem, start)
+
+    def whole(self, state: State) -> State:
+        """Return the state, which has no handles."""
+        return state
+
+    def packed(self, state: State) -> State:
+        """Return the state, and those before it, with the rows once."""
+        once = state._replace(users=None)
+        return once._replace(trail=tuple(one._replace(users=None) for one in state.trail))
+
+    def unpacked(self, problem: PairedProblem, packed: State) -> State:
+        """Return the state, and those before it, with the rows as users and as items."""
+        trail = tuple(_of_rows(one, one.items) for one in packed.trail)
+        return _of_rows(packed, packed.items)._replace(trail=trail)
+
+    def summarised(self, problem: PairedProblem, state: State, *, calibrate: bool = False) -> Summary:
+        """Return numbers for predictions; no pairs are left out for a calibration."""
+        (symbols, (concentration, s)), xi = state.users, state.xi
+        _, logits = self._tied(symbols, concentration, s, state.sums, xi)
+        total = float(logsumexp(logits))
+        return Summary((total, total), None)
+
+    def _number(self, prior: PairedPrior) -> float:
+        """Return the number D' of censored pairs."""
+        return prior.censored_ratio * self.total
+
+    def _extrapolated(self, trail: tuple[State, ...]) -> State:
+        rows = [one.users for one in trail]
+        further, logits = continued(rows, step_length(squared_lengths(rows)))
+        return _of_rows(trail[-1], with_censored(further, logits, float(logsumexp(logits))))
+
+    def _sweep(self, problem: PairedProblem, state: State) -> State:
+        """Update popularities and censored symbols, then the rows in turn; each line raises the bound."""
+        prior = problem.prior(state.theta)
+        number = 2.0 * self._number(prior)
+        symbols, popularity = state.users
+        if not self.constant:
+            known = prior.users.concentration, self.pairs.users, number
+            concentration = Popularity.of(*known, popularity.censored).concentration
+            popularity = Popularity.of(*known, self._censored(state, concentration))
+        s = popularity.censored
+        symbols = update_in_turn(
+            self.pairs.by_user,
+            symbols,
+            expected_priors(prior.users, state.gammas),
+            Censored(number, s, s, background(symbols, s), state.xi),
+            sequential=self.sequential,
+            points=(self.points.factors, self.points.bias),
+            backend=self.backend,
+        )
+        return _of_rows(state, Rows(symbols, popularity))
+
+    def _censored(self, state: State, concentration: np.ndarray) -> np.ndarray:
+        """Return the posterior of a censored symbol after a step to its fixed point that raises the bound."""
+        symbols, s, xi = state.users.symbols, state.users.popularity.censored, state.xi
+        before, logits = self._tied(symbols, concentration, s, state.sums, xi)
+        log_s, step = np.log(np.maximum(s, np.finfo(float).tiny)), 1.0
+        for _ in range(_HALVINGS):
+            after = softmax(log_s + step * (logits - log_s))
+            sums = self._sums(symbols, after)
+            if self._tied(symbols, concentration, after, sums, xi)[0] >= before:
+                return after
+            step /= 2.0
+        return s
+
+    def _tied(
+        self, symbols: Symbols, concentration: np.ndarray, s: np.ndarray, sums: np.ndarray, xi: float
+    ) -> tuple[float, np.ndarray]:
+        """Return the part of the bound with s, of one censored pair, and the logits of s at a fixed point, (I,)."""
+        expected_log = digamma(concentration) - digamma(concentration.sum())
+        others = background_terms(symbols, background(symbols, s), xi) - s * Diagonal.of(symbols).terms(xi)
+        preference = cell_terms(sums, xi) + others
+        logits = expected_log if self.constant else expected_log + preference
+        return float(s @ (2.0 * expected_log + preference) - 2.0 * xlogy(s, s).sum()), logits
+
+    def _sums(self, symbols: Symbols, s: np.ndarray) -> np.ndarray:
+        return pair_sums(self.pairs.by_user, symbols, symbols, s, backend=self.backend)
+
+    def _evaluated(self, problem: PairedProblem, state: State, *, update: bool = False) -> State:
+        """Return the state with the sums of its cells, the best xi* and the bound; optionally update the precisions."""
+        prior, (symbols, popularity) = problem.prior(state.theta), state.users
+        s, number = popularity.censored, self._number(prior)
+        sums, own = self._sums(symbols, s), Diagonal.of(symbols)
+        moments = background(symbols, s)
+        mean, square = crossed(moments, moments)
+        # A pair of a symbol with itself is censored whatever its a: its share has a weight and no terms.
+        pair = Crossed(mean - float(s**2 @ own.mean), square - float(s**2 @ own.square))
+        cells = np.array([0.5 * sums[:, 0].sum(), *(s @ sums[:, 1:])]) + np.array([0.0, 0.0, 0.0, s @ s])
+        xi = best_xi(pair, cells[2], cells[3], state.xi)
+        total = float(popularity.concentration.sum())
+        terms = (side_terms(prior.users, state.users, self.pairs.users, 2.0 * number, total),)
+        gammas = updated_gammas(prior, terms) if update else state.gammas
+        bound = log_bound(prior, gammas, terms, (total,), number, cells, pair, xi) + self.total * np.log(2.0)
+        return state._replace(sums=sums, xi=xi, gammas=gammas, log_bound=bound, objective=bound + prior.log_prior)
+
+
+def _of_rows(state: State, rows: Rows) -> State:
+    return state._replace(users=rows, items=rows)

@@ -1,0 +1,170 @@
+"""Updates of the paired-symbol model other than those of rows: backgrounds, censored pairs, xi*, precisions.
+
+Equations are those of Paquet, Koenigstein and Winther (2014), appendix B, with their misprints corrected.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import digamma, log_expit, softmax
+
+from pymc_ep.models.paired_symbols.engine.values import Block, Popularity
+from pymc_ep.models.paired_symbols.kernel import Background, Symbols, curvature
+
+__all__ = [
+    "Crossed",
+    "Diagonal",
+    "background",
+    "background_terms",
+    "best_xi",
+    "cell_terms",
+    "censored_bound",
+    "censored_logits",
+    "constant_popularity",
+    "crossed",
+    "squares",
+]
+
+_ROUNDS, _SAME = 1_000, 1e-10
+"""Largest number of iterations for a fixed point of popularities, and the change of a logarithm at convergence."""
+_COMPLETE = 1e-8
+"""Least probability of a censored pair in a cell without observed pairs, below which xi* has no effect and stays."""
+
+
+def background(symbols: Symbols, weights: np.ndarray) -> Background:
+    """Return the moments of the symbols of one side with weights, (J,)."""
+    mean, bias = symbols.mean, symbols.bias
+    weighted = weights[:, None] * mean
+    outer = (weighted.T @ mean).astype(float) + np.diag(weights @ symbols.variance)
+    square = float(weights @ (bias.astype(float) ** 2 + symbols.bias_variance))
+    return Background(outer, weights @ mean, bias @ weighted, float(weights @ bias), square, float(weights.sum()))
+
+
+class Crossed(NamedTuple):
+    """E a and E a^2 of a censored pair, without any correction of cells with observed pairs."""
+
+    mean: float
+    square: float
+
+
+class Diagonal(NamedTuple):
+    """E a and E a^2, (I,) each, of each symbol with an independent one of the same posterior."""
+
+    mean: np.ndarray
+    square: np.ndarray
+
+    @classmethod
+    def of(cls, symbols: Symbols) -> "Diagonal":
+        """Return the shares of pairs of a symbol with itself in `crossed` and `background_terms`."""
+        m, a, bias, bias_variance = (part.astype(float) for part in symbols)
+        mean = np.einsum("ik,ik->i", m, m) + 2.0 * bias
+        return cls(mean, mean**2 + np.einsum("ik,ik->i", a, 2.0 * m**2 + a) + 2.0 * bias_variance)
+
+    def terms(self, xi: float) -> np.ndarray:
+        """Return Om*_ii, (I,), the expected bound of log sig(-a) at xi*."""
+        return _height(xi) - curvature(xi) * self.square - 0.5 * self.mean
+
+
+def crossed(users: Background, items: Background) -> Crossed:
+    """Return the moments of a of a censored pair from the backgrounds of both sides."""
+    square = (
+        np.sum(users.outer * items.outer)
+        + 2.0 * (users.mean @ items.mean_bias + users.mean_bias @ items.mean + users.bias * items.bias)
+        + users.bias_square
+        + items.bias_square
+    )
+    return Crossed(float(users.mean @ items.mean + users.bias + items.bias), float(square))
+
+
+def best_xi(pair: Crossed, square: float, weight: float, before: float) -> float:
+    """Return xi*, the root mean square of a over censored pairs in cells without observed ones.
+
+    `square` and `weight` are sums of s_i t_j E a_ij^2 and of s_i t_j over the cells with observed pairs.
+    """
+    left, rest = 1.0 - weight, pair.square - square
+    return float(np.sqrt(rest / left)) if left > _COMPLETE and rest > 0.0 else before
+
+
+def cell_terms(sums: np.ndarray, xi: float) -> np.ndarray:
+    """Return sum_j t_j (Om_ij - Om*_ij), (I,), over cells with observed pairs.
+
+    Om_ij is the expected bound of log sig(-a_ij) at the cell's own xi_ij, and Om*_ij that at xi*.
+    """
+    return sums[:, 1] - sums[:, 3] * _height(xi) + curvature(xi) * sums[:, 2]
+
+
+def background_terms(own: Symbols, other: Background, xi: float) -> np.ndarray:
+    """Return sum_j t_j Om*_ij, (I,), the expected bound of log sig(-a) at xi* for each own symbol."""
+    mean, bias = own.mean.astype(float), own.bias.astype(float)
+    along, lam = mean @ other.mean, curvature(xi)
+    square = (
+        np.einsum("ik,ik->i", mean @ other.outer, mean)
+        + own.variance @ np.diag(other.outer)
+        + 2.0 * (bias * along + mean @ other.mean_bias + bias * other.bias)
+        + bias**2
+        + own.bias_variance
+        + other.bias_square
+    )
+    return _height(xi) - lam * square - 0.5 * (along + bias + other.bias)
+
+
+def censored_bound(pair: Crossed, cells: np.ndarray, xi: float) -> float:
+    """Return sum_ij s_i t_j Om_ij, the expected bound of log sig(-a) of a censored pair.
+
+    `cells`, (4,), are sums of the columns of `pair_sums`, the last three weighted by the own symbols' posterior.
+    """
+    _, height, square, weight = map(float, cells)
+    lam = float(curvature(xi))
+    return height + _height(xi) * (1.0 - weight) - lam * (pair.square - square) - 0.5 * pair.mean
+
+
+def _height(xi: float) -> float:
+    return float(log_expit(xi) - 0.5 * xi + curvature(xi) * xi**2)
+
+
+def constant_popularity(prior: np.ndarray, counts: np.ndarray, n_censored: float) -> Popularity:
+    """Return the fixed point of popularities and censored symbols where preferences are left out.
+
+    With E a = 0 in all cells (appendix C) the posterior of a censored symbol is proportional to exp(E log p_i), and
+    neither depends on preferences. exp(psi(x)) is nearly x - 1/2, so that the first guess is close.
+    """
+    censored = softmax(digamma(prior + counts))
+    for _ in range(_ROUNDS):
+        before, censored = censored, softmax(digamma(prior + counts + n_censored * censored))
+        if np.abs(np.log(censored / before)).max() <= _SAME:
+            break
+    return Popularity.of(prior, counts, n_censored, censored)
+
+
+def censored_logits(
+    concentration: np.ndarray,
+    total: float,
+    own: Symbols,
+    other: Background,
+    sums: np.ndarray,
+    xi: float,
+    *,
+    constant: bool,
+) -> np.ndarray:
+    """Return logarithms of the posterior of the symbol of a censored pair, (I,), up to its normaliser.
+
+    Parameters
+    ----------
+    concentration : ndarray, (I,)
+        Of the Dirichlet posterior, whose sum over all symbols is `total`.
+    own : Symbols
+    other : Background
+        Of the other side.
+    sums : ndarray, (I, 4)
+        `pair_sums` of the own symbols.
+    xi : float
+    constant : bool
+        Whether the preferences are left out, as if E a = 0 in all cells (appendix C): rare symbols are then not pruned.
+    """
+    logits = digamma(concentration) - digamma(total)
+    return logits if constant else logits + cell_terms(sums, xi) + background_terms(own, other, xi)
+
+
+def squares(block: Block, mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    """Return E (u - m)^2 times the prior's factor of the precision, at the shape of the block."""
+    return block.precision * ((mean - block.mean) ** 2 + variance)

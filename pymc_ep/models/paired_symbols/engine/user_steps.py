@@ -1,0 +1,200 @@
+"""Steps of a sweep at a part of the users: functions of `Partitions.run`.
+
+Each takes the pairs of the part, its users' own values and what is shared, and returns a new value and a term of a sum.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import logsumexp
+
+from pymc_ep.models.paired_symbols.engine.bound import SideTerms, side_terms
+from pymc_ep.models.paired_symbols.engine.extrapolation import continued, squared_lengths, with_censored
+from pymc_ep.models.paired_symbols.engine.updates import background, censored_logits
+from pymc_ep.models.paired_symbols.engine.values import (
+    GammaFactor,
+    PairCounts,
+    Points,
+    Popularity,
+    Rows,
+    Side,
+    expected_priors,
+)
+from pymc_ep.models.paired_symbols.kernel import (
+    Background,
+    Cells,
+    Censored,
+    Statistics,
+    Symbols,
+    pair_sums,
+    row_statistics,
+    update_rows,
+)
+
+__all__ = [
+    "Shared",
+    "UserTerms",
+    "cells_of",
+    "evaluate",
+    "extrapolate",
+    "item_statistics",
+    "item_sums",
+    "logits",
+    "normalise",
+    "trail_lengths",
+    "update",
+]
+
+
+class Shared(NamedTuple):
+    """Items and censored pairs, as all parts see them.
+
+    Attributes
+    ----------
+    items : Symbols
+    t : ndarray, (J,)
+        Posterior of the item of a censored pair.
+    of_items : Background
+    number : float
+        D'.
+    total : float
+        Sum of the concentrations of all users.
+    xi : float
+        xi* of the cells without observed pairs.
+    gammas : tuple of GammaFactor
+    points : Points
+        Which parts of the users are points.
+    sequential : bool
+    backend : str
+    """
+
+    items: Symbols
+    t: np.ndarray
+    of_items: Background
+    number: float
+    total: float
+    xi: float
+    gammas: tuple[GammaFactor, ...]
+    points: Points
+    sequential: bool
+    backend: str
+
+
+class UserTerms(NamedTuple):
+    """Sums over users.
+
+    Attributes
+    ----------
+    background : Background
+    cells : ndarray, (4,)
+        Sums of the columns of `pair_sums`, the last three weighted by the posterior s of censored users.
+    side : SideTerms
+    """
+
+    background: Background
+    cells: np.ndarray
+    side: SideTerms
+
+
+def evaluate(pairs: PairCounts, side: Side, users: Rows, shared: Shared) -> tuple[np.ndarray, UserTerms]:
+    """Return the sums over the cells of each user, (I, 4), and the users' terms of the bound."""
+    sums = pair_sums(pairs.by_user, users.symbols, shared.items, shared.t, backend=shared.backend)
+    s = users.popularity.censored
+    cells = np.concatenate([[sums[:, 0].sum()], s @ sums[:, 1:]])
+    terms = side_terms(side, users, pairs.users, shared.number, shared.total)
+    return sums, UserTerms(background(users.symbols, s), cells, terms)
+
+
+def logits(
+    pairs: PairCounts,
+    side: Side,
+    users: Rows,
+    sums: np.ndarray,
+    of_items: Background,
+    number: float,
+    total: float,
+    xi: float,
+    constant: bool,
+) -> tuple[np.ndarray, float]:
+    """Return logarithms of the posterior of a censored user, (I,), and that of their sum.
+
+    The items themselves, which are large, are not needed: the arguments are fields of `Shared` and whether preferences
+    are left out.
+    """
+    posterior = Popularity.of(side.concentration, pairs.users, number, users.popularity.censored)
+    out = censored_logits(posterior.concentration, total, users.symbols, of_items, sums, xi, constant=constant)
+    return out, float(logsumexp(out))
+
+
+def update(
+    pairs: PairCounts, side: Side, users: Rows, logits: np.ndarray | None, normaliser: float, shared: Shared
+) -> tuple[Rows, tuple[Background, np.ndarray]]:
+    """Return updated users, and their `item_sums`.
+
+    Without `logits` popularities and censored users stay as they are.
+    """
+    popularity = users.popularity
+    if logits is not None:
+        s = np.exp(logits - normaliser)
+        popularity = Popularity.of(side.concentration, pairs.users, shared.number, s)
+    s = popularity.censored
+    censored = Censored(shared.number, s, shared.t, shared.of_items, shared.xi)
+    priors = expected_priors(side, shared.gammas)
+    symbols = shared.points.of(
+        update_rows(
+            pairs.by_user,
+            users.symbols,
+            shared.items,
+            priors,
+            censored,
+            sequential=shared.sequential,
+            backend=shared.backend,
+        )
+    )
+    updated = Rows(symbols, popularity)
+    return updated, item_sums(pairs, updated, shared)[1]
+
+
+def item_sums(pairs: PairCounts, users: Rows, shared: Shared) -> tuple[None, tuple[Background, np.ndarray]]:
+    """Return the background of the users and the items' `pair_sums`, (J, 4)."""
+    s = users.popularity.censored
+    sums = pair_sums(pairs.by_item, shared.items, users.symbols, s, backend=shared.backend)
+    return None, (background(users.symbols, s), sums)
+
+
+def item_statistics(
+    pairs: PairCounts, users: Rows, items: Symbols, censored: Censored, which: slice | np.ndarray, backend: str
+) -> tuple[None, Statistics]:
+    """Return the sums over the cells of some items."""
+    seen = censored._replace(other=users.popularity.censored)
+    return None, row_statistics(cells_of(pairs.by_item, which), items, users.symbols, seen, backend=backend)
+
+
+def cells_of(cells: Cells, which: slice | np.ndarray) -> Cells:
+    """Return the cells of some rows, successive ones or any."""
+    if isinstance(which, slice):
+        ends = cells.ends[which.start : which.stop + 1]
+        here = slice(int(ends[0]), int(ends[-1]))
+        return Cells(ends - ends[0], cells.others[here], cells.counts[here])
+    begin, n = cells.ends[which], cells.ends[which + 1] - cells.ends[which]
+    ends = np.concatenate([[0], np.cumsum(n)])
+    place = np.repeat(begin - ends[:-1], n) + np.arange(ends[-1])
+    return Cells(ends, cells.others[place], cells.counts[place])
+
+
+def trail_lengths(pairs: PairCounts, *trail: Rows) -> tuple[None, np.ndarray]:
+    """Return the squared lengths, (2,), that the extrapolation of all users depends on."""
+    return None, squared_lengths(trail)
+
+
+def extrapolate(
+    pairs: PairCounts, before: Rows, between: Rows, after: Rows, a: float
+) -> tuple[tuple[Rows, np.ndarray], float]:
+    """Return extrapolated users and logarithms of the posterior of a censored one, and that of the sum of these."""
+    rows, out = continued((before, between, after), a)
+    return (rows, out), float(logsumexp(out))
+
+
+def normalise(pairs: PairCounts, further: tuple[Rows, np.ndarray], normaliser: float) -> tuple[Rows, None]:
+    """Return extrapolated users, given the logarithm of the sum over all of them."""
+    return with_censored(*further, normaliser), None

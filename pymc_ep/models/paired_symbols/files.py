@@ -1,0 +1,250 @@
+"""Pairs in Parquet files: a part of the data is a file, which has all pairs of its users."""
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from pymc_ep.datasets.parquet import opened_parquet, parquet_files, require_pyarrow
+from pymc_ep.engines.checkpoint import digest
+from pymc_ep.engines.partitions import LocalPartitions, Partitions
+from pymc_ep.exceptions import InvalidDataError, did_you_mean
+from pymc_ep.models.paired_symbols.engine.divided import DividedPairs
+from pymc_ep.models.paired_symbols.engine.values import PairCounts
+from pymc_ep.models.paired_symbols.kernel import Cells
+
+__all__ = ["Side", "pairs_in_files"]
+
+_COUNT = "count"
+"""Column of the number of times that a pair occurs; without it each row counts once."""
+
+
+class Side(NamedTuple):
+    """Users or items, as files name them.
+
+    Attributes
+    ----------
+    column : str
+        Column of the labels, named as the dim of the rows.
+    size : int
+        Number of rows.
+    labels : pandas.Index, (I,), optional
+        Labels of the rows; without these files hold positions.
+    """
+
+    column: str
+    size: int
+    labels: pd.Index | None = None
+
+
+class Survey(NamedTuple):
+    """Users and numbers of pairs of a part.
+
+    Attributes
+    ----------
+    users : ndarray, (n,)
+        Positions of the users, ascending.
+    n_pairs : ndarray, (n,)
+        Number of pairs of each of these.
+    n_cells : int
+        Number of distinct pairs.
+    digest : ndarray
+        Of the pairs, whatever their order.
+    """
+
+    users: np.ndarray
+    n_pairs: np.ndarray
+    n_cells: int
+    digest: np.ndarray
+
+
+@contextmanager
+def pairs_in_files(partitions: Any, sides: tuple[Side, Side], client: Any = None) -> Iterator[DividedPairs]:
+    """Provide the pairs of files as parts; each file is read once.
+
+    Parameters
+    ----------
+    partitions : str, path or sequence of these
+        As in `parquet_files`.
+    sides : pair of Side
+    client : distributed.Client, optional
+        Whose workers read the files and hold a part each; without it parts are mapped from a temporary folder.
+    """
+    files, read = parquet_files(partitions, "partitions"), partial(load, sides=sides)
+    if client is None:
+        with tempfile.TemporaryDirectory(prefix="pymc_ep-", ignore_cleanup_errors=True) as folder:
+            local = LocalPartitions([_mapped(read(file), Path(folder) / str(k)) for k, file in enumerate(files)])
+            yield _divided(local, lambda users: local.add(read(users)), files, sides[0])
+        return
+    from pymc_ep.engines.partitions.dask import DaskPartitions
+
+    with DaskPartitions(client, read, files) as parts:
+        yield _divided(parts, parts.add, files, sides[0])
+
+
+def load(source: str | np.ndarray, sides: tuple[Side, Side]) -> PairCounts:
+    """Return the pairs of a file, with its users in ascending order, or those of users without any, (n,)."""
+    if isinstance(source, str):
+        users, items, counts = _pairs(source, sides)
+        present = np.zeros(sides[0].size, dtype=bool)
+        present[users] = True
+        rows, users = np.flatnonzero(present), (np.cumsum(present, dtype=np.int32) - 1)[users]
+    else:
+        rows, users, items, counts = source, *np.zeros((3, 0), dtype=np.int32)
+    return PairCounts.of(users, items, counts, (len(rows), sides[1].size))._replace(rows=rows)
+
+
+def survey(pairs: PairCounts) -> tuple[Survey, np.ndarray]:
+    """Return the survey of a part, and its number of pairs of each item, (J,)."""
+    ends, others, counts = pairs.by_user
+    # Most counts are one; leaving these out takes a third of the time.
+    more = np.flatnonzero(counts != 1.0)
+    found = digest(pairs.rows, ends, others, more, counts[more])
+    return Survey(pairs.rows, pairs.users, len(others), found), pairs.items
+
+
+def _divided(parts: Partitions, add: Callable[[np.ndarray], None], files: Sequence[str], side: Side) -> DividedPairs:
+    """Return the pairs of files in parts, with further parts of users whom no file has.
+
+    Raises
+    ------
+    InvalidDataError
+        If a user is in two files, or there are no pairs.
+    """
+
+    def step() -> tuple[list[Survey], np.ndarray]:
+        surveys, n_item_pairs = parts.run(survey)
+        return parts.collect(surveys), n_item_pairs
+
+    surveys, of_items = parts.attempt(step)
+    part, of_users = np.full(side.size, -1), np.zeros(side.size)
+    for k, one in enumerate(surveys):
+        if (taken := part[one.users] >= 0).any():
+            user = one.users[np.argmax(taken)]
+            label = int(user) if side.labels is None else side.labels[[user]].tolist()[0]
+            raise InvalidDataError(
+                f"The {side.column} {label!r} has pairs in {files[part[user]]!r} and in {files[k]!r}; a part needs all "
+                f"pairs of its users, as datasets.split_pairs writes them."
+            )
+        part[one.users], of_users[one.users] = k, one.n_pairs
+    if not of_users.any():
+        raise InvalidDataError(f"The files of partitions=, such as {files[0]!r}, have no pairs; give at least one.")
+    rows, left = [one.users for one in surveys], np.flatnonzero(part < 0)
+    most = max(map(len, rows))
+    for begin in range(0, len(left), most):
+        rows.append(left[begin : begin + most])
+        add(rows[-1])
+    found = digest(*sorted(one.digest.tobytes().hex() for one in surveys))
+    return DividedPairs(parts, tuple(rows), of_users, of_items, sum(one.n_cells for one in surveys), found)
+
+
+def _mapped(pairs: PairCounts, folder: Path) -> PairCounts:
+    """Return pairs whose cells are mapped from files in a new folder."""
+    by_user, by_item = _mapped_cells(pairs.by_user, folder / "user"), _mapped_cells(pairs.by_item, folder / "item")
+    return pairs._replace(by_user=by_user, by_item=by_item)
+
+
+def _mapped_cells(cells: Cells, folder: Path) -> Cells:
+    out = []
+    try:
+        folder.mkdir(parents=True)
+        for name, values in cells._asdict().items():
+            np.save(folder / f"{name}.npy", values)
+            out.append(np.load(folder / f"{name}.npy", mmap_mode="r"))
+    except OSError as error:
+        raise InvalidDataError(
+            f"The pairs of a part need {sum(part.nbytes for part in cells) / 2**20:.0f} MiB in {str(folder)!r}: "
+            f"{error.strerror or error}. Name a folder with more space by the environment variable TMPDIR."
+        ) from error
+    return Cells(*out)
+
+
+def _pairs(file: str, sides: tuple[Side, Side]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return users, items and counts above zero of the rows of a file, (n,) each."""
+    table = _table(file, [side.column for side in sides])
+    users, items = (_positions(file, table[side.column], side) for side in sides)
+    if _COUNT not in table.column_names:
+        return users, items, np.ones(len(users))
+    counts = _counts(file, table[_COUNT])
+    some = counts > 0
+    return users[some], items[some], counts[some]
+
+
+def _table(file: str, columns: list[str]) -> Any:
+    """Return the Arrow table of the columns of a file, and the counts where there are any; strings are encoded."""
+    require_pyarrow("partitions= reads")
+    with opened_parquet(file, "partitions") as opened:
+        known = opened.schema_arrow.names
+    if missing := [name for name in columns if name not in known]:
+        raise InvalidDataError(
+            f"{file!r} has no column {missing[0]!r}, as the dim of the model is called; its columns are "
+            f"{', '.join(map(repr, known)) or 'none'}.{did_you_mean(missing[0], known)}"
+        )
+    with opened_parquet(file, "partitions", read_dictionary=columns) as opened:
+        return opened.read(columns + [_COUNT] * (_COUNT in known))
+
+
+def _positions(file: str, column: Any, side: Side) -> np.ndarray:
+    """Return the positions of the labels of an Arrow column, (n,)."""
+    from pyarrow import types
+
+    _require_values(file, column, side.column, "a label is needed in each row")
+    kind = column.type.value_type if types.is_dictionary(column.type) else column.type
+    of_labels = np.dtype(np.int64) if side.labels is None else side.labels.dtype
+    if len(column) and _is_number(kind) != (of_labels.kind in "iuf"):
+        expected = "numbers" if of_labels.kind in "iuf" else f"of type {of_labels}"
+        raise InvalidDataError(
+            f"{file!r} has {side.column!r} of type {kind}, but labels of {side.column!r} in the model are {expected}; "
+            f"write that column anew."
+        )
+    if side.labels is None:
+        values = column.cast(kind).to_numpy()
+        cure = f"but {side.column!r} has positions 0 to {side.size - 1}, as it has no labels in the model"
+        _require((values >= 0) & (values < side.size) & _whole(values), file, column, side.column, cure)
+        return values.astype(np.int32)
+    encoded = column.dictionary_encode().unify_dictionaries().combine_chunks()
+    found = side.labels.get_indexer(encoded.dictionary.to_pandas()).astype(np.int32)
+    positions = found[encoded.indices.to_numpy()]
+    _require(positions >= 0, file, column, side.column, f"which is no label of the model's {side.column!r}")
+    return positions
+
+
+def _counts(file: str, column: Any) -> np.ndarray:
+    """Return the counts of an Arrow column, (n,)."""
+    _require_values(file, column, _COUNT, "a count is needed in each row")
+    if len(column) and not _is_number(column.type):
+        raise InvalidDataError(f"{file!r} has counts of type {column.type}; write whole numbers.")
+    values = column.to_numpy().astype(float)
+    _require((values >= 0) & _whole(values), file, column, _COUNT, "counts are whole numbers of at least 0")
+    return values
+
+
+def _is_number(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_integer(kind) or types.is_floating(kind))
+
+
+def _whole(values: np.ndarray) -> np.ndarray | bool:
+    return values % 1 == 0 if values.dtype.kind == "f" else True
+
+
+def _require_values(file: str, column: Any, name: str, reason: str) -> None:
+    """Raise for the first row of an Arrow column without a value."""
+    _require(~column.is_null(nan_is_null=True).to_numpy(), file, column, name, reason)
+
+
+def _require(holds: np.ndarray, file: str, column: Any, name: str, reason: str) -> None:
+    """Raise for the first row of an Arrow column where something does not hold."""
+    if not holds.all():
+        k = int(np.argmin(holds))
+        value = column[k].as_py()
+        shown = repr(value) if isinstance(value, str) else str(value)
+        raise InvalidDataError(
+            f"{file!r} has {shown} as {name!r} in row {k}, counted from zero; {reason}. Correct that row."
+        )

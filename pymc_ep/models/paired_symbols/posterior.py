@@ -1,0 +1,170 @@
+"""Posterior of paired symbols: independent Gaussians, Dirichlet popularities, Gamma precisions."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from scipy.special import expit, log_expit
+
+from pymc_ep.contracts.posterior import JointDraws, Moments
+from pymc_ep.distributions.pair_data import as_counts
+from pymc_ep.models.paired_symbols.compiled import CompiledPairedSymbols
+from pymc_ep.models.paired_symbols.engine.values import GammaFactor, PairedPrior, Popularity
+from pymc_ep.models.paired_symbols.kernel import Symbols
+from pymc_ep.numerics.quadrature.logistic import log_mean_sigmoid
+
+__all__ = ["PairedSymbolsPosterior"]
+
+_MOST_OPERATIONS = 1e9
+"""Largest number of multiplications for the log densities of all draws, a second or so: each takes all cells."""
+
+
+@dataclass(frozen=True, eq=False)
+class PairedSymbolsPosterior:
+    """Posterior of all variables of a `PairedSymbolsForm`, which are independent.
+
+    Attributes
+    ----------
+    form : CompiledPairedSymbols
+    theta : ndarray, (p,)
+        Unconstrained hyperparameters.
+    symbols, popularities : pair
+        Of users and items, which may be the same.
+    gammas : tuple of GammaFactor
+        Posteriors of the learned precisions.
+    xi : float
+        xi* of the cells without observed pairs.
+    constant : bool
+        Whether preferences were left out of the posteriors of censored symbols.
+    n_censored : float
+        Number D' of censored pairs.
+    log_normalisers : pair of float
+        Log sums over users and over items of what the posterior of a censored symbol is proportional to.
+    calibration : tuple of float, optional
+        Smoothing and exponent of popularities, and exponent of mean preferences, in calibrated predictions of items.
+    """
+
+    form: CompiledPairedSymbols
+    theta: np.ndarray
+    symbols: tuple[Symbols, Symbols]
+    popularities: tuple[Popularity, Popularity]
+    gammas: tuple[GammaFactor, ...]
+    xi: float
+    constant: bool
+    n_censored: float
+    log_normalisers: tuple[float, float]
+    calibration: tuple[float, ...] | None = None
+
+    @property
+    def unknowns(self) -> int:
+        """Number of unknowns, hyperparameters included."""
+        return sum(moments.mean.size for moments in self.moments().values()) + self.theta.size
+
+    @cached_property
+    def prior(self) -> PairedPrior:
+        """The prior at the hyperparameters of the result."""
+        return self.form.prior(self.theta)
+
+    def hyper_moments(self) -> dict[str, Moments]:
+        """Return the hyperparameters, which are held, with standard deviations of zero."""
+        return {name: Moments(v, np.zeros_like(v)) for name, v in self.form.constrained(self.theta).items()}
+
+    def moments(self) -> dict[str, Moments]:
+        """Return the moments of matrices, biases, popularities and learned precisions."""
+        out = {}
+        for side, own, popularity in zip(self.form.form.sides, self.symbols, self.popularities):
+            for one, mean, variance in ((side.factors, *own[:2]), (side.bias, *own[2:])):
+                if one.name:
+                    out[one.name] = Moments(mean.astype(float), np.sqrt(variance.astype(float)))
+            total = popularity.concentration.sum()
+            mean = popularity.concentration / total
+            out[side.popularity] = Moments(mean, np.sqrt(mean * (1.0 - mean) / (total + 1.0)))
+        for precision, gamma in zip(self.form.form.precisions, self.gammas):
+            out[precision.name] = Moments(gamma.shape / gamma.rate, np.sqrt(gamma.shape) / gamma.rate)
+        return out
+
+    def preferences(self, side: int, which: np.ndarray) -> Moments:
+        """Return the moments, (k, J), of a for k symbols of a side with all symbols of the other."""
+        own, other = (Symbols(*(part.astype(float) for part in one)) for one in self._from(side, which))
+        mean = own.mean @ other.mean.T + own.bias[:, None] + other.bias
+        variance = own.variance @ (other.mean**2 + other.variance).T + own.mean**2 @ other.variance.T
+        return Moments(mean, np.sqrt(variance + own.bias_variance[:, None] + other.bias_variance))
+
+    def log_probabilities(self, side: int, which: np.ndarray) -> np.ndarray:
+        """Return log p(other symbol | own symbol), (k, J), of the next observed pair (Paquet et al. 2014, eq. 5)."""
+        return self.log_probabilities_of(side, which, *self.preferences(side, which))
+
+    def log_probabilities_of(self, side: int, which: np.ndarray, mean: np.ndarray, sd: np.ndarray) -> np.ndarray:
+        """Return the log probabilities of k symbols' preferences with these moments, (k, J)."""
+        log_p = log_mean_sigmoid(mean, sd)
+        log_p += np.log(self.popularities[1 - side].concentration)
+        self.leave_out_own(which, log_p)
+        largest = log_p.max(axis=1, keepdims=True)
+        return log_p - largest - np.log(np.exp(log_p - largest).sum(axis=1, keepdims=True))
+
+    def leave_out_own(self, which: np.ndarray, scores: np.ndarray) -> None:
+        """Write -inf as the scores, (k, J), of k symbols with themselves, where both sides are the same symbols."""
+        if self.form.form.alike:
+            scores[np.arange(len(which)), which] = -np.inf
+
+    def calibrated_scores(self, mean: np.ndarray) -> np.ndarray:
+        """Return log probabilities of the items of a user's next pair up to a constant, (k, J), given mean preferences.
+
+        Raises
+        ------
+        ValueError
+            If the fit was not calibrated.
+        """
+        if self.calibration is None:
+            raise ValueError("The fit was not calibrated; fit with calibrate=True.")
+        smoothing, popularity, preference = self.calibration
+        return popularity * np.log(self.popularities[1].concentration + smoothing) + preference * mean
+
+    def draws(
+        self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False, budget: float = 0.0
+    ) -> JointDraws:
+        """Return joint draws of all variables of the form, optionally with log likelihoods and log densities."""
+        values, form = {}, self.form.form
+        for side, own, popularity in zip(form.sides, self.symbols, self.popularities):
+            for one, mean, variance in ((side.factors, *own[:2]), (side.bias, *own[2:])):
+                if one.name:
+                    values[one.name] = mean + np.sqrt(variance) * rng.standard_normal((size, *mean.shape))
+            values[side.popularity] = rng.dirichlet(popularity.concentration, size=size)
+        for precision, gamma in zip(form.precisions, self.gammas):
+            values[precision.name] = rng.gamma(gamma.shape, size=(size, *np.shape(gamma.shape))) / gamma.rate
+        out = values | self.form.evaluate(np.tile(self.theta, (size, 1)), values)
+        n_users, n_items, width = self.form.shapes
+        if not log_likelihood:
+            return JointDraws(out, {})
+        if float(size) * n_users * n_items * width > max(_MOST_OPERATIONS, budget):
+            why = f"each takes all {n_users} x {n_items} cells of a draw"
+            return JointDraws(out, {}, None, None, why)
+        density = np.array([self._log_likelihood({name: v[k] for name, v in values.items()}) for k in range(size)])
+        return JointDraws(out, {form.pairs.name: density})
+
+    def _log_likelihood(self, values: Mapping[str, np.ndarray]) -> float:
+        """Return the log density of the observed pairs, given all else."""
+        i, j, counts = as_counts(self.form.observed()[0])
+        form = self.form.form
+        users, items = form.users, form.items
+        biases = [
+            values[side.bias.name] if side.bias.name else own.bias for side, own in zip((users, items), self.symbols)
+        ]
+        a = values[users.factors.name] @ values[items.factors.name].T + biases[0][:, None] + biases[1]
+        pi, psi = values[users.popularity], values[items.popularity]
+        observed, left_out = log_expit(a[i, j]) + np.log(pi[i]) + np.log(psi[j]), expit(-a)
+        if form.alike:
+            observed += np.log(2.0)
+            np.fill_diagonal(left_out, 1.0)
+        return float(counts @ observed + self.n_censored * np.log(pi @ left_out @ psi))
+
+    def with_symbols(self, side: int, symbols: Symbols) -> "PairedSymbolsPosterior":
+        """Return the posterior with other symbols on one side, whose popularities are not those of the fit."""
+        both = list(self.symbols)
+        both[side] = symbols
+        return replace(self, symbols=(both[0], both[1]))
+
+    def _from(self, side: int, which: np.ndarray) -> tuple[Symbols, Symbols]:
+        own, other = self.symbols[side], self.symbols[1 - side]
+        return Symbols(*(part[which] for part in own)), other

@@ -1,0 +1,243 @@
+"""Search for the hyperparameters of the highest evidence and prior, by rounds of L-BFGS."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import scipy
+
+from pymc_ep.engines.ascent import lbfgs
+from pymc_ep.engines.base import Report, Status
+from pymc_ep.engines.checkpoint import UNRECORDED, Record
+from pymc_ep.engines.interrupt import INTERRUPTS, reached
+from pymc_ep.engines.loop import Run
+from pymc_ep.engines.partitions import Handles
+from pymc_ep.models.preferences.engine.evidence import ComparisonEvidence, PreferenceProblem, State
+
+__all__ = ["maximise"]
+
+_MEMORY = 20
+"""Number of steps that L-BFGS remembers: more than its usual ten pays where an evaluation is dear."""
+_LEAST_REACH = 1e-3
+"""Least bound on the first step of a round, in units of theta. A round that gains nothing bounds the next at a quarter:
+its steps led to points without an evidence."""
+
+
+class _Enough(Exception):
+    """Ends a search whose score rises no more."""
+
+    def __init__(self, status: Status):
+        super().__init__(status.sentence)
+        self.status = status
+
+
+class _Search(NamedTuple):
+    """A search after k evaluations: with their results, L-BFGS comes to the same point without making them.
+
+    Attributes
+    ----------
+    latest : State
+        Packed.
+    thetas, gradients : ndarray, (k, p)
+    objective, change : ndarray, (k,)
+    most : int
+        Most evaluations of this search.
+    """
+
+    latest: State
+    thetas: np.ndarray
+    gradients: np.ndarray
+    objective: np.ndarray
+    change: np.ndarray
+    most: int
+
+
+class _Searched:
+    """Evaluations of a search, which may have been made before, and their history.
+
+    Attributes
+    ----------
+    latest : State
+        Bare.
+    thetas, gradients : list of ndarray, (p,)
+    objective, change : list of float
+    """
+
+    def __init__(
+        self,
+        evidence: ComparisonEvidence,
+        problem: PreferenceProblem,
+        theta: np.ndarray,
+        users: Handles,
+        most: int,
+        record: Record,
+        each: Callable[[State], None],
+    ):
+        self._evidence, self._problem, self._record, self._each = evidence, problem, record, each
+        self._at, self._most = 0, most
+        first = evidence.at(problem, theta, users)
+        self.latest = first.bare
+        self.thetas, self.gradients = [theta.copy()], [evidence.gradient(problem, first)]
+        self.objective, self.change = [first.objective], [np.inf]
+        if record is not UNRECORDED:
+            none, zero = np.zeros((0, theta.size)), np.zeros(0)
+            before = record.state(_Search(evidence.packed(self.latest), none, none, zero, zero, most))
+            if before is not None and before.most <= most:
+                self.latest = evidence.unpacked(before.latest)
+                self.thetas, self.gradients = list(before.thetas), list(before.gradients)
+                self.objective, self.change = before.objective.tolist(), before.change.tolist()
+
+    @property
+    def passed(self) -> int:
+        """Number of evaluations that this search has passed, those of an earlier one included."""
+        return self._at
+
+    def __call__(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
+        """Return objective and gradient, (p,); a repeated point costs nothing."""
+        if not np.array_equal(theta, self.thetas[self._at]):
+            place = self._at + 1
+            if place == len(self.thetas) or not np.array_equal(theta, self.thetas[place]):
+                self._evaluate(theta, place)
+            self._at = place
+        return self.objective[self._at], self.gradients[self._at]
+
+    def _evaluate(self, theta: np.ndarray, place: int) -> None:
+        """Make an evaluation; points without an evidence, which have no place, fail anew where others are known."""
+        if place == len(self.thetas) and (ended := self._evidence.may_stop(self.latest)) is not None:
+            raise _Enough(ended)
+        found = self._evidence.at(self._problem, theta, self.latest.users)
+        gradient = self._evidence.gradient(self._problem, found)
+        for history in (self.thetas, self.gradients, self.objective, self.change):
+            del history[place:]
+        self.latest = latest = found.bare.after(self.latest, self._evidence.n_pairs)
+        self.thetas.append(theta.copy())
+        self.gradients.append(gradient)
+        self.objective.append(latest.objective)
+        self.change.append(latest.change)
+        self._record.keep(partial(self._packed, latest, len(self.change)))
+        self._each(latest)
+
+    def _packed(self, latest: State, n: int) -> _Search:
+        thetas, gradients, objective, change = (
+            np.array(part[:n]) for part in (self.thetas, self.gradients, self.objective, self.change)
+        )
+        return _Search(self._evidence.packed(latest), thetas, gradients, objective, change, self._most)
+
+
+def maximise(
+    evidence: ComparisonEvidence,
+    problem: PreferenceProblem,
+    theta: np.ndarray,
+    users: Handles,
+    *,
+    tol: float,
+    max_iter: int,
+    report: Report,
+    save: Callable[[State], None] = lambda state: None,
+    record: Record = UNRECORDED,
+) -> Run[State]:
+    """Maximise evidence and log prior by L-BFGS, up to the highest score.
+
+    Parameters
+    ----------
+    evidence : ComparisonEvidence
+    problem : PreferenceProblem
+    theta : ndarray, (p,)
+        Where to start.
+    users : Handles
+        The first factors.
+    tol : float
+        Rise by a further step, per comparison, at which the search ends.
+    max_iter : int
+        Most evaluations.
+    report : Report
+    save : callable
+        Called with each state.
+    record : Record
+        Of the checkpoint; receives each state, and has that to go on from.
+
+    Returns
+    -------
+    Run
+        Of the last state, which knows the best one; states are bare.
+    """
+
+    def each(state: State) -> None:
+        report(state.objective, state.change)
+        save(state)
+
+    searched = _Searched(evidence, problem, theta, users, max_iter, record, each)
+    goal = tol * evidence.n_pairs
+    try:
+        gain, slope = _climbed(searched, theta, max_iter, goal)
+        n = searched.latest.loop
+        if gain <= goal:
+            sentence = (
+                f"converged after {n} evaluations of the evidence, which a further step would raise by {gain:.1g}"
+            )
+        elif n >= max_iter:
+            sentence = f"stopped after {n} evaluations of the evidence, which still rises; raise max_iter={max_iter}"
+        else:
+            sentence = (
+                f"stopped after {n} evaluations of the evidence at a gradient of {slope:.2g}, along which no step "
+                f"raises it; start elsewhere with start={{...}}"
+            )
+        status = Status(gain <= goal, sentence)
+    except _Enough as enough:
+        status = enough.status
+    except INTERRUPTS as stop:
+        reached(stop, searched.latest)
+        n = len(searched.objective)
+        status = Status(False, f"interrupted after {n} evaluations of the evidence", interrupted=True)
+    finally:
+        record.close()
+    n = len(searched.change)
+    history = np.array(searched.objective[:n]), np.array(searched.change), np.array(searched.thetas[:n])
+    return Run(searched.latest, status, *history)
+
+
+def _climbed(searched: _Searched, theta: np.ndarray, most: int, goal: float) -> tuple[float, float]:
+    """Climb in rounds of L-BFGS from theta, (p,), until a further step gains no more than a goal, in nats.
+
+    A round ends where an iteration gains little, as a short step does on a steep slope too. With the gradient g and
+    the inverse curvature H of the round, a Newton step gains g^T H g / 2: where that is above the goal, another round
+    goes on with a memory of its own.
+
+    Returns
+    -------
+    gain, slope : float
+        Of a Newton step at the end, and the largest entry of the gradient there.
+    """
+    reach, value = 1.0, -np.inf
+    while True:
+        found = _round(searched, theta, reach, most, goal)
+        theta, gradient = theta + reach * found.x, found.jac / reach
+        # In units of theta again, in which H is the identity along directions that no step has taken.
+        inverse = scipy.optimize.LbfgsInvHessProduct(reach * found.hess_inv.sk, found.hess_inv.yk / reach)
+        gain = 0.5 * float(gradient @ inverse.dot(gradient))
+        if gain <= goal or searched.passed >= most or reach < _LEAST_REACH:
+            return gain, float(np.max(np.abs(gradient)))
+        if -found.fun <= value:
+            reach /= 4.0
+        value = -found.fun
+
+
+def _round(
+    searched: _Searched, centre: np.ndarray, reach: float, most: int, goal: float
+) -> "scipy.optimize.OptimizeResult":
+    """Maximise over u, (p,), theta = centre + reach u, by L-BFGS, whose first step is no longer than one."""
+
+    def scaled(u: np.ndarray) -> tuple[float, np.ndarray]:
+        value, gradient = searched(centre + reach * u)
+        return value, reach * gradient
+
+    return lbfgs(
+        scaled,
+        np.zeros_like(centre),
+        maxfun=most - searched.passed,
+        maxiter=most,
+        maxcor=_MEMORY,
+        ftol=goal / max(1.0, abs(searched.objective[0])),
+        gtol=0.0,
+    )

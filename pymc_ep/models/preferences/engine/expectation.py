@@ -1,0 +1,204 @@
+"""Gaussian factors of the comparisons of many users, each on its own (Khan, Ko and Seeger 2014, section 3.1).
+
+Factors are those of all comparisons at once; the Gaussian algebra is that of each user's items. A user takes no
+further part once its factors have settled, and steps are as long as its own comparisons allow.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from pymc_ep.models.preferences.engine.approximations import Approximation
+from pymc_ep.models.preferences.engine.values import Sites
+from pymc_ep.models.preferences.kernel import Comparisons, Differences, difference_means, difference_moments
+from pymc_ep.sites.base import Tilted
+from pymc_ep.sites.compiled import CompiledSite
+
+__all__ = ["Settled", "item_differences", "settle"]
+
+_LONGER, _SHORTER = 1.25, 0.5
+"""Factors of a user's step after one that brought its factors closer to a fixed point, and after one that did not."""
+_LEAST_STEP = 0.05
+"""Shortest step. Log-concave factors settle with longer ones."""
+_INNER = 12
+"""Largest number of updates of the means alone. They take no factorisations, and save many."""
+_MATCHED = 0.03
+"""Distance of tilted and posterior means, relative to the first one, at which they count as matched. A closer match is
+wasted, as the next update of the precisions moves the means by more."""
+
+
+class Settled(NamedTuple):
+    """Settled factors of all users, and the posterior under them.
+
+    Attributes
+    ----------
+    sites : Sites
+    log_z : ndarray, (U,)
+        Log evidence of each user.
+    change : ndarray, (U,)
+        Largest change of a factor in a further update, in posterior standard deviations.
+    mean, variance : ndarray, (P,)
+        Of the differences.
+    whitened : ndarray, (sum of n^2,)
+        As in `pymc_ep.models.preferences.kernel.Differences`.
+    """
+
+    sites: Sites
+    log_z: np.ndarray
+    change: np.ndarray
+    mean: np.ndarray
+    variance: np.ndarray
+    whitened: np.ndarray
+
+
+class _Update(NamedTuple):
+    """Update of all factors from one posterior.
+
+    Attributes
+    ----------
+    at : Differences
+    cavity : ndarray, (P,)
+        Variances of the cavities, or zeros.
+    tilted : Tilted
+    log_z, change : ndarray, (U,)
+    """
+
+    at: Differences
+    cavity: np.ndarray
+    tilted: Tilted
+    log_z: np.ndarray
+    change: np.ndarray
+
+
+def settle(
+    comparisons: Comparisons,
+    lower: np.ndarray,
+    item_mean: np.ndarray,
+    sites: Sites,
+    site: CompiledSite,
+    approximation: Approximation,
+    observed: np.ndarray,
+    *,
+    tol: float,
+    max_iter: int,
+    backend: str = "auto",
+) -> Settled:
+    """Iterate all factors of each user until none changes by more than `tol`.
+
+    Parameters
+    ----------
+    comparisons : Comparisons
+        At least one of each user.
+    lower : ndarray, (sum of n^2,)
+        Cholesky factors of the users' prior covariances.
+    item_mean : ndarray, (I,)
+    sites : Sites
+        The first ones, such as zeros.
+    site : CompiledSite
+        Of a comparison.
+    approximation : Approximation
+    observed : ndarray, (P,)
+        One for comparisons with a factor, and zero for those that are predicted only: their factors stay as they are.
+    tol : float
+        In posterior standard deviations.
+    max_iter : int
+        Most updates of a user.
+    backend : str
+    """
+    n_users, n_pairs = comparisons.n_users, len(comparisons.firsts)
+    shift, precision = (np.array(part) for part in sites)
+    log_z, change, step = np.zeros(n_users), np.full(n_users, np.inf), np.ones(n_users)
+    mean, variance, whitened = np.zeros(n_pairs), np.zeros(n_pairs), np.zeros(len(lower))
+    users = np.arange(n_users)
+    for iteration in range(max_iter):
+        some, _, pairs, squares = comparisons.some(users)
+        prior_mean = item_differences(some, item_mean[some.items])
+        own = Sites(shift[pairs], precision[pairs])
+        kept = observed[pairs]
+        found = _update(some, lower[squares], prior_mean, own, site, approximation, kept, backend)
+        grown = found.change >= change[users]
+        step[users] = np.clip(step[users] * np.where(grown, _SHORTER, _LONGER), _LEAST_STEP, 1.0)
+        log_z[users], change[users] = found.log_z, found.change
+        mean[pairs], variance[pairs], whitened[squares] = found.at.mean, found.at.variance, found.at.whitened
+        going = found.change > tol
+        if not going.any() or iteration + 1 == max_iter:
+            break
+        new = _matched(some, prior_mean, own, found, site, kept, backend)
+        # Users that have settled keep the factors under which their moments are known.
+        length = kept * np.repeat(np.where(going, step[users], 0.0), np.diff(some.pair_ends))
+        shift[pairs] += length * (new.shift - own.shift)
+        precision[pairs] += length * (new.precision - own.precision)
+        users = users[going]
+    return Settled(Sites(shift, precision), log_z, change, mean, variance, whitened)
+
+
+def item_differences(comparisons: Comparisons, values: np.ndarray) -> np.ndarray:
+    """Return the differences, (P,), of values of each user's items, (N,)."""
+    firsts, seconds = comparisons.places
+    return values[firsts] - values[seconds]
+
+
+def _update(
+    comparisons: Comparisons,
+    lower: np.ndarray,
+    prior_mean: np.ndarray,
+    sites: Sites,
+    site: CompiledSite,
+    approximation: Approximation,
+    kept: np.ndarray,
+    backend: str,
+) -> _Update:
+    """Return the posterior under given factors, and what an update makes of these."""
+    shift, precision = sites
+    at = difference_moments(comparisons, lower, prior_mean, shift, precision, backend=backend)
+    slope = shift - precision * at.mean
+    cavity, tilted = approximation.update(site, at, sites)
+    d_precision = tilted.precision - precision
+    moved = np.abs(tilted.shift - shift - d_precision * at.mean) * np.sqrt(at.variance)
+    moved = kept * np.maximum(np.abs(d_precision) * at.variance, moved)
+    # The terms of the cavity are safe for factors of no or great precision, see `evidence.ep.sweep`.
+    terms = tilted.log_z + 0.5 * np.log1p(precision * cavity) + 0.5 * cavity * slope**2
+    terms -= 0.5 * slope * (at.mean - prior_mean)
+    begin = comparisons.pair_ends[:-1]
+    log_z = np.add.reduceat(kept * terms, begin) - 0.5 * at.log_det
+    return _Update(at, cavity, tilted, log_z, np.maximum.reduceat(moved, begin))
+
+
+def _matched(
+    comparisons: Comparisons,
+    prior_mean: np.ndarray,
+    sites: Sites,
+    found: _Update,
+    site: CompiledSite,
+    kept: np.ndarray,
+    backend: str,
+) -> Sites:
+    """Return the updated factors, after shifts that bring tilted and posterior means together.
+
+    Precisions and cavity variances are held meanwhile. The shift that reproduces the tilted mean is a Newton step if
+    the precision is the tilted one, and too long if the tilted one is larger: a user's step is shortened until its
+    means come closer. Without cavities these means are equal at once.
+    """
+    at, cavity, begin = found.at, found.cavity, comparisons.pair_ends[:-1]
+    counts, precision = np.diff(comparisons.pair_ends), sites.precision
+
+    def distance(tilted: Tilted, mean: np.ndarray) -> np.ndarray:
+        return np.sqrt(np.add.reduceat(kept * (tilted.mean - mean) ** 2 / at.variance, begin))
+
+    best, shift, length = found.tilted, sites.shift, np.ones(comparisons.n_users)
+    gap = first = distance(best, at.mean)
+    for _ in range(_INNER):
+        unmatched = gap > _MATCHED * first
+        if not unmatched.any():
+            break
+        step = kept * np.repeat(np.where(unmatched, length, 0.0), counts)
+        trial = shift + step * (best.gradient + precision * best.mean - shift)
+        mean = difference_means(comparisons, at.whitened, prior_mean, trial, precision, backend=backend)
+        here = site.moments(np.ones(1), mean - cavity * (trial - precision * mean), cavity)
+        gap_here = distance(here, mean)
+        closer = unmatched & (gap_here < gap)
+        taken = np.repeat(closer, counts)
+        best = Tilted(*(np.where(taken, new, old) for new, old in zip(here, best)))
+        shift, gap = np.where(taken, trial, shift), np.where(closer, gap_here, gap)
+        length = np.where(closer, np.minimum(1.0, 2.0 * length), length / 4.0)
+    return Sites(best.shift, best.precision)

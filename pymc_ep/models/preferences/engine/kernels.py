@@ -1,0 +1,224 @@
+"""Covariances K of utilities between items: a matrix, or of low rank plus a multiple of the identity."""
+
+from functools import cached_property
+from typing import NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+import scipy.linalg
+from scipy.sparse import csr_array
+
+from pymc_ep.exceptions import InvalidDataError
+from pymc_ep.models.preferences.engine.values import UtilityPrior
+
+__all__ = ["Curvature", "DenseKernel", "Kernel", "LowRankKernel", "UtilityCovariance"]
+
+Curvature: TypeAlias = np.ndarray | csr_array
+"""Symmetric matrix of sums over users, (I, I). It is sparse where entries of most pairs of items are zero."""
+
+
+class UtilityCovariance(NamedTuple):
+    """Prior covariance of the utilities of a user, S = A A^T + c M.
+
+    Attributes
+    ----------
+    factors : ndarray, (I, k)
+        A.
+    matrix : ndarray, (I, I) or (0, 0)
+        M; without entries it is the identity.
+    scale : float
+        c.
+    """
+
+    factors: np.ndarray
+    matrix: np.ndarray
+    scale: float
+
+    def block(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        """Return S at some rows, (r,), and columns, (c,)."""
+        own = self.matrix[np.ix_(rows, columns)] if self.matrix.size else rows[:, None] == columns
+        return self.factors[rows] @ self.factors[columns].T + self.scale * own
+
+    def columns(self, items: np.ndarray) -> np.ndarray:
+        """Return columns of S, (I, n)."""
+        return self.block(np.arange(len(self.factors)), items)
+
+    def entries(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        """Return S at pairs of a row and a column, (n,)."""
+        own = self.matrix[rows, columns] if self.matrix.size else rows == columns
+        return np.einsum("nk,nk->n", self.factors[rows], self.factors[columns]) + self.scale * own
+
+    def differences(self, firsts: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+        """Return the prior variances of differences of two items, (n,)."""
+        both = self.entries(firsts, firsts) + self.entries(seconds, seconds)
+        return both - 2.0 * self.entries(firsts, seconds)
+
+
+class Kernel(Protocol):
+    """Covariance K = L L^T of utilities between items."""
+
+    def require_definite(self) -> None:
+        """Raise InvalidDataError unless K is positive definite, at items without comparisons too."""
+
+    def covariance(self, prior: UtilityPrior) -> UtilityCovariance:
+        """Return V V^T + s2 K."""
+
+    def product(self, x: np.ndarray) -> np.ndarray:
+        """Return K x."""
+
+    def times(self, x: np.ndarray) -> np.ndarray:
+        """Return L x."""
+
+    def transposed(self, x: np.ndarray) -> np.ndarray:
+        """Return L^T x."""
+
+    def solve(self, x: np.ndarray) -> np.ndarray:
+        """Return L^{-1} x."""
+
+    def inner(self, curvature: Curvature) -> float:
+        """Return the sum of the entries of K times those of a curvature."""
+
+    def gradient(self, curvature: Curvature) -> tuple[np.ndarray, ...]:
+        """Return the derivatives of `inner` in the arrays of which the kernel is made."""
+
+    def draws(self, size: int, rng: np.random.Generator) -> np.ndarray:
+        """Return draws of N(0, K), (size, I)."""
+
+    def extended(self, x: np.ndarray, known: np.ndarray) -> np.ndarray:
+        """Return K_no K_oo^{-1} x at the items that are not in `known`, (I,), for x at those that are."""
+
+
+class DenseKernel:
+    """A matrix K; L is lower triangular.
+
+    Parameters
+    ----------
+    matrix : ndarray, (I, I)
+    """
+
+    def __init__(self, matrix: np.ndarray):
+        self.matrix = np.ascontiguousarray(matrix, dtype=float)
+
+    @cached_property
+    def _root(self) -> np.ndarray:
+        """L, lower triangular."""
+        try:
+            return np.linalg.cholesky(self.matrix)
+        except np.linalg.LinAlgError:
+            least = float(scipy.linalg.eigvalsh(self.matrix, subset_by_index=(0, 0))[0])
+            raise InvalidDataError(
+                f"kernel= is not positive definite: its least eigenvalue is {least:.3g}, as where two items have equal "
+                f"features; give the utilities a larger jitter=, such as 0.1."
+            ) from None
+
+    def require_definite(self) -> None:
+        """Raise InvalidDataError unless K is positive definite; draws use the same root."""
+        _ = self._root
+
+    def covariance(self, prior: UtilityPrior) -> UtilityCovariance:
+        """Return V V^T + s2 K."""
+        return UtilityCovariance(prior.factors, self.matrix, prior.scale)
+
+    def product(self, x: np.ndarray) -> np.ndarray:
+        """Return K x."""
+        return self.matrix @ x
+
+    def times(self, x: np.ndarray) -> np.ndarray:
+        """Return L x."""
+        return self._root @ x
+
+    def transposed(self, x: np.ndarray) -> np.ndarray:
+        """Return L^T x."""
+        return self._root.T @ x
+
+    def solve(self, x: np.ndarray) -> np.ndarray:
+        """Return L^{-1} x."""
+        return scipy.linalg.solve_triangular(self._root, x, lower=True, check_finite=False)
+
+    def inner(self, curvature: Curvature) -> float:
+        """Return the sum of the entries of K times those of a curvature, without a matrix of their products."""
+        return float(np.vdot(self.matrix, curvature))
+
+    def gradient(self, curvature: Curvature) -> tuple[np.ndarray, ...]:
+        """Return the derivative of `inner` in K."""
+        return (np.asarray(curvature),)
+
+    def draws(self, size: int, rng: np.random.Generator) -> np.ndarray:
+        """Return draws of N(0, K), (size, I)."""
+        return rng.standard_normal((size, len(self.matrix))) @ self._root.T
+
+    def extended(self, x: np.ndarray, known: np.ndarray) -> np.ndarray:
+        """Return K_no K_oo^{-1} x at the items that are not in `known`, (I,), for x at those that are."""
+        old = scipy.linalg.cho_factor(self.matrix[np.ix_(known, known)], lower=True, check_finite=False)
+        return self.matrix[np.ix_(~known, known)] @ scipy.linalg.cho_solve(old, x)
+
+
+class LowRankKernel:
+    """K = R R^T + j I, of which no more than R is formed; L is symmetric.
+
+    With R = U diag(s) W^T the root is L = sqrt(j) I + U diag(sqrt(s^2 + j) - sqrt(j)) U^T. A rank of zero is a multiple
+    of the identity.
+
+    Parameters
+    ----------
+    root : ndarray, (I, r)
+        R.
+    jitter : float
+        j, positive.
+    """
+
+    def __init__(self, root: np.ndarray, jitter: np.ndarray | float):
+        self.root, self.jitter = np.asarray(root, dtype=float), float(jitter)
+
+    @cached_property
+    def _spectrum(self) -> tuple[np.ndarray, np.ndarray]:
+        """U, (I, r), and the square roots of s^2 + j, (r,)."""
+        left, values, _ = scipy.linalg.svd(self.root, full_matrices=False, check_finite=False)
+        return left, np.hypot(values, np.sqrt(self.jitter))
+
+    def require_definite(self) -> None:
+        """Do nothing: the jitter is positive."""
+
+    def covariance(self, prior: UtilityPrior) -> UtilityCovariance:
+        """Return V V^T + s2 K."""
+        factors = np.hstack([prior.factors, np.sqrt(prior.scale) * self.root])
+        return UtilityCovariance(factors, np.zeros((0, 0)), prior.scale * self.jitter)
+
+    def product(self, x: np.ndarray) -> np.ndarray:
+        """Return K x."""
+        return self.root @ (self.root.T @ x) + self.jitter * x
+
+    def times(self, x: np.ndarray) -> np.ndarray:
+        """Return L x."""
+        left, values = self._spectrum
+        own = np.sqrt(self.jitter)
+        return own * x + (left * (values - own)) @ (left.T @ x)
+
+    def transposed(self, x: np.ndarray) -> np.ndarray:
+        """Return L^T x."""
+        return self.times(x)
+
+    def solve(self, x: np.ndarray) -> np.ndarray:
+        """Return L^{-1} x."""
+        left, values = self._spectrum
+        own = 1.0 / np.sqrt(self.jitter)
+        return own * x + (left * (1.0 / values - own)) @ (left.T @ x)
+
+    def inner(self, curvature: Curvature) -> float:
+        """Return the sum of the entries of K times those of a curvature."""
+        return float(((curvature @ self.root) * self.root).sum() + self.jitter * curvature.trace())
+
+    def gradient(self, curvature: Curvature) -> tuple[np.ndarray, ...]:
+        """Return the derivatives of `inner` in R and j."""
+        return 2.0 * (curvature @ self.root), np.asarray(curvature.trace())
+
+    def draws(self, size: int, rng: np.random.Generator) -> np.ndarray:
+        """Return draws of N(0, K), (size, I)."""
+        n_items, rank = self.root.shape
+        own = np.sqrt(self.jitter) * rng.standard_normal((size, n_items))
+        return own + rng.standard_normal((size, rank)) @ self.root.T
+
+    def extended(self, x: np.ndarray, known: np.ndarray) -> np.ndarray:
+        """Return K_no K_oo^{-1} x at the items that are not in `known`, (I,), for x at those that are."""
+        old = self.root[known]
+        small = old.T @ old + self.jitter * np.eye(self.root.shape[1])
+        return self.root[~known] @ scipy.linalg.solve(small, old.T @ x, assume_a="pos")

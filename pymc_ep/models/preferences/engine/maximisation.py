@@ -1,0 +1,122 @@
+"""Updates of the prior of utilities: probabilistic PCA in the metric of the kernel (Khan, Ko and Seeger 2014).
+
+With C the mean over users of second posterior moments about the new mean, and C = L Cb L^T, the maximum of the expected
+log density over V and s2 is that of Tipping and Bishop (1999) at Cb. With V = L Vb and Sb = Vb Vb^T + s2 I,
+
+    Cb = Sb - Sb (L^T T L) Sb,
+
+where T is the mean curvature, with the outer product of the mean slope where the mean is learned.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse.linalg
+
+from pymc_ep.models.preferences.engine.kernels import Curvature, Kernel
+from pymc_ep.models.preferences.engine.values import Learned, UtilityPrior
+
+__all__ = ["Statistics", "first_factors", "maximised"]
+
+_DENSE = 400
+"""Largest number of items for all eigenpairs at once: iterations for the leading ones are slower there."""
+
+
+class Statistics(NamedTuple):
+    """Sums over users from which the prior is updated.
+
+    Attributes
+    ----------
+    slope : ndarray, (I,)
+        Mean over users of w, where the posterior mean is b + S w.
+    curvature : ndarray or csr_array, (I, I)
+        Mean over users of Q - w w^T, where the posterior covariance is S - S Q S.
+    """
+
+    slope: np.ndarray
+    curvature: Curvature
+
+
+def maximised(prior: UtilityPrior, kernel: Kernel, statistics: Statistics, learned: Learned) -> UtilityPrior:
+    """Return the prior of the largest expected log density, given the posteriors under the present one.
+
+    Parameters
+    ----------
+    prior : UtilityPrior
+    kernel : Kernel
+    statistics : Statistics
+        Under that prior.
+    learned : Learned
+        Which parts are updated. Of a prior with factors the scale can be learned only with these.
+    """
+    (mean, factors, scale), (slope, curvature) = prior, statistics
+    if learned.mean:
+        mean = mean + factors @ (factors.T @ slope) + scale * kernel.product(slope)
+    if not (learned.factors or learned.scale):
+        return prior._replace(mean=mean)
+    white = kernel.solve(factors)
+    size, width = len(slope), factors.shape[1]
+    # The trace takes no more than products with V.
+    at = curvature @ factors + (np.outer(slope, slope @ factors) if learned.mean else 0.0)
+    squares = kernel.inner(curvature) + (float(slope @ kernel.product(slope)) if learned.mean else 0.0)
+    small = white.T @ white
+    trace = float(np.trace(small)) + size * scale
+    trace -= float(((factors.T @ at) * (small + 2.0 * scale * np.eye(width))).sum()) + scale**2 * squares
+    values, vectors = _leading(_expected_covariance(white, scale, kernel, statistics, learned), statistics, width)
+    if learned.scale:
+        scale = max((trace - float(values.sum())) / (size - width), np.finfo(float).tiny)
+    lengths = np.sqrt(np.maximum(values - scale, 0.0))
+    return UtilityPrior(mean, kernel.times(vectors * lengths), scale)
+
+
+def first_factors(prior: UtilityPrior, kernel: Kernel, statistics: Statistics, learned: Learned) -> np.ndarray:
+    """Return factors V, (I, D), to start a search from V = 0, where the gradient in V is zero.
+
+    They are those of `maximised` at c_k > s2, the eigenvalues of Cb above s2: along their eigenvectors the evidence
+    rises. Where it falls, c_k < s2, their lengths are sqrt(s2 - c_k). Renamed items have the same factors.
+    """
+    size, width = prior.factors.shape
+    times = _expected_covariance(prior.factors, prior.scale, kernel, statistics, learned)
+    values, vectors = _leading(times, statistics, min(size, width))
+    out = np.zeros((size, width))
+    out[:, : len(values)] = kernel.times(vectors * np.sqrt(np.abs(values - prior.scale)))
+    return out
+
+
+def _expected_covariance(
+    white: np.ndarray, scale: float, kernel: Kernel, statistics: Statistics, learned: Learned
+) -> Callable[[np.ndarray], np.ndarray]:
+    """Return the product with Cb of vectors, (I,), or columns, (I, n), given Vb = L^{-1} V, (I, D)."""
+    slope, curvature = statistics
+
+    def weighted(x: np.ndarray) -> np.ndarray:
+        return white @ (white.T @ x) + scale * x
+
+    def times(x: np.ndarray) -> np.ndarray:
+        through = weighted(x)
+        at = kernel.times(through)
+        moved = curvature @ at
+        if learned.mean:
+            moved = moved + slope * (slope @ at) if at.ndim == 1 else moved + np.outer(slope, slope @ at)
+        return through - weighted(kernel.transposed(moved))
+
+    return times
+
+
+def _leading(
+    times: Callable[[np.ndarray], np.ndarray], statistics: Statistics, width: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the leading eigenpairs of a symmetric operator, the largest first."""
+    size = len(statistics.slope)
+    if not width:
+        return np.zeros(0), np.zeros((size, 0))
+    if size <= max(_DENSE, 3 * width):
+        values, vectors = scipy.linalg.eigh(times(np.eye(size)), subset_by_index=(size - width, size - 1))
+    else:
+        operator = scipy.sparse.linalg.LinearOperator((size, size), matvec=times, dtype=float)
+        # A start that follows the items, as the same of renamed ones is asked for. Ones would be an eigenvector.
+        v0 = statistics.curvature.diagonal()
+        values, vectors = scipy.sparse.linalg.eigsh(operator, width, which="LA", v0=v0)
+    return values[::-1], vectors[:, ::-1]

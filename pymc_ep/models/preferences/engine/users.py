@@ -1,0 +1,234 @@
+"""A pass over the users of a part, given the prior; see `pymc_ep.engines.partitions`."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.sparse import coo_array, csr_array
+
+from pymc_ep.exceptions import NumericalError
+from pymc_ep.models.preferences.engine.approximations import Approximation
+from pymc_ep.models.preferences.engine.expectation import Settled, settle
+from pymc_ep.models.preferences.engine.kernels import Curvature, UtilityCovariance
+from pymc_ep.models.preferences.engine.values import Sites
+from pymc_ep.models.preferences.kernel import Comparisons, add_losses, difference_means, precision_losses, prior_factors
+from pymc_ep.sites.base import Site
+from pymc_ep.sites.compiled import compile_site
+
+__all__ = ["Effort", "ObservedComparisons", "Totals", "UserFactors", "blocks", "expect", "factorised"]
+
+_NUMBERS = 2**22
+"""Largest number of entries of the covariances of a block of users, 32 MiB."""
+
+
+class Effort(NamedTuple):
+    """How far the factors of a user are iterated.
+
+    Attributes
+    ----------
+    tol : float
+        Largest change of a factor, in posterior standard deviations, at which a user has settled.
+    max_iter : int
+    backend : str
+    """
+
+    tol: float
+    max_iter: int
+    backend: str = "auto"
+
+
+class ObservedComparisons(NamedTuple):
+    """Data of a part.
+
+    Attributes
+    ----------
+    comparisons : Comparisons
+    observed : ndarray, (P,)
+        One, or zero for comparisons that are held out.
+    """
+
+    comparisons: Comparisons
+    observed: np.ndarray
+
+
+class UserFactors(NamedTuple):
+    """Gaussian factors of the users of a part.
+
+    Attributes
+    ----------
+    sites : Sites
+    weights : ndarray, (N,)
+        w of each user's items: with S the prior covariance, the posterior mean is b + S w.
+    log_z, change : ndarray, (U,)
+        As in `Settled`.
+    """
+
+    sites: Sites
+    weights: np.ndarray
+    log_z: np.ndarray
+    change: np.ndarray
+
+    @classmethod
+    def first(cls, comparisons: Comparisons) -> "UserFactors":
+        """Return factors of one, before any is updated."""
+        n_pairs, n_users = len(comparisons.firsts), comparisons.n_users
+        sites = Sites(np.zeros(n_pairs), np.zeros(n_pairs))
+        return cls(sites, np.zeros(len(comparisons.items)), np.zeros(n_users), np.full(n_users, np.inf))
+
+    def of_users(self, comparisons: Comparisons, users: slice) -> "UserFactors":
+        """Return the factors of successive users, given the comparisons of all."""
+        items, pairs = (
+            slice(*ends[[users.start, users.stop]]) for ends in (comparisons.item_ends, comparisons.pair_ends)
+        )
+        sites = Sites(*(part[pairs] for part in self.sites))
+        return UserFactors(sites, self.weights[items], self.log_z[users], self.change[users])
+
+    @classmethod
+    def joined(cls, parts: Sequence["UserFactors"]) -> "UserFactors":
+        """Return the factors of successive users."""
+        sites = Sites(*map(np.concatenate, zip(*(part.sites for part in parts))))
+        return cls(sites, *(np.concatenate([part[k] for part in parts]) for k in range(1, len(cls._fields))))
+
+
+class Response(NamedTuple):
+    """Sums over users, by which the log evidence changes with factors that move with the prior.
+
+    Attributes
+    ----------
+    slope : ndarray, (I,)
+        Of r: its gradient in b.
+    curvature : ndarray or csr_array, (I, I)
+        Of -(r w^T + w r^T): minus twice its gradient in S.
+    """
+
+    slope: np.ndarray
+    curvature: Curvature
+
+
+class Totals(NamedTuple):
+    """Sums over users.
+
+    Attributes
+    ----------
+    log_z : float
+    held_log_p : float
+        Log predictive probability of the comparisons that are held out.
+    slope : ndarray, (I,)
+        Of w: the gradient of the log evidence in b at given factors.
+    curvature : ndarray or csr_array, (I, I)
+        Of Q - w w^T, where S - S Q S is the posterior covariance: minus twice that gradient in S.
+    response : Response, optional
+        None where the log evidence is stationary in the factors.
+    """
+
+    log_z: float
+    held_log_p: float
+    slope: np.ndarray
+    curvature: Curvature
+    response: Response | None = None
+
+    @property
+    def derivatives(self) -> tuple[np.ndarray, Curvature]:
+        """Derivatives of the log evidence in b, (I,), and in S times minus two, (I, I), responses included."""
+        if self.response is None:
+            return self.slope, self.curvature
+        return self.slope + self.response.slope, self.curvature + self.response.curvature
+
+
+def expect(
+    data: ObservedComparisons,
+    own: UserFactors,
+    mean: np.ndarray,
+    covariance: UtilityCovariance,
+    site: Site,
+    approximation: Approximation,
+    effort: Effort,
+) -> tuple[UserFactors, Totals]:
+    """Settle the factors of the users of a part, from those of an earlier prior.
+
+    Raises
+    ------
+    NumericalError
+        If the prior covariance of the items of a user is not positive definite.
+    """
+    comparisons, observed = data
+    found, held_log_p, size, compiled = [], 0.0, len(mean), compile_site(site)
+    curvature = _no_curvature(covariance)
+    response = Response(np.zeros(size), _no_curvature(covariance)) if approximation.response else None
+    for some, _, pairs in blocks(comparisons):
+        first = Sites(own.sites.shift[pairs], own.sites.precision[pairs])
+        lower = factorised(some, covariance, effort.backend)
+        settled = settle(some, lower, mean, first, compiled, approximation, observed[pairs], **effort._asdict())
+        if (held := observed[pairs] == 0).any():
+            held_log_p += float(compiled.moments(np.ones(1), settled.mean[held], settled.variance[held]).log_z.sum())
+        weights = item_sums(some, settled.sites.shift - settled.sites.precision * settled.mean)
+        losses = precision_losses(some, settled.whitened, settled.sites.precision, backend=effort.backend)
+        curvature = _with_users(curvature, some, losses, weights, effort.backend)
+        if response is not None and approximation.response is not None:
+            derivative = approximation.response(compiled, settled.mean, settled.variance)
+            moved = _response(some, settled, observed[pairs] * derivative, effort.backend)
+            np.add.at(response.slope, some.items, moved)
+            rows, columns = some.square_places
+            across, none = -moved[rows] * weights[columns] - weights[rows] * moved[columns], np.zeros_like(weights)
+            summed = _with_users(response.curvature, some, across, none, effort.backend)
+            response = response._replace(curvature=summed)
+        found.append(UserFactors(settled.sites, weights, settled.log_z, settled.change))
+    after = UserFactors.joined(found)
+    slope = np.bincount(comparisons.items, after.weights, size)
+    return after, Totals(float(after.log_z.sum()), held_log_p, slope, curvature, response)
+
+
+def factorised(comparisons: Comparisons, covariance: UtilityCovariance, backend: str = "auto") -> np.ndarray:
+    """Return the Cholesky factors of the prior covariances of the users' items; raise if one has none."""
+    lower, failed = prior_factors(comparisons, *covariance, backend=backend)
+    if failed >= 0:
+        items = comparisons.items[comparisons.of_user(failed)[0]]
+        raise NumericalError(
+            f"The prior covariance of the items {', '.join(map(str, items[:5]))}{' ...' if len(items) > 5 else ''} is "
+            f"not positive definite: give the utilities a larger jitter=, such as 0.1."
+        )
+    return lower
+
+
+def item_sums(comparisons: Comparisons, values: np.ndarray) -> np.ndarray:
+    """Return the sums, (N,), over the comparisons of each user's items of values, (P,): signed, + where an item won."""
+    firsts, seconds = comparisons.places
+    return np.bincount(firsts, values, len(comparisons.items)) - np.bincount(seconds, values, len(comparisons.items))
+
+
+def _response(comparisons: Comparisons, settled: Settled, derivative: np.ndarray, backend: str) -> np.ndarray:
+    """Return r = (I + H S)^{-1} D^T s, (N,), for derivatives s of the evidence in the differences at the mode."""
+    none = np.zeros_like(derivative)
+    spread = difference_means(comparisons, settled.whitened, none, derivative, none, backend=backend)
+    return item_sums(comparisons, derivative - settled.sites.precision * spread)
+
+
+def blocks(comparisons: Comparisons) -> Iterator[tuple[Comparisons, np.ndarray, np.ndarray]]:
+    """Yield comparisons of users whose covariances fit a buffer, with the places of their items and comparisons."""
+    squares, begin = comparisons.square_ends, 0
+    while begin < comparisons.n_users:
+        end = int(np.searchsorted(squares, squares[begin] + _NUMBERS, side="right")) - 1
+        users = np.arange(begin, max(end, begin + 1))
+        yield comparisons.some(users)[:3]
+        begin = users[-1] + 1
+
+
+def _no_curvature(covariance: UtilityCovariance) -> Curvature:
+    """Return zeros, (I, I): an array where the kernel is one too, or it is no larger than a block of users."""
+    n_items = len(covariance.factors)
+    if n_items**2 <= max(_NUMBERS, covariance.matrix.size):
+        return np.zeros((n_items, n_items))
+    return csr_array((n_items, n_items))
+
+
+def _with_users(
+    total: Curvature, comparisons: Comparisons, losses: np.ndarray, weights: np.ndarray, backend: str
+) -> Curvature:
+    """Return a sum with Q - w w^T of each user at the places of its items; an array is overwritten."""
+    if isinstance(total, np.ndarray):
+        add_losses(comparisons, losses, weights, total, backend=backend)
+        return total
+    rows, columns = comparisons.square_places
+    values = losses - weights[rows] * weights[columns]
+    places = comparisons.items[rows], comparisons.items[columns]
+    return total + coo_array((values, places), shape=total.shape).tocsr()

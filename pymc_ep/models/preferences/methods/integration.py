@@ -1,0 +1,296 @@
+"""Integration over hyperparameters that are single numbers, such as scales: by a lattice of fits, or an emulator."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import logsumexp
+
+from pymc_ep.engines.base import Status
+from pymc_ep.engines.interrupt import INTERRUPTS, reached
+from pymc_ep.evidence import fit_many, integrate
+from pymc_ep.evidence.budget import MOST_DIMENSIONS
+from pymc_ep.evidence.integration.explore import DesignPoint, Explorer
+from pymc_ep.evidence.integration.frame import first_frame
+from pymc_ep.evidence.integration.lattice import Lattice, lattice
+from pymc_ep.evidence.lbfgs_search import Objective, search
+from pymc_ep.models.preferences.compiled import CompiledPreferences
+from pymc_ep.models.preferences.engine.users import UserFactors
+from pymc_ep.models.preferences.evidence import PreferenceEvidence, PreferenceFit
+from pymc_ep.models.preferences.kernel import Comparisons
+from pymc_ep.models.preferences.methods.search import Found
+from pymc_ep.models.preferences.posterior_mixture import Design
+from pymc_ep.numerics.interpolation.stratified_draws import stratified
+from pymc_ep.results import STORED_NUMBERS
+
+__all__ = [
+    "MOST_DIMENSIONS",
+    "TOL",
+    "Integral",
+    "at_draws",
+    "carried_over",
+    "dear",
+    "integrated",
+    "treatment",
+    "usual_fits",
+    "why_no_density",
+    "why_not_integrable",
+]
+
+_STEPS = {1: 0.75, 2: 1.25, 3: 1.25}
+"""Distance of nodes by the number of hyperparameters, in standard deviations at the mode. A lattice takes 11 to 17, 35
+to 53 and 146 to 263 fits. An emulator takes 25 to 35, 57 to 66 and 77 to 154, 200 more at `_REPRESENTATIVES`, and ten
+seconds of its own: more, up to three hyperparameters. With four, a lattice would take a thousand."""
+_FALL = 6.0
+"""Fall of the log density at which the lattice ends, in nats: 3.5 standard deviations of a Gaussian. Finer and wider
+lattices change log evidence and standard deviations of 3 to 10 people by less than 0.012, and that of a third scale,
+of which they hardly tell anything, by 0.04."""
+TOL = 1e-5
+"""Tolerance of fits that are integrated over, in posterior standard deviations: the evidence of fits to 1e-8 is the
+same to 1e-4 nats, after twice as many updates."""
+_GAIN = 1e-3
+"""Least gain of an iteration of the search for the centre of a lattice, in nats."""
+_REACH, _FARTHEST = 40.0, 20.0
+"""Largest distances from the mode, in standard deviations there, and of a logarithm or logit from its start, a factor
+of 5e8: a density that has not fallen is taken for improper."""
+_MOST_FITS = 2000
+"""Most fits of a lattice."""
+_NEGLIGIBLE = 2e-3
+"""Share of all nodes that are dropped together."""
+_REPRESENTATIVES = 200
+"""Draws of the emulator with a fit of their own, of which the posterior is made. Beside fits at 1000 draws, utilities
+of 3 people under 4 scales have means within 0.03 standard deviations and standard deviations within 4%. By the fits
+that the emulator has learnt from, with the shares of draws nearest to each, standard deviations are off by 13%; with
+ten draws of the scales for each of 100 fits, scale and size of utilities have a correlation of 0.71, not 0.85."""
+_FITS, _FITS_EACH = {1: 20, 2: 50, 3: 240}, 30
+"""Fits of a lattice by the number of hyperparameters, and those of an emulator for each of them: 112 to 163 for four,
+168 for six."""
+_OPERATIONS = 2e10
+"""Floating-point operations of all fits that are made by default, half a minute on one core. Where there are more
+comparisons than that, the spread of a few scales seldom matters."""
+
+
+class Integral(NamedTuple):
+    """Fits that represent the posterior of the hyperparameters.
+
+    Attributes
+    ----------
+    design : Design
+        Without the factors of its fits.
+    users : list of UserFactors
+        Of each node.
+    log_density : ndarray, (k,)
+        Log evidence plus log prior on the unconstrained scale.
+    log_evidence : float
+        NaN where it is not known.
+    evidence_is : str
+        Treatment of the hyperparameters in it.
+    unsettled : ndarray of bool, (U,)
+        Users whose factors have not settled at some node.
+    fits : int
+    """
+
+    design: Design
+    users: list[UserFactors]
+    log_density: np.ndarray
+    log_evidence: float
+    evidence_is: str
+    unsettled: np.ndarray
+    fits: int
+
+    @classmethod
+    def of(
+        cls,
+        evidence: PreferenceEvidence,
+        design: Design,
+        fits: Sequence[PreferenceFit],
+        log_evidence: float = np.nan,
+        evidence_is: str = "integrated over the prior of the hyperparameters",
+        *,
+        count: int | None = None,
+    ) -> "Integral":
+        """Return the integral of a design whose nodes have some fits, out of `count` ones."""
+        users = [fit.users for fit in fits]
+        unsettled = np.max([own.change for own in users], axis=0) > evidence.engine.effort.tol
+        density = np.array([fit.value for fit in fits])
+        return cls(design, users, density, log_evidence, evidence_is, unsettled, count or len(fits))
+
+
+def integrated(evidence: PreferenceEvidence, begun: Found) -> tuple[Found, Integral | None]:
+    """Integrate over the hyperparameters, whose density is that on the unconstrained scale.
+
+    Returns
+    -------
+    Found
+        Mode of the density, with the status of the integration.
+    Integral or None
+        None where the density does not fall, or fits fail near the mode, or after an interruption.
+    """
+    if begun.theta.size > max(_STEPS):
+        return _by_emulator(evidence, begun)
+    return _by_lattice(evidence, begun)
+
+
+def _by_lattice(evidence: PreferenceEvidence, begun: Found) -> tuple[Found, Integral | None]:
+    form, explorer = evidence.form, Explorer(evidence)
+    objective = Objective(evidence, begun.users.sites, gain=_GAIN)
+
+    def fit(theta: np.ndarray, near: DesignPoint) -> tuple[float, DesignPoint] | None:
+        far = np.any(form.transformed & (np.abs(theta - form.start) > _FARTHEST))
+        return None if far else explorer.node(theta, near)
+
+    try:
+        # A density without a mode ends the search on a slope; the lattice finds the side on which it does not fall.
+        search(objective, begun.theta)
+        at = objective.at
+        first = explorer.record(at, at.gradient)
+        evidence.report.phase("integrating over the hyperparameters")
+        frame, _ = first_frame(explorer.density, at.theta, at.value, form.transformed)
+        step = _STEPS[at.theta.size]
+        grid = lattice(fit, frame, (at.value, first), step=step, fall=_FALL, reach=_REACH, most=_MOST_FITS)
+    except INTERRUPTS as stop:
+        at = reached(stop, objective.best or objective.latest)
+        fits = explorer.evaluations - 1 if explorer.points else objective.evaluations
+        return _mode(evidence, at, objective.trace, _interrupted(fits)), None
+    fits = explorer.evaluations - 1
+    if len(grid.open_ends):
+        return _mode(evidence, at, objective.trace, Status(False, _open_end(form, at.theta, grid))), None
+    status = Status(True, f"hyperparameters integrated over by {fits} fits")
+    return _mode(evidence, at, objective.trace, status), _relevant(evidence, grid, fits)
+
+
+def _interrupted(fits: int) -> Status:
+    sentence = f"interrupted after {fits} fits: the hyperparameters are at their mode, and not integrated over"
+    return Status(False, sentence, interrupted=True)
+
+
+def _mode(
+    evidence: PreferenceEvidence, at: PreferenceFit, trace: Sequence[float] | np.ndarray, status: Status
+) -> Found:
+    """Return the mode of a density as a search finds it."""
+    history = np.array(trace)
+    change = np.diff(history, prepend=-np.inf) / evidence.engine.n_pairs
+    return Found(at.users, at.theta, len(history), status, history, change)
+
+
+def _relevant(evidence: PreferenceEvidence, found: Lattice[DesignPoint], fits: int) -> Integral:
+    """Return a lattice without the nodes of negligible shares."""
+    order = np.argsort(found.shares)
+    kept = np.sort(order[np.cumsum(found.shares[order]) > _NEGLIGIBLE])
+    shares = found.shares[kept]
+    design = Design(found.thetas[kept], shares / shares.sum(), found.steps)
+    return Integral.of(evidence, design, [found.states[k].kept for k in kept], found.log_integral, count=fits)
+
+
+def _by_emulator(evidence: PreferenceEvidence, begun: Found) -> tuple[Found, Integral | None]:
+    found = integrate(evidence, begun.theta, begun.users.sites)
+    status = _interrupted(found.evaluations) if found.mode.interrupted else Status(found.converged, found.sentence)
+    mode = _mode(evidence, found.mode.at, found.mode.trace, status)
+    if found.mode.interrupted or not len(found.draws):
+        return mode, None
+    even, size = np.ones(len(found.draws)), min(_REPRESENTATIVES, len(found.draws))
+    rows, counts = np.unique(
+        stratified(found.draws / found.draws.std(axis=0), even, size, np.random.default_rng(0)), return_counts=True
+    )
+    _, integral, added = at_draws(evidence, found.draws[rows], counts)
+    sentence = f"{found.sentence}; {added.sentence}"
+    status = Status(found.converged and added.converged, sentence, added.interrupted)
+    integral = integral._replace(log_evidence=found.log_evidence, fits=integral.fits + found.evaluations)
+    return mode._replace(status=status), integral
+
+
+def at_draws(
+    evidence: PreferenceEvidence, draws: np.ndarray, counts: np.ndarray
+) -> tuple[PreferenceFit, Integral, Status]:
+    """Fit at draws of the hyperparameters, (k, p), each of which counts as many times, (k,).
+
+    Returns
+    -------
+    PreferenceFit
+        That nearest to the mean of the draws.
+    Integral
+        Without an evidence.
+    Status
+    """
+    found = fit_many(evidence, draws)
+    left = f"interrupted: {found.unfitted} of them have the factors of a near one" if found.unfitted else ""
+    sentence = "; ".join(filter(None, [f"utilities by fits at {len(draws)} draws of the hyperparameters", left]))
+    integral = Integral.of(evidence, Design(draws, counts / counts.sum()), found.kept)
+    return found.centre, integral, Status(not left, sentence, interrupted=bool(left))
+
+
+def carried_over(evidence: PreferenceEvidence, design: Design, first: UserFactors) -> Integral:
+    """Return fits at the nodes of an earlier integral, whose shares stay those of the comparisons of that fit."""
+    found: list[PreferenceFit] = []
+    for theta in design.thetas:
+        found.append(evidence.at(theta, found[-1].state if found else first.sites))
+    log_z = np.array([fit.log_z for fit in found])
+    log_evidence = float(logsumexp(np.log(design.shares) + log_z))
+    return Integral.of(evidence, design, found, log_evidence, "averaged over the hyperparameters of an earlier fit")
+
+
+def _open_end(form: CompiledPreferences, mode: np.ndarray, found: Lattice[DesignPoint]) -> str:
+    """Return the note of a status on a density that does not fall, or takes too many fits."""
+    if len(found.thetas) >= _MOST_FITS:
+        return f"the hyperparameters are at their mode, as integrating over them takes more than {_MOST_FITS} fits"
+    end = found.open_ends[0]
+    far = np.abs(end - mode) / np.sqrt((found.steps**2).sum(axis=0))
+    name = form.form.hyper_names[int(np.argmax(far))]
+    return (
+        f"the density of the hyperparameters has not fallen on the way to {name} = "
+        f"{float(form.constrained(end)[name]):.3g}, so that their posterior is improper or as good as that, and they "
+        f"are at their mode, not integrated over; give {name!r} a proper prior that is not much wider than needed, "
+        f"such as pm.HalfNormal, or hold it by hyper='fixed'"
+    )
+
+
+def why_not_integrable(form: CompiledPreferences, settings: Mapping[str, Any]) -> str:
+    """Return the reason why hyperparameters cannot be integrated over; empty where they can."""
+    for name, values in zip(form.form.hyper_names, form.unpack(form.start)):
+        if values.size > 1:
+            return f"is for hyperparameters that are single numbers, and {name!r} has {values.size}"
+    if form.start.size > MOST_DIMENSIONS:
+        return f"takes up to {MOST_DIMENSIONS} hyperparameters, and the model has {form.start.size}"
+    return why_no_density(settings)
+
+
+def why_no_density(settings: Mapping[str, Any]) -> str:
+    """Return the reason why options leave no density of the hyperparameters; empty where there is one."""
+    if settings["learn"] != "evidence":
+        return f"needs learn='evidence', as learn={settings['learn']!r} has no density of the hyperparameters"
+    if settings["held_out"]:
+        return f"learns from all comparisons, and held_out={settings['held_out']} leaves some out"
+    return ""
+
+
+def treatment(form: CompiledPreferences, comparisons: Comparisons) -> tuple[str, Status]:
+    """Return the treatment for ``hyper="auto"`` where integration is possible: a mode for flat priors and dear fits."""
+    p = form.start.size
+    if not p or _improper(form):
+        return "optimize", Status(True, "")
+    fits, numbers = usual_fits(p), 2 * len(comparisons.firsts) + len(comparisons.items)
+    if dear(form, comparisons, p) or fits * numbers > STORED_NUMBERS:
+        return "optimize", Status(
+            True, f"hyperparameters at their mode, as fits of this size are dear: hyper='integrate' makes {fits}"
+        )
+    return "integrate", Status(True, "")
+
+
+def dear(form: CompiledPreferences, comparisons: Comparisons, p: int) -> bool:
+    """Return whether the fits of an integration over p hyperparameters take more than `_OPERATIONS`."""
+    return bool(usual_fits(p) * form.operations_of(comparisons) > _OPERATIONS)
+
+
+def usual_fits(p: int) -> int:
+    """Return the fits of an integration over p hyperparameters."""
+    return _FITS.get(p, _REPRESENTATIVES + _FITS_EACH * p)
+
+
+def _improper(form: CompiledPreferences) -> bool:
+    """Return whether the prior of a hyperparameter does not fall far out: it is flat, and meant for a single value."""
+    for axis in np.eye(form.start.size):
+        for way in (-1.0, 1.0):
+            near, far = form.rows.log_prior_gradients(form.start + way * np.outer([10.0, _FARTHEST], axis))[0]
+            if far > near - 1e-3:
+                return True
+    return False

@@ -1,0 +1,97 @@
+"""How far utilities are from those at the mode of a hyperparameter, once that is integrated over."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from pymc_ep.evidence.integration.explore import DesignPoint, Explorer
+from pymc_ep.evidence.integration.frame import Frame
+from pymc_ep.evidence.integration.lattice import lattice
+from pymc_ep.models.preferences.engine.values import ComparedUsers
+from pymc_ep.models.preferences.evidence import PreferenceEvidence, PreferenceFit
+from pymc_ep.models.preferences.posterior import PreferencePosterior
+
+__all__ = ["Neglected", "neglected", "neglected_remark"]
+
+_STEP = 0.5
+"""Step of the grid, in unconstrained units: a factor of 1.6 for a scale. What is narrower matters to nothing."""
+_FALL = 4.0
+"""Fall of the log density, in nats, at which the grid ends."""
+_REACH, _MOST_FITS = 8.0, 100
+"""Largest distance to each side, a factor of 3000 for a scale, and number of fits."""
+_USERS = 200
+"""Number of users whose comparisons are looked at."""
+_QUANTILE = 0.9
+"""Of the comparisons, to which a factor and a distance belong."""
+_WIDENED, _MOVED = 1.2, 0.3
+"""Factor and distance above which they are reported: beside them the error of EP itself is nothing."""
+
+
+class Neglected(NamedTuple):
+    """Differences of utilities that were compared, integrated over a hyperparameter, beside those at its mode.
+
+    Attributes
+    ----------
+    widened : float
+        Ratio of standard deviations, that a tenth of them exceed.
+    moved : float
+        Distance of means, in standard deviations at the mode, that a tenth of them exceed.
+    """
+
+    widened: float
+    moved: float
+
+
+def neglected(evidence: PreferenceEvidence, at: PreferenceFit, compared: ComparedUsers) -> dict[str, Neglected]:
+    """Return factor and distance by name of the hyperparameters that are a number with a bound, such as scales.
+
+    Each is integrated over by a grid of steps, with the others held at their mode, b and V among them.
+    """
+    n = int(compared.comparisons.pair_ends[min(_USERS, len(compared.users))])
+    own = np.repeat(compared.users, np.diff(compared.comparisons.pair_ends))[:n]
+    firsts, seconds = (compared.comparisons.items[place[:n]] for place in compared.comparisons.places)
+
+    form, explorer = evidence.form, Explorer(evidence.varied(density="unconstrained"))
+    mode = explorer.evidence.at(at.theta, at.state)
+    first = explorer.record(mode, mode.gradient)
+
+    def differences(point: DesignPoint) -> tuple[np.ndarray, np.ndarray]:
+        posterior = PreferencePosterior(form, point.theta, compared, point.kept.users)
+        return posterior.differences(own, firsts, seconds)
+
+    out, (mean, sd) = {}, differences(first)
+    places = np.cumsum([0, *(values.size for values in form.unpack(at.theta))])
+    for begin, end, name in zip(places, places[1:], form.form.hyper_names):
+        if not form.transformed[begin] or end > begin + 1:
+            continue
+        frame = Frame(at.theta, np.eye(at.theta.size)[begin : begin + 1])
+        grid = lattice(
+            explorer.node,
+            frame,
+            (first.value, first),
+            step=_STEP,
+            fall=_FALL,
+            reach=_REACH,
+            most=_MOST_FITS,
+            halvings=0,
+        )
+        means, sds = map(np.array, zip(*map(differences, grid.states)))
+        mixed = grid.shares @ means
+        spread = np.sqrt(grid.shares @ (sds**2 + (means - mixed) ** 2))
+        out[name] = Neglected(
+            float(np.quantile(spread / sd, _QUANTILE)), float(np.quantile(np.abs(mixed - mean) / sd, _QUANTILE))
+        )
+    return out
+
+
+def neglected_remark(found: dict[str, Neglected], cure: str) -> str:
+    """Return the note of a status on hyperparameters whose spread matters, with a cure; empty where there are none."""
+    own = {name: one for name, one in found.items() if one.widened > _WIDENED or one.moved > _MOVED}
+    if not own:
+        return ""
+    parts = (
+        f"the spread of {name} would widen differences of utilities {one.widened:.2g} times and move them by "
+        f"{one.moved:.2g} sd"
+        for name, one in own.items()
+    )
+    return f"{', '.join(parts)}: {cure}, or hold {', '.join(own)} at a known value"

@@ -1,0 +1,88 @@
+"""Predictive probabilities of new comparisons."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+
+from pymc_ep.compat import Container
+from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
+from pymc_ep.models.preferences.distributions.pairwise import compared_positions
+from pymc_ep.models.preferences.form import Preferences
+from pymc_ep.models.preferences.predict.rebuild import UtilityPosterior, preference_posterior
+from pymc_ep.sites.compiled import compile_site
+
+__all__ = ["ComparisonPredictions"]
+
+
+class ComparisonPredictions:
+    """Predictive probabilities of comparisons; see `pymc_ep.forms.registry.Predictions`."""
+
+    @staticmethod
+    def rebuild(idata: Container, model: pm.Model) -> UtilityPosterior:
+        """Return the posterior of a fit; raise a ValueError unless it is one of the present model."""
+        return preference_posterior(idata, model)
+
+    @staticmethod
+    def log_predictive(model: pm.Model, posterior: UtilityPosterior, data: Mapping[str, Any]) -> xr.Dataset:
+        """Return log P(the first item wins), (n,), of new comparisons.
+
+        Parameters
+        ----------
+        model : pymc.Model
+        posterior : UtilityPosterior
+        data : mapping of str to tuple of array_like, (n,)
+            By the name of the observed variable: users, winners and losers; of one user winners and losers.
+
+        Raises
+        ------
+        InvalidDataError
+            For unknown labels, an item compared with itself, and arrays of different lengths.
+        """
+        group = posterior.form.form.comparisons
+        if list(data) != [group.name]:
+            raise UnsupportedModelError(
+                f"The model's comparisons are those of {group.name!r}; give these, not {', '.join(data)}."
+            )
+        users, firsts, seconds = compared_rows(model, posterior, group.name, data[group.name])
+        site, won, log_p = compile_site(group.site), np.ones(len(users)), np.full(len(users), -np.inf)
+        for weight, part in posterior.components():
+            mean, sd = part.differences(users, firsts, seconds)
+            log_p = np.logaddexp(log_p, np.log(weight) + np.asarray(site.moments(won, mean, sd**2).log_z))
+        dim = f"{group.name}_comparison"
+        return xr.Dataset({group.name: (dim, log_p)}, attrs={"log_predictive_is": "log P(winner wins)"})
+
+    @staticmethod
+    def transforms(model: pm.Model, posterior: UtilityPosterior, data: Mapping[str, Any]) -> xr.Dataset:
+        """Refuse: binary outcomes have no informative probability integral transform."""
+        raise UnsupportedModelError(
+            f"Comparisons such as {posterior.form.form.comparisons.name!r} are binary, and have no informative "
+            f"probability integral transform; compare log_predictive of held-out comparisons."
+        )
+
+    @staticmethod
+    def no_cumulants(form: Preferences) -> str:
+        """Return the reason why tilted distributions have no cumulants here."""
+        return f"the comparisons of {form.comparisons.name!r} are probits or logits, for which EP is nearly exact"
+
+    @staticmethod
+    def remark(form: Preferences) -> str:
+        """Return the reason why there are no predictions of each observation, and the alternatives."""
+        return (
+            f"{form.comparisons.name!r} are comparisons of items; use log_predictive of new comparisons, rank_items, "
+            f"or the moments in the group 'posterior_mean'."
+        )
+
+
+def compared_rows(
+    model: pm.Model, posterior: UtilityPosterior, name: str, given: Any
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the positions of users, winners and losers, (n,) each, of comparisons by labels or positions."""
+    form = posterior.form
+    words = ("winners", "losers") if len(form.shape) == 1 else ("users", "winners", "losers")
+    if not isinstance(given, tuple | list) or len(given) != len(words):
+        raise InvalidDataError(f"{name!r} takes comparisons as ({', '.join(words)}), with one entry of each.")
+    found = compared_positions(model, form.form.utilities, name, form.shape, dict(zip(words, given)))
+    return found.get("users", np.zeros(len(found["winners"]), dtype=np.int64)), found["winners"], found["losers"]

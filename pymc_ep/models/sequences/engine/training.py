@@ -1,0 +1,353 @@
+"""Training of a recurrent network: stochastic steps on windows of sequences, until held-out events get no likelier.
+
+An iteration of the loop is the pass of one group of users: their sequences in windows of some length, the states
+carried from window to window, and a step of the weights after each. An epoch is a pass of all users. Within it the
+recurrent matrices of a user are needed once, so that those of the users that have passed are set aside in the state and
+put into the table at its end: no step writes into the arrays of an earlier state.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from pymc_ep.engines.base import Status
+from pymc_ep.models.sequences.engine.held_out import held_out_total
+from pymc_ep.models.sequences.engine.update import Settings, Shares, Updated, updated
+from pymc_ep.models.sequences.engine.values import Learned, Moments, Prior, Priors, Problem, Visited, converted
+from pymc_ep.models.sequences.kernel import (
+    Weights,
+    Window,
+    initial_states,
+    longest_first,
+    sampled_candidates,
+    window_of,
+)
+from pymc_ep.numerics.backend.namespace import replaced, to_jax
+
+__all__ = ["State", "Training"]
+
+
+class State(NamedTuple):
+    """State of a training.
+
+    Attributes
+    ----------
+    learned : Learned
+        Recurrent matrices as at the start of the epoch, unless they are shared; all other weights as they are now.
+    shared : ndarray, (G, D, D)
+        Matrices about which those of the users lie; empty without any.
+    visited : tuple of Visited
+        Users that have passed in this epoch.
+    best, best_shared : Weights, ndarray
+        Those of the best epoch.
+    first_nats, best_nats : float
+        Nats a held-out event before all epochs, and of the best one.
+    best_epoch, epoch, group : int
+        Epochs are those that are over, groups those of the present one.
+    order : ndarray of int, (P,)
+        Users with events, as they pass in this epoch.
+    most : int
+        Number of events of the largest window that a group can have.
+    total : float
+        Sum of the log probabilities of the training events of this epoch so far.
+    trace : ndarray, (epochs, 2)
+        Nats a held-out event, or without any a training event, after each epoch, and nats a training event in it.
+    failed_user, failed_event : int
+        A user of the window whose gradient is not finite, and its first event; -1 without one.
+    """
+
+    learned: Learned
+    shared: np.ndarray
+    visited: tuple[Visited, ...]
+    best: Weights
+    best_shared: np.ndarray
+    first_nats: float
+    best_nats: float
+    best_epoch: int
+    epoch: int
+    group: int
+    order: np.ndarray
+    most: int
+    total: float
+    trace: np.ndarray
+    failed_user: int = -1
+    failed_event: int = -1
+
+
+class Training:
+    """Stochastic ascent of the mean log probability of events.
+
+    Parameters
+    ----------
+    settings : Settings
+    batch : int
+        Length of the windows that gradients go back through.
+    users_per_batch : int
+        Users of a group.
+    ridge : float
+        Precision of a Gaussian about zero, beside the priors, of all weights but those shared by matrices of users.
+    sampled : int, optional
+        Number of items, beside those of a window, that its softmax sums over; by default all.
+    dropout : float
+        Share of the entries of states that predictions do without in training.
+    epochs : int
+    patience : int
+        Epochs without a lower loss on held-out events after which training ends.
+    held_out : bool
+        Whether there are held-out events; without any training ends after all epochs.
+    seed : int
+    jax : bool
+        Whether updates run in JAX.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        batch: int = 128,
+        users_per_batch: int = 32,
+        ridge: float = 0.0,
+        sampled: int | None = None,
+        dropout: float = 0.0,
+        epochs: int = 25,
+        patience: int = 3,
+        held_out: bool = True,
+        seed: int = 0,
+        jax: bool = False,
+    ):
+        self.settings, self.batch, self.users_per_batch = settings, batch, users_per_batch
+        self.ridge, self.sampled, self.dropout = ridge, sampled, dropout
+        self.epochs, self.patience = epochs, patience
+        self.held_out, self.seed, self.jax = held_out, seed, jax
+        self._update: Callable[..., Updated] = updated
+        self._held_out_total: Callable[..., float] = held_out_total
+        if jax:
+            from pymc_ep.models.sequences.engine.held_out_jax import held_out_total_jax
+            from pymc_ep.models.sequences.engine.update_jax import updated_jax
+
+            self._update = partial(updated_jax, batch=batch)
+            self._held_out_total = partial(held_out_total_jax, batch=batch, users_per_batch=users_per_batch)
+
+    def groups(self, problem: Problem) -> int:
+        """Return the number of groups of users, which an epoch has iterations."""
+        return -(-int((problem.lengths > 0).sum()) // self.users_per_batch)
+
+    def init(self, problem: Problem, start: tuple[Learned, np.ndarray] | None = None) -> State:
+        """Return the first state, of given weights and shared matrices."""
+        assert start is not None, "training starts from weights"
+        learned, shared = start
+        nats = self._held_out(problem, learned.weights)
+        if nats is None:
+            nats = float(np.log(len(learned.weights.outputs)))
+        most = int(np.sort(np.minimum(problem.lengths, self.batch))[-self.users_per_batch :].sum())
+        state = State(
+            learned=learned,
+            shared=shared,
+            visited=(),
+            best=learned.weights,
+            best_shared=shared,
+            first_nats=nats,
+            best_nats=nats,
+            best_epoch=0,
+            epoch=0,
+            group=0,
+            order=self._order(problem, 0),
+            most=most,
+            total=0.0,
+            trace=np.zeros((0, 2)),
+        )
+        return self.unpacked(problem, state) if self.jax else state
+
+    def step(self, problem: Problem, state: State) -> State:
+        """Pass one group of users; at the end of the epoch, see how likely the held-out events are."""
+        begin = state.group * self.users_per_batch
+        end = begin + self.users_per_batch
+        users = longest_first(problem.lengths, state.order[begin:end])
+        shared = len(state.learned.weights.recurrent) == 1
+        # Under JAX as many in all groups: it compiles for one number of them.
+        rows = np.resize(users, min(self.users_per_batch, len(state.order))) if self.jax else users
+        local = state.learned.rows(slice(None) if shared else rows)
+        h = initial_states(len(rows), state.learned.weights, problem.initial)
+        priors = self._priors(problem, state, rows)
+        rng, begins = self._rng(state.epoch, state.group), range(0, int(problem.lengths[users[0]]), self.batch)
+        totals, finite = [], []
+        for at in begins:
+            window, _ = window_of(problem.sequences, problem.lengths, users, at, self.batch)
+            if self.sampled is not None:
+                n_items = len(problem.item_counts)
+                window = window._replace(candidates=sampled_candidates(window.items, n_items, self.sampled, rng))
+            kept = None
+            if self.dropout:
+                kept = (rng.random((len(window.items), h.shape[1])) >= self.dropout) / (1.0 - self.dropout)
+                kept = kept.astype(h.dtype)
+            shares = self._shares(problem, window, rows, shared=shared)
+            found = self._update(local, window, h, kept, priors, shares, state.most, self.settings)
+            h, local = found.last, found.learned
+            totals.append(found.total)
+            finite.append(found.finite)
+        # Numbers of JAX are waited for once all windows are under way.
+        if not all(finite):
+            return state._replace(failed_user=int(users[0]), failed_event=begins[finite.index(False)])
+        total = state.total + sum(map(float, totals))
+        state = _passed(state, users, local)._replace(group=state.group + 1, total=total)
+        return self._epoch_over(problem, state) if end >= len(state.order) else state
+
+    def objective(self, state: State) -> float:
+        """Return the nats a held-out event, or without any a training event, after the last epoch."""
+        return float(state.trace[-1, 0]) if len(state.trace) else state.first_nats
+
+    def change(self, state: State) -> float:
+        """Return by how much the last epoch changed the objective."""
+        if not len(state.trace):
+            return np.inf
+        return float(abs(np.diff(state.trace[-2:, 0], prepend=state.first_nats)[-1]))
+
+    def finished(self, state: State) -> Status | None:
+        """Return how training ended, or None while it goes on."""
+        if state.failed_user >= 0:
+            return Status(
+                False,
+                f"the loss or its gradient was not finite in epoch {state.epoch + 1}, at the events of the user at "
+                f"position {state.failed_user} and others of its group from event {state.failed_event} on; the weights "
+                f"are the last good ones. Lower learning_rate or clip",
+            )
+        if state.group or not self.held_out:
+            over = state.epoch == self.epochs
+            return Status(True, self._sentence(state, "without held-out events to judge by")) if over else None
+        if state.epoch - state.best_epoch < self.patience:
+            return None
+        if not state.best_epoch:
+            return Status(False, self._sentence(state, "no epoch has a lower loss than the start: lower learning_rate"))
+        return Status(True, self._sentence(state, f"none of the {self.patience} after it has a lower loss"))
+
+    def exhausted(self, state: State, iterations: int) -> str:
+        """Return the sentence for a training of all its epochs."""
+        return self._sentence(state, "more may lower it further: raise epochs")
+
+    def result(self, problem: Problem, state: State) -> tuple[Weights, np.ndarray]:
+        """Return weights and shared matrices: those of the best epoch, or the present ones where there is none yet."""
+        if state.epoch and self.held_out:
+            return state.best, state.best_shared
+        return converted(np.asarray, _merged(state).weights), state.shared
+
+    def packed(self, state: State) -> State:
+        """Return the state with arrays of NumPy."""
+        return converted(np.asarray, state) if self.jax else state
+
+    def unpacked(self, problem: Problem, packed: State) -> State:
+        """Return the state with arrays of the update's own kind."""
+        if not self.jax:
+            return packed
+        learned, visited = converted(to_jax, (packed.learned, packed.visited))
+        return packed._replace(learned=learned, visited=visited)
+
+    def _rng(self, *place: int) -> np.random.Generator:
+        return np.random.default_rng((self.seed, *place))
+
+    def _order(self, problem: Problem, epoch: int) -> np.ndarray:
+        """Return the users with events, as they pass in an epoch."""
+        return self._rng(epoch).permutation(np.flatnonzero(problem.lengths))
+
+    def _priors(self, problem: Problem, state: State, users: np.ndarray) -> Priors:
+        """Return the priors of the matrices of some users, and of the other tables."""
+        own, *others = problem.priors
+        if problem.of_shared is not None:
+            own = own._replace(mean=state.shared[None])
+        return tuple(one.with_ridge(self.ridge) for one in (own.rows(users), *others))
+
+    def _shares(self, problem: Problem, window: Window, users: np.ndarray, *, shared: bool) -> Shares:
+        """Return what a window of some users has of their events, of those of its items, and of all.
+
+        Outputs that the softmax samples have as much more as they stand for others.
+        """
+        every = np.array([len(window.items) / problem.n_trained])
+        own = np.bincount(window.users, minlength=len(users)) / problem.lengths[users]
+        of_items = np.bincount(window.items, minlength=len(problem.item_counts)) / problem.item_counts
+        of_outputs = every
+        if window.candidates is not None:
+            of_outputs = np.zeros(len(problem.item_counts))
+            of_outputs[window.candidates.items] = every * np.exp(window.candidates.offsets)
+        shares = Shares(every if shared else own, of_items, of_outputs, every, every, every)
+        return Shares(*(part.astype(problem.priors[0].mean.dtype) for part in shares))
+
+    def _epoch_over(self, problem: Problem, state: State) -> State:
+        """Return the state at the start of the next epoch."""
+        learned = _merged(state)
+        shared = state.shared
+        if problem.of_shared is not None:
+            precision = problem.priors[0].precision
+            learned, shared = _about_shared(learned, shared, problem.lengths > 1, precision, problem.of_shared)
+        trained = -state.total / problem.n_trained
+        held_out = self._held_out(problem, learned.weights)
+        nats, epoch = trained if held_out is None else held_out, state.epoch + 1
+        after = state._replace(
+            learned=learned,
+            shared=shared,
+            visited=(),
+            epoch=epoch,
+            group=0,
+            order=self._order(problem, epoch),
+            total=0.0,
+            trace=np.append(state.trace, [[nats, trained]], axis=0),
+        )
+        if held_out is not None and nats >= state.best_nats:
+            return after
+        weights = converted(np.asarray, learned.weights)
+        return after._replace(best=weights, best_shared=shared, best_nats=nats, best_epoch=epoch)
+
+    def _held_out(self, problem: Problem, weights: Weights) -> float | None:
+        """Return the nats a held-out event; None where none is held out."""
+        n = int(problem.held_out.sum())
+        if not n:
+            return None
+        # A loss that is not finite is worse than all others, and training goes on or says where it ends.
+        nats = -self._held_out_total(weights, problem) / n
+        return nats if np.isfinite(nats) else np.inf
+
+    def _sentence(self, state: State, why: str) -> str:
+        best = f"the best is epoch {state.best_epoch} at {state.best_nats:.4g} nats an event"
+        return f"{state.epoch} epochs; {best}; {why}"
+
+
+def _passed(state: State, users: np.ndarray, local: Learned) -> State:
+    """Return the state after a group of users."""
+    weights, moments = state.learned
+    if len(weights.recurrent) == 1:
+        return state._replace(learned=local)
+    own = slice(len(users))
+    visited = Visited(users, local.weights.recurrent[own], local.moments[0].rows(own))
+    learned = Learned(local.weights._replace(recurrent=weights.recurrent), (moments[0], *local.moments[1:]))
+    return state._replace(learned=learned, visited=(*state.visited, visited))
+
+
+def _merged(state: State) -> Learned:
+    """Return the tables with the recurrent matrices of all users that have passed."""
+    if not state.visited:
+        return state.learned
+    users = np.concatenate([one.users for one in state.visited])
+    weights, moments = state.learned
+    recurrent = replaced(weights.recurrent, users, [one.recurrent for one in state.visited])
+    parts = zip(moments[0], zip(*(one.moments for one in state.visited)))
+    of_recurrent = Moments(*(replaced(old, users, new) if len(old) else old for old, new in parts))
+    return Learned(weights._replace(recurrent=recurrent), (of_recurrent, *moments[1:]))
+
+
+def _about_shared(
+    learned: Learned, shared: np.ndarray, trained: np.ndarray, precision: np.ndarray, prior: Prior
+) -> tuple[Learned, np.ndarray]:
+    """Return the mode of the matrices about which those of the users lie, (G, D, D), given those of trained users.
+
+    Those of the others, on which no event that is trained on depends, are put at the mode.
+    """
+    recurrent = learned.weights.recurrent
+    of_users = np.broadcast_to(precision * trained.reshape(-1, 1, 1, 1), recurrent.shape)
+    total = of_users.sum(axis=0) + prior.precision
+    weighted = np.einsum("u...,u...->...", of_users, np.asarray(recurrent)) + prior.precision * prior.mean
+    known = total > 0
+    shared = np.where(known, weighted / np.where(known, total, 1.0), shared)
+    others = np.flatnonzero(~trained)
+    if len(others):
+        recurrent = replaced(recurrent, others, [np.broadcast_to(shared, (len(others), *shared.shape))])
+    return learned._replace(weights=learned.weights._replace(recurrent=recurrent)), shared

@@ -1,0 +1,117 @@
+"""One update of the weights by the events of a window, in NumPy."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from pymc_ep.models.sequences.engine.rules import RULES, stepped
+from pymc_ep.models.sequences.engine.values import Learned, Priors, Rows
+from pymc_ep.models.sequences.kernel import Weights, Window, window_gradient
+from pymc_ep.numerics.backend.namespace import Array
+
+__all__ = ["Settings", "Shares", "Updated", "updated"]
+
+
+class Settings(NamedTuple):
+    """Settings of an update: the name of the rule, the length of a step, and the largest norm of a gradient."""
+
+    optimizer: str
+    learning_rate: float
+    clip: float
+
+
+class Shares(NamedTuple):
+    """Shares of the events that a window has: it takes as much of the priors.
+
+    Attributes
+    ----------
+    users : ndarray, (P or 1,)
+        Of those of each user, or of all where the matrices are shared.
+    items : ndarray, (I,)
+        Of those of each item.
+    outputs : ndarray, (1 or I,)
+        Of all; where there are candidates, times the factor of each, and zero for other items.
+    memory, known, bias : ndarray, (1,)
+        Of all.
+    """
+
+    users: np.ndarray
+    items: np.ndarray
+    outputs: np.ndarray
+    memory: np.ndarray
+    known: np.ndarray
+    bias: np.ndarray
+
+
+class Updated(NamedTuple):
+    """Sum of the log probabilities of a window, states after it, (P, D), weights, and whether all was finite."""
+
+    total: Array
+    last: Array
+    learned: Learned
+    finite: Array
+
+
+def updated(
+    learned: Learned,
+    window: Window,
+    first: np.ndarray,
+    kept: np.ndarray | None,
+    priors: Priors,
+    shares: Shares,
+    most: int,
+    settings: Settings,
+) -> Updated:
+    """Return weights after a step up the gradient of the log probability of a window's events and their prior.
+
+    It is divided by the number of events that a window has at most, and not by that of this one: the windows of an
+    epoch then weigh all events alike, where the last ones of a group, of its longest users alone, have few of them.
+
+    Arrays of `learned` are those of this group of users alone, and are overwritten. Rows of recurrent matrices and of
+    inputs without an event in the window, of outputs that are no candidates, and their moments, stay as they are.
+
+    Parameters
+    ----------
+    learned : Learned
+        With the recurrent matrices of the P users of the group, or one set.
+    window : Window
+        Of the first users of the group.
+    first : ndarray, (P, D)
+        States before it.
+    kept : ndarray, (n, D), optional
+        Dropout, see `window_gradient`.
+    priors : tuple of Prior
+        The first of the P users.
+    shares : Shares
+    most : int
+        Number of events that a window of the longest users has.
+    settings : Settings
+    """
+    tables = list(learned.weights)
+    n_users = int(window.counts[0])
+    own = slice(None) if len(tables[0]) == 1 else slice(n_users)
+    # What is not finite is seen below.
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = window_gradient(Weights(tables[0][own], *tables[1:]), window, first[:n_users], kept)
+    last = first.copy()
+    last[:n_users] = found.last
+    gradient, total = found.gradient, float(found.values.sum())
+    candidates = slice(None) if window.candidates is None else window.candidates.items
+    places: tuple[Rows, ...] = own, gradient.items, candidates, slice(None), slice(None), slice(None)
+    gradients, scaled = [getattr(gradient, name) for name in Weights._fields], []
+    for g, table, prior, here, share in zip(gradients, tables, priors, places, shares):
+        of_prior = prior.rows(here).pull(table[here], share if len(share) == 1 else share[here])
+        scaled.append((g + of_prior) / most)
+    with np.errstate(over="ignore", invalid="ignore"):
+        norm = float(np.sqrt(sum(np.vdot(g, g) for g in scaled)))
+    if not np.isfinite(total) or not np.isfinite(norm):
+        return Updated(total, last, learned, False)
+    shrink = min(1.0, settings.clip / norm) if norm > 0 else 1.0
+    rule, rate = RULES[settings.optimizer], settings.learning_rate
+    for g, table, moments, here in zip(scaled, tables, learned.moments, places):
+        after, changed = stepped(rule, rate, table[here], shrink * g, moments.rows(here))
+        table[here] = after
+        for old, new in zip(moments, changed):
+            if len(old):
+                old[here] = new
+    return Updated(total, last, learned, True)

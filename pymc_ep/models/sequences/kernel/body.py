@@ -1,0 +1,374 @@
+"""NumPy body of the collaborative recurrent network: log probabilities of the next items, and their gradient.
+
+Ko, Maystre and Grossglauser (2016). With item y_t of a user, its state h_t, (D,), and gates by rows,
+
+    tanh:  h_t = tanh(W y_t + R h_{t-1})
+    GRU:   h_t = (1 - w) h_{t-1} + w c,    c = tanh(W_c y_t + R_c (r h_{t-1})),    w, r = sig(W y_t + R h_{t-1}),
+
+and P(y_{t+1} = i | y_1 .. y_t) is proportional to exp(v_i^T h_t): the state that predicts an item has not seen it. The
+columns W y are rows of a table of inputs, (I, G, D), and v_i those of a table of outputs, (I, D). The number of gates G
+tells the cell, 1 for tanh and 3 for GRU: candidate, update, reset. The matrices R, (U, G, D, D), are one set for each
+user, or one for all where U is 1.
+
+Beside items, the softmax may choose memories of the user's own events, with logits m_k^T h_t + b_k + log I of a table
+(K, D + 1) whose last column is b. Memory k then yields item i with the share s_k(i) that it has there, see
+`pymc_ep.models.sequences.kernel.memory`:
+
+    P(y_{t+1} = i | y_1 .. y_t)  is proportional to  exp(v_i^T h_t) + I sum_k exp(m_k^T h_t + b_k) s_k(i).
+
+Items among the events of the user before, which it knows, may be likelier than others or less likely: to v_i^T h_t is
+added z^T h_t + c, of a row (D + 1,) whose last entry is c, or nothing without such a row, (0,).
+
+Gates may have biases, a table (C, G, D) with a row for each context x_{t+1} of the event to predict that is known
+before its item, such as the hour: to W y_t is added the row of x_{t+1}. Without contexts there is one row, and none
+where there are no biases.
+
+Events of several users lie by time, the users of longer sequences first, so that those with an event at a time are the
+first ones of those at the time before, and nothing is padded.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.sparse import csr_array
+from scipy.special import expit
+
+from pymc_ep.models.sequences.kernel.candidates import Candidates
+from pymc_ep.models.sequences.kernel.past import Past
+
+__all__ = [
+    "CELLS",
+    "Gradient",
+    "Tape",
+    "Weights",
+    "Window",
+    "Windowed",
+    "forward",
+    "log_softmax",
+    "summed_rows",
+    "window_gradient",
+]
+
+CELLS = {"tanh": ("candidate",), "gru": ("candidate", "update", "reset")}
+"""Gates of each cell."""
+BLOCK = 2**19
+"""Largest number of logits of a block of events, 4 MiB, unless a single event has more: of 2**17 to 2**23 the fastest
+for 10,000 items in either precision."""
+
+
+class Weights(NamedTuple):
+    """Weights of the network.
+
+    Attributes
+    ----------
+    recurrent : ndarray, (U, G, D, D)
+        U is 1 where users share them.
+    inputs : ndarray, (I, G, D)
+    outputs : ndarray, (I, D)
+    memory : ndarray, (K, D + 1)
+    known : ndarray, (D + 1,) or (0,)
+    bias : ndarray, (C, G, D)
+    """
+
+    recurrent: np.ndarray
+    inputs: np.ndarray
+    outputs: np.ndarray
+    memory: np.ndarray
+    known: np.ndarray
+    bias: np.ndarray
+
+    def shift(self, states: np.ndarray) -> np.ndarray:
+        """Return what is added to the logits of known items, (n,), in states, (n, D)."""
+        return states @ self.known[:-1] + self.known[-1]
+
+
+class Window(NamedTuple):
+    """Consecutive events of P users, by time.
+
+    Attributes
+    ----------
+    items : ndarray of int, (n,)
+    counts : ndarray of int, (T,)
+        Number of users with an event at each time, which never rises.
+    past : Past, optional
+        What predictions of the events need, and their states do not.
+    following : ndarray of int, (n,), optional
+        Contexts of the events that follow; without, all have the first one.
+    candidates : Candidates, optional
+        Items that the softmax sums over; by default all.
+    """
+
+    items: np.ndarray
+    counts: np.ndarray
+    past: Past | None = None
+    following: np.ndarray | None = None
+    candidates: Candidates | None = None
+
+    @property
+    def users(self) -> np.ndarray:
+        """Places of the users of the events, (n,)."""
+        return np.arange(len(self.items)) - np.repeat(self.begins, self.counts)
+
+    @property
+    def begins(self) -> np.ndarray:
+        """First event of each time, (T,)."""
+        return np.cumsum(self.counts) - self.counts
+
+
+class Tape(NamedTuple):
+    """Values of the forward pass at all events, by time.
+
+    Attributes
+    ----------
+    states : ndarray, (n, D)
+        Those that predict the events.
+    gates : ndarray, (n, G, D)
+        Candidate, update and reset once an event is seen.
+    last : ndarray, (P, D)
+        States after all events of the window.
+    """
+
+    states: np.ndarray
+    gates: np.ndarray
+    last: np.ndarray
+
+
+class Gradient(NamedTuple):
+    """Gradient in the weights.
+
+    Attributes
+    ----------
+    recurrent : ndarray, (P or 1, G, D, D)
+    items : ndarray of int, (k,)
+        Distinct items of the window, ascending.
+    inputs : ndarray, (k, G, D)
+        Rows of these items; those of others are zero.
+    outputs : ndarray, (I or c, D)
+        Rows of the window's candidates, where it has some.
+    memory : ndarray, (K, D + 1)
+    known : ndarray, (D + 1,) or (0,)
+    bias : ndarray, (C, G, D)
+    """
+
+    recurrent: np.ndarray
+    items: np.ndarray
+    inputs: np.ndarray
+    outputs: np.ndarray
+    memory: np.ndarray
+    known: np.ndarray
+    bias: np.ndarray
+
+
+class Windowed(NamedTuple):
+    """Log probabilities of the events of a window, (n,), the states after it, (P, D), and the gradient."""
+
+    values: np.ndarray
+    last: np.ndarray
+    gradient: Gradient
+
+
+def forward(weights: Weights, window: Window, first: np.ndarray) -> Tape:
+    """Return the states of P users, from those before the window, (P, D); `recurrent` are the users' own, or one."""
+    recurrent, inputs = weights.recurrent, weights.inputs
+    states = np.empty((len(window.items), first.shape[1]), dtype=first.dtype)
+    gates = np.empty((len(window.items), *inputs.shape[1:]), dtype=first.dtype)
+    last, h, begin = first.copy(), first, 0
+    for n in window.counts.tolist():
+        here = slice(begin, begin + n)
+        states[here] = h = h[:n]
+        matrices = recurrent if len(recurrent) == 1 else recurrent[:n]
+        x = inputs[window.items[here]]
+        if len(weights.bias):
+            x = x + weights.bias[0 if window.following is None else window.following[here]]
+        if x.shape[1] == 1:
+            h = np.tanh(x[:, 0] + _products(matrices, h)[:, 0])
+            gates[here, 0] = h
+        else:
+            w, r = np.moveaxis(expit(x[:, 1:] + _products(matrices[:, 1:], h)), 1, 0)
+            c = np.tanh(x[:, 0] + _products(matrices[:, :1], r * h)[:, 0])
+            gates[here, 0], gates[here, 1], gates[here, 2] = c, w, r
+            h = h + w * (c - h)
+        last[:n] = h
+        begin += n
+    return Tape(states, gates, last)
+
+
+def _products(matrices: np.ndarray, h: np.ndarray) -> np.ndarray:
+    """Return the products of matrices, (n or 1, g, D, D), and states, (n, D), as (n, g, D)."""
+    m, g, width, _ = matrices.shape
+    stacked = matrices.reshape(m, g * width, width)
+    found = h @ stacked[0].T if m == 1 else np.matmul(stacked, h[:, :, None])
+    return found.reshape(len(h), g, width)
+
+
+def _pullbacks(matrices: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return the sums over g of the products of rows, (n, g, D), and matrices, (n or 1, g, D, D), as (n, D)."""
+    m, g, width, _ = matrices.shape
+    stacked, flat = matrices.reshape(m, g * width, width), rows.reshape(len(rows), g * width)
+    return flat @ stacked[0] if m == 1 else np.matmul(flat[:, None], stacked)[:, 0]
+
+
+def window_gradient(
+    weights: Weights,
+    window: Window,
+    first: np.ndarray,
+    kept: np.ndarray | None = None,
+    cotangents: np.ndarray | None = None,
+) -> Windowed:
+    """Return log probabilities of all events of a window, and the gradient of their sum.
+
+    The states before the window count as constants.
+
+    Parameters
+    ----------
+    weights : Weights
+        With the recurrent matrices of the P users alone, or one set.
+    window : Window
+    first : ndarray, (P, D)
+        States before the window.
+    kept : ndarray, (n, D), optional
+        Factors of the states in the predictions: dropout.
+    cotangents : ndarray, (n,), optional
+        Weights of the events in the sum.
+    """
+    tape = forward(weights, window, first)
+    seen = tape.states if kept is None else tape.states * kept
+    ones = np.ones(len(window.items), dtype=first.dtype) if cotangents is None else cotangents
+    assert window.past is not None, "predictions need the past of the events"
+    values, of_states, (of_outputs, of_memory, of_known) = log_softmax(
+        weights, seen, window.items, window.past, ones, window.candidates
+    )
+    gradient = _backward(weights, window, tape, of_states if kept is None else of_states * kept)
+    return Windowed(values, tape.last, gradient._replace(outputs=of_outputs, memory=of_memory, known=of_known))
+
+
+def log_softmax(
+    weights: Weights,
+    states: np.ndarray,
+    items: np.ndarray,
+    past: Past,
+    cotangents: np.ndarray | None = None,
+    candidates: Candidates | None = None,
+) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Return log probabilities, (n,), of items, (n,), and the gradients of their weighted sum.
+
+    The latter are in the states and in the weights of outputs, of the candidates where there are some, of memories and
+    of known items. Without `cotangents`, (n,), they are left out, as empty arrays.
+    """
+    outputs, log_items = weights.outputs, np.log(len(weights.outputs))
+    if candidates is not None:
+        if len(weights.known):
+            past = past.among(candidates.places(len(outputs)))
+        outputs, items = outputs[candidates.items], candidates.own
+    n_items, table = len(outputs), np.concatenate([outputs, weights.memory[:, :-1]])
+    n, step = len(items), max(1, BLOCK // len(table))
+    # Logarithms of the probabilities of what an event may be, the item or one of the memories, times its share there.
+    ways = np.empty((n, 1 + len(weights.memory)), dtype=states.dtype)
+    values = np.empty(n, dtype=states.dtype)
+    of_states, of_table, of_constant, of_known = states[:0], table[:0], weights.memory[:0, -1:], weights.known[:0]
+    if cotangents is not None:
+        of_states, of_table, of_constant = map(np.zeros_like, (states, table, weights.memory[:, -1:]))
+        of_known = np.zeros_like(weights.known)
+    for begin in range(0, n, step):
+        here = slice(begin, begin + step)
+        h, own = states[here], items[here]
+        logits = h @ table.T
+        logits[:, n_items:] += log_items + weights.memory[:, -1]
+        if candidates is not None:
+            logits[:, :n_items] += candidates.offsets.astype(logits.dtype, copy=False)
+        if len(weights.known):
+            events, columns = past.of(here).pairs()
+            logits[events, columns] += weights.shift(h)[events]
+        top = logits.max(axis=1)
+        logits -= top[:, None]
+        ways[here, 0] = logits[np.arange(len(own)), own]
+        ways[here, 1:] = logits[:, n_items:] + past.log_shares[here]
+        exponentials = np.exp(logits, out=logits)
+        total = exponentials.sum(axis=1)
+        values[here] = np.logaddexp.reduce(ways[here], axis=1)
+        ways[here] -= values[here, None]
+        values[here] -= np.log(total)
+        if cotangents is not None:
+            # Weights are divided by their sums after the products, which are far smaller.
+            share = (cotangents[here] / total)[:, None]
+            of_states[here] -= share * (exponentials @ table)
+            of_table -= exponentials.T @ (share * h)
+            of_constant -= exponentials[:, n_items:].T @ share
+            if len(weights.known):
+                sums = np.bincount(events, exponentials[events, columns], len(own))
+                of_shift = -share[:, 0] * sums.astype(h.dtype)
+                again = events[columns == own[events]]
+                of_shift[again] += np.exp(ways[here, 0][again]) * cotangents[here][again]
+                of_states[here] += of_shift[:, None] * weights.known[:-1]
+                of_known += np.append(of_shift @ h, of_shift.sum())
+    if cotangents is not None:
+        taken = np.exp(ways) * cotangents[:, None]
+        of_states += taken[:, :1] * outputs[items] + taken[:, 1:] @ table[n_items:]
+        rows, sums = summed_rows(items, taken[:, :1] * states)
+        of_table[rows] += sums
+        of_table[n_items:] += taken[:, 1:].T @ states
+        of_constant += taken[:, 1:].sum(axis=0)[:, None]
+    return values, of_states, (of_table[:n_items], np.append(of_table[n_items:], of_constant, axis=1), of_known)
+
+
+def summed_rows(index: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct values of an index, (n,), ascending, and the sums of the rows, (n, ...), of each."""
+    distinct, place = np.unique(index, return_inverse=True)
+    flat = rows.reshape(len(rows), int(np.prod(rows.shape[1:])))
+    table = csr_array((np.ones(len(rows), rows.dtype), (place, np.arange(len(rows)))), shape=(len(distinct), len(rows)))
+    return distinct, (table @ flat).reshape(len(distinct), *rows.shape[1:])
+
+
+def _backward(weights: Weights, window: Window, tape: Tape, of_states: np.ndarray) -> Gradient:
+    """Return the gradient in recurrent matrices and inputs, from that in the states as they predict, (n, D)."""
+    recurrent, (_, n_gates, width) = weights.recurrent, weights.inputs.shape
+    begins, counts = window.begins.tolist(), window.counts.tolist()
+    # Gradient before the nonlinearities of each event that another one follows; zero at the last ones of the window.
+    inner = np.zeros((len(window.items), n_gates, width), dtype=of_states.dtype)
+    g = of_states[begins[-1] :] if counts else of_states
+    for t in range(len(counts) - 2, -1, -1):
+        n = counts[t + 1]
+        here = slice(begins[t], begins[t] + n)
+        matrices = recurrent if len(recurrent) == 1 else recurrent[:n]
+        h, gates = tape.states[here], tape.gates[here]
+        c = gates[:, 0]
+        if n_gates == 1:
+            inner[here, 0] = g * (1.0 - c**2)
+            back = _pullbacks(matrices, inner[here])
+        else:
+            w, r = gates[:, 1], gates[:, 2]
+            inner[here, 0] = g * w * (1.0 - c**2)
+            of_reset = _pullbacks(matrices[:, :1], inner[here, :1])
+            inner[here, 1] = g * (c - h) * w * (1.0 - w)
+            inner[here, 2] = of_reset * h * r * (1.0 - r)
+            back = g * (1.0 - w) + of_reset * r + _pullbacks(matrices[:, 1:], inner[here, 1:])
+        g = of_states[begins[t] : begins[t] + counts[t]].copy()
+        g[:n] += back
+    items, of_inputs = summed_rows(window.items, inner)
+    of_recurrent, of_bias = _outer_sums(recurrent, window, tape, inner), np.zeros_like(weights.bias)
+    if window.following is None:
+        of_bias[:1] = inner.sum(axis=0)
+    else:
+        contexts, sums = summed_rows(window.following, inner)
+        of_bias[contexts] = sums
+    return Gradient(of_recurrent, items, of_inputs, weights.outputs[:0], weights.memory[:0], weights.known[:0], of_bias)
+
+
+def _outer_sums(recurrent: np.ndarray, window: Window, tape: Tape, inner: np.ndarray) -> np.ndarray:
+    """Return the sums of the outer products of `inner` and of what the matrices multiply, of each user or of all."""
+    n, n_gates, width = inner.shape
+    reset = tape.states * tape.gates[:, 2] if n_gates == 3 else None
+    if len(recurrent) == 1:
+        own = [np.arange(n)]
+    else:
+        users = window.users
+        own = np.split(np.argsort(users, kind="stable"), np.cumsum(np.bincount(users))[:-1])
+    out = np.zeros((len(recurrent), n_gates, width, width), dtype=inner.dtype)
+    for k, events in enumerate(own):
+        rows, h = inner[events].reshape(len(events), n_gates * width), tape.states[events]
+        if reset is None:
+            out[k, 0] = rows.T @ h
+        else:
+            out[k, 0] = rows[:, :width].T @ reset[events]
+            out[k, 1:] = (rows[:, width:].T @ h).reshape(2, width, width)
+    return out

@@ -1,0 +1,95 @@
+"""The past of events: the shares of their items in the memories of their users, and the items known by then."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from pymc_ep.models.sequences.kernel.memory import event_log_shares
+
+__all__ = ["Past", "event_past", "known_items"]
+
+
+class Past(NamedTuple):
+    """The past of n events.
+
+    Attributes
+    ----------
+    log_shares : ndarray, (n, K)
+        Logarithms of the shares of the items in the memories of their users.
+    listed : ndarray of int, (M,)
+        Items of each user, each once and in the order of first events, one user after the other.
+    begins : ndarray of int, (n,)
+        Place of the first item of the event's user among these.
+    counts : ndarray of int, (n,)
+        How many of this user's items are known before the event: the first ones.
+    most : int
+        Number of items of the user that has most.
+    """
+
+    log_shares: np.ndarray
+    listed: np.ndarray
+    begins: np.ndarray
+    counts: np.ndarray
+    most: int
+
+    def of(self, which: np.ndarray | slice) -> "Past":
+        """Return that of some of the events."""
+        return self._replace(log_shares=self.log_shares[which], begins=self.begins[which], counts=self.counts[which])
+
+    def among(self, places: np.ndarray) -> "Past":
+        """Return the past of these events with items numbered by places, (I,), and without those of place -1.
+
+        Lists are those of the events' users alone.
+        """
+        begins, users = np.unique(self.begins, return_inverse=True)
+        lengths = np.zeros(len(begins), dtype=np.int64)
+        np.maximum.at(lengths, users, self.counts)
+        ends = np.cumsum(lengths)
+        listed = self.listed[np.repeat(begins - (ends - lengths), lengths) + np.arange(lengths.sum())]
+        there = places[listed] >= 0
+        # Items that are left before each of the joined lists' places.
+        before = np.append(0, np.cumsum(there))
+        first = (ends - lengths)[users]
+        counts = before[first + self.counts] - before[first]
+        return self._replace(listed=places[listed[there]], begins=before[first], counts=counts)
+
+    def pairs(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the events that know items, ascending, and these items: pairs that are all different."""
+        events = np.repeat(np.arange(len(self.counts)), self.counts)
+        first = np.repeat(self.begins - (np.cumsum(self.counts) - self.counts), self.counts)
+        return events, self.listed[first + np.arange(len(events))]
+
+
+def event_past(
+    items: np.ndarray, ends: np.ndarray, n_items: int, half_lives: Sequence[float] | np.ndarray = ()
+) -> Past:
+    """Return the past of events.
+
+    Parameters
+    ----------
+    items : ndarray of int, (N,)
+        Events of one user after the other.
+    ends : ndarray of int, (U + 1,)
+        The events of user u are ``items[ends[u] : ends[u + 1]]``.
+    n_items : int
+    half_lives : sequence of float, (K,)
+        Those of the memories.
+    """
+    lengths = np.diff(ends)
+    users = np.repeat(np.arange(len(lengths)), lengths)
+    is_first = np.zeros(len(items), dtype=bool)
+    is_first[np.unique(users * n_items + items, return_index=True)[1]] = True
+    before = np.cumsum(is_first) - is_first
+    begins = np.append(before, is_first.sum())[ends[:-1]]
+    counts = before - begins[users]
+    most = int((counts + is_first).max(initial=0))
+    return Past(event_log_shares(items, ends, n_items, half_lives), items[is_first], begins[users], counts, most)
+
+
+def known_items(parts: Sequence[np.ndarray], n_items: int) -> np.ndarray:
+    """Return whether items are known after all events of some users, (k, I), given the items of each of these."""
+    found = np.zeros((len(parts), n_items), dtype=bool)
+    for own, items in zip(found, parts):
+        own[items] = True
+    return found

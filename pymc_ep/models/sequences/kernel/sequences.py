@@ -1,0 +1,215 @@
+"""Sequences of many users: windows of them, and log probabilities of all their events."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import logsumexp
+
+from pymc_ep.models.sequences.kernel.body import Weights, Window, forward, log_softmax, window_gradient
+from pymc_ep.models.sequences.kernel.past import Past, event_past
+
+__all__ = [
+    "Scores",
+    "Sequences",
+    "log_probabilities",
+    "longest_first",
+    "next_log_probabilities",
+    "sum_gradient",
+    "window_of",
+]
+
+_EVENTS = 2**15
+"""Largest number of events of a group of users, beyond the first one, in passes over whole sequences: with 32 units and
+three gates, 32 MiB of states and gates."""
+_TIMES = 512
+"""Length of windows where no gradient is wanted."""
+
+
+class Sequences(NamedTuple):
+    """Events of U users, one user after the other.
+
+    Attributes
+    ----------
+    items : ndarray of int, (N,)
+    ends : ndarray of int, (U + 1,)
+        The events of user u are ``items[ends[u] : ends[u + 1]]``.
+    past : Past
+        Of all events.
+    following : ndarray of int, (N,), optional
+        Contexts of the events that follow.
+    """
+
+    items: np.ndarray
+    ends: np.ndarray
+    past: Past
+    following: np.ndarray | None = None
+
+    @classmethod
+    def of_parts(
+        cls, parts: Sequence[np.ndarray], n_items: int, half_lives: Sequence[float] | np.ndarray = ()
+    ) -> "Sequences":
+        """Return the sequences of users, an array of items each, with memories of some half-lives."""
+        items, ends = np.concatenate(parts), np.append(0, np.cumsum([len(part) for part in parts]))
+        return cls(items, ends, event_past(items, ends, n_items, half_lives))
+
+    def in_context(self, contexts: np.ndarray, then: int = 0) -> "Sequences":
+        """Return the sequences with contexts of their events, (N,), and one of what follows them."""
+        following = np.append(contexts[1:], then)
+        following[self.ends[1:][self.lengths > 0] - 1] = then
+        return self._replace(following=following)
+
+    @classmethod
+    def of_rows(
+        cls,
+        users: np.ndarray,
+        items: np.ndarray,
+        n_users: int,
+        n_items: int,
+        half_lives: Sequence[float] | np.ndarray = (),
+    ) -> tuple["Sequences", np.ndarray]:
+        """Return the sequences of rows in any order of users, (N,) each, and the row of each event, (N,)."""
+        order = np.argsort(users, kind="stable")
+        ends = np.cumsum(np.bincount(users, minlength=n_users))[:-1]
+        return cls.of_parts(np.split(items[order], ends), n_items, half_lives), order
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Number of events of each user, (U,)."""
+        return np.diff(self.ends)
+
+
+class Scores(NamedTuple):
+    """Log probabilities of events, in the order of the sequences, and the states of all users after them, (U, D)."""
+
+    values: np.ndarray
+    last: np.ndarray
+
+
+def longest_first(lengths: np.ndarray, users: np.ndarray) -> np.ndarray:
+    """Return users in the order of falling lengths, (P,), as `window_of` takes them; those without events left out."""
+    order = users[np.argsort(-lengths[users], kind="stable")]
+    return order[lengths[order] > 0]
+
+
+def window_of(
+    sequences: Sequences, lengths: np.ndarray, users: np.ndarray, begin: int, size: int
+) -> tuple[Window, np.ndarray]:
+    """Return the events at the times from `begin` on, at most `size`, of users whose sequences are cut to `lengths`.
+
+    Parameters
+    ----------
+    sequences : Sequences
+    lengths : ndarray of int, (U,)
+    users : ndarray of int, (P,)
+        The longest first.
+    begin, size : int
+
+    Returns
+    -------
+    window : Window
+        Of the first of these users: those with an event at `begin`.
+    places : ndarray of int, (n,)
+        Place of each event in the sequences.
+    """
+    own = np.minimum(lengths[users] - begin, size)
+    own = own[own > 0]
+    counts = np.cumsum(np.bincount(own)[::-1])[::-1][1:] if len(own) else own
+    times = np.repeat(np.arange(len(counts)), counts)
+    window = Window(times, counts)
+    places = sequences.ends[users[window.users]] + begin + times
+    following = None if sequences.following is None else sequences.following[places]
+    items, past = sequences.items[places], sequences.past.of(places)
+    return window._replace(items=items, past=past, following=following), places
+
+
+def log_probabilities(
+    weights: Weights, sequences: Sequences, first: np.ndarray, begins: np.ndarray | None = None
+) -> Scores:
+    """Return log probabilities of the events of each user from a given one on, by default of all.
+
+    Parameters
+    ----------
+    weights : Weights
+    sequences : Sequences
+    first : ndarray, (U, D)
+        States before all events.
+    begins : ndarray of int, (U,), optional
+        Place in the sequence of each user's first event that is wanted; those before it set the state.
+    """
+    lengths, last = sequences.lengths, first.copy()
+    values = np.zeros(len(sequences.items), dtype=first.dtype)
+    wanted = np.ones(len(values), dtype=bool)
+    if begins is not None:
+        wanted = np.arange(len(values)) >= np.repeat(sequences.ends[:-1] + begins, lengths)
+    for users in _groups(lengths):
+        own, h = _own(weights, users), first[users]
+        for begin in range(0, int(lengths[users[0]]), _TIMES):
+            window, places = window_of(sequences, lengths, users, begin, _TIMES)
+            n = int(window.counts[0])
+            tape = forward(_first_users(own, n), window, h[:n])
+            h[:n] = tape.last
+            asked = wanted[places]
+            assert window.past is not None, "windows of sequences have a past"
+            past = window.past.of(asked)
+            values[places[asked]] = log_softmax(weights, tape.states[asked], window.items[asked], past)[0]
+        last[users] = h
+    return Scores(values[wanted], last)
+
+
+def next_log_probabilities(
+    weights: Weights, states: np.ndarray, log_shares: np.ndarray, known: np.ndarray
+) -> np.ndarray:
+    """Return the log probabilities of all items, (k, I).
+
+    Parameters
+    ----------
+    weights : Weights
+    states : ndarray, (k, D)
+    log_shares : ndarray, (k, K, I)
+        Logarithms of the shares of items in memories.
+    known : ndarray of bool, (k, I)
+        Whether users know items.
+    """
+    logits = states @ weights.outputs.T
+    if len(weights.known):
+        logits += known * weights.shift(states)[:, None]
+    of_memories = states @ weights.memory[:, :-1].T + weights.memory[:, -1] + np.log(len(weights.outputs))
+    total = logsumexp(np.concatenate([logits, of_memories], axis=1), axis=1, keepdims=True)
+    for logit, own in zip(of_memories.T, log_shares.swapaxes(0, 1)):
+        logits = np.logaddexp(logits, logit[:, None] + own)
+    return logits - total
+
+
+def sum_gradient(weights: Weights, sequences: Sequences, first: np.ndarray, cotangents: np.ndarray) -> Weights:
+    """Return the gradient of the weighted sum of the log probabilities of all events, with weights (N,)."""
+    found, lengths = Weights(*map(np.zeros_like, weights)), sequences.lengths
+    for users in _groups(lengths):
+        window, places = window_of(sequences, lengths, users, 0, int(lengths[users[0]]))
+        own = window_gradient(_own(weights, users), window, first[users], cotangents=cotangents[places]).gradient
+        if len(weights.recurrent) == 1:
+            found.recurrent[...] += own.recurrent
+        else:
+            found.recurrent[users] = own.recurrent
+        found.inputs[own.items] += own.inputs
+        found.outputs[...] += own.outputs
+        found.memory[...] += own.memory
+        found.known[...] += own.known
+        found.bias[...] += own.bias
+    return found
+
+
+def _groups(lengths: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield users with events, the longest first, of not too many events together."""
+    users = longest_first(lengths, np.arange(len(lengths)))
+    group = (np.cumsum(lengths[users]) - 1) // _EVENTS
+    yield from (part for part in np.split(users, np.flatnonzero(np.diff(group)) + 1) if len(part))
+
+
+def _own(weights: Weights, users: np.ndarray) -> Weights:
+    """Return weights with the recurrent matrices of some users."""
+    return weights if len(weights.recurrent) == 1 else weights._replace(recurrent=weights.recurrent[users])
+
+
+def _first_users(weights: Weights, n: int) -> Weights:
+    return weights if len(weights.recurrent) == 1 else weights._replace(recurrent=weights.recurrent[:n])

@@ -1,0 +1,115 @@
+"""Points of a trained recurrent network, in the place of a posterior, and what it predicts."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from pymc_ep.contracts.posterior import JointDraws, Moments
+from pymc_ep.models.sequences.compiled import CompiledSequences
+from pymc_ep.models.sequences.kernel import (
+    Scores,
+    Sequences,
+    Weights,
+    initial_states,
+    log_probabilities,
+    next_log_probabilities,
+)
+from pymc_ep.models.sequences.kernel.memory import last_log_shares
+from pymc_ep.models.sequences.kernel.past import known_items
+
+__all__ = ["SequencesPosterior"]
+
+
+@dataclass(frozen=True, eq=False)
+class SequencesPosterior:
+    """Weights of a `SequencesForm`, all of them points.
+
+    Attributes
+    ----------
+    form : CompiledSequences
+    weights : Weights
+        With one set of recurrent matrices where users share these.
+    shared : ndarray, (G, D, D)
+        Matrices about which those of the users lie; empty without any.
+    """
+
+    form: CompiledSequences
+    weights: Weights
+    shared: np.ndarray
+
+    @property
+    def theta(self) -> np.ndarray:
+        """Hyperparameters, of which there are none."""
+        return np.zeros(0)
+
+    @property
+    def unknowns(self) -> int:
+        """Number of weights."""
+        return sum(table.size for table in self.weights) + self.shared.size
+
+    def hyper_moments(self) -> dict[str, Moments]:
+        """Return the moments of the hyperparameters, of which there are none."""
+        return {}
+
+    def values(self) -> dict[str, np.ndarray]:
+        """Return the values of the model's variables, by name and in doubles."""
+        form = self.form.form
+        recurrent, *others = self.weights
+        tables = [recurrent[0] if self.form.pooled else recurrent, *others]
+        out = {one.name: table.astype(float, copy=False) for one, table in zip(form.tables, tables) if one is not None}
+        return out if form.shared is None else out | {form.shared.name: self.shared.astype(float, copy=False)}
+
+    def draws(
+        self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False, budget: float = 0.0
+    ) -> JointDraws:
+        """Return draws that are all the same, without copies, optionally with the log probabilities of all events."""
+        values = {name: _repeated(value, size) for name, value in self.values().items()}
+        some = {name: value[:1] for name, value in values.items()}
+        found = self.form.evaluate(np.zeros((1, 0)), some)
+        values |= {name: _repeated(value[0], size) for name, value in found.items()}
+        if not log_likelihood:
+            return JointDraws(values, {})
+        sequences, order = self.form.sequences()
+        own = np.empty(len(order))
+        own[order] = self.scores(sequences).values
+        return JointDraws(values, {self.form.form.sequences.name: _repeated(own, size)})
+
+    def scores(self, sequences: Sequences, begins: np.ndarray | None = None) -> Scores:
+        """Return log probabilities of events from those at `begins` on, and the last states of all users."""
+        first = initial_states(len(sequences.lengths), self.weights, self.form.initial)
+        return log_probabilities(self.weights, sequences, first, begins)
+
+    @cached_property
+    def _observed(self) -> tuple[Sequences, np.ndarray]:
+        return self.form.sequences()
+
+    @property
+    def n_users(self) -> int:
+        """Number of users."""
+        return len(self._observed[0].lengths)
+
+    def next_log_probabilities(self, users: np.ndarray, context: int = 0) -> np.ndarray:
+        """Return the log probabilities of all items as the next one of some users, (k, I), in a context."""
+        (observed, order), form = self._observed, self.form
+        places = [np.arange(observed.ends[user], observed.ends[user + 1]) for user in users]
+        parts = [observed.items[own] for own in places]
+        sequences = Sequences.of_parts(parts, form.n_items)
+        if len(form.contexts):
+            contexts = form.contexts[order][np.concatenate(places)].astype(np.int64)
+            sequences = sequences.in_context(contexts, context)
+        weights = self.weights
+        if not form.pooled:
+            weights = weights._replace(recurrent=weights.recurrent[users])
+        states = log_probabilities(
+            weights._replace(memory=weights.memory[:0]),
+            sequences,
+            initial_states(len(users), weights, form.initial),
+            sequences.lengths,
+        ).last
+        log_shares = last_log_shares(parts, form.n_items, form.half_lives)
+        return next_log_probabilities(weights, states, log_shares, known_items(parts, form.n_items))
+
+
+def _repeated(value: np.ndarray, size: int) -> np.ndarray:
+    return np.broadcast_to(value, (size, *value.shape))

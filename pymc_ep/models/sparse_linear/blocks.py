@@ -1,0 +1,90 @@
+"""The unknowns of a sparse linear form as one vector, and operators on one of their blocks."""
+
+from collections.abc import Sequence
+from functools import reduce
+from operator import matmul
+
+import numpy as np
+import scipy.sparse
+
+from pymc_ep.models.sparse_linear.factor_rows import AddProduct, Product
+from pymc_ep.operators import LinearMap
+
+__all__ = ["Blocks"]
+
+
+class Blocks:
+    """Blocks of unknowns, ravelled and joined.
+
+    Parameters
+    ----------
+    shapes : sequence of tuple of int
+        Shapes of the blocks.
+
+    Attributes
+    ----------
+    size : int
+        Number N of unknowns.
+    ends : ndarray of int, (blocks,)
+        Where the unknowns of each block end.
+    """
+
+    def __init__(self, shapes: Sequence[tuple[int, ...]]):
+        self.shapes = list(shapes)
+        self.ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
+        self.size = int(self.ends[-1])
+
+    def split(self, x: np.ndarray) -> list[np.ndarray]:
+        """Return the parts of x, (N,), that belong to the blocks, in their shapes."""
+        return [part.reshape(s) for part, s in zip(np.split(x, self.ends[:-1]), self.shapes)]
+
+    def embedded(self, x: np.ndarray, block: int) -> np.ndarray:
+        """Return the vector (N,) that equals x in one block and zero elsewhere."""
+        if x.size == self.size:
+            return x.ravel()
+        out = np.zeros(self.size)
+        out[self.ends[block] - x.size : self.ends[block]] = x.ravel()
+        return out
+
+    def on_all(self, matrix: scipy.sparse.csr_array, block: int) -> scipy.sparse.csr_array:
+        """Return the matrix on all unknowns, (rows, N), of one on a single block: zeros elsewhere."""
+        if matrix.shape[1] == self.size:
+            return matrix
+        parts = [scipy.sparse.csr_array((matrix.shape[0], int(np.prod(s)))) for s in self.shapes]
+        parts[block] = matrix
+        return scipy.sparse.hstack(parts, format="csr")
+
+    def normal(self, linear_map: LinearMap, block: int, weights: np.ndarray) -> AddProduct:
+        """Return the function that adds D^T diag(weights) D v for an operator D on a block."""
+        here, shape = self._slice(block), linear_map.input_shape
+        add = linear_map.normal(weights.reshape(linear_map.output_shape))
+        return lambda v, out: add(v[here].reshape(shape), out[here].reshape(shape))
+
+    def products(self, maps: Sequence[LinearMap], block: int) -> tuple[Product, Product]:
+        """Return the products with a composition of operators on a block, and its adjoint; the last acts first."""
+        here = self._slice(block)
+
+        def forward(x: np.ndarray) -> np.ndarray:
+            out = x[here]
+            for linear_map in reversed(maps):
+                out = linear_map.forward(out.reshape(linear_map.input_shape))
+            return out.ravel()
+
+        def adjoint(v: np.ndarray) -> np.ndarray:
+            for linear_map in maps:
+                v = linear_map.adjoint(v.reshape(linear_map.output_shape))
+            return self.embedded(v, block)
+
+        return forward, adjoint
+
+    def matrix(self, maps: Sequence[LinearMap], block: int) -> scipy.sparse.csr_array | None:
+        """Return the matrix of a composition of operators on a block; None unless all have sparse matrices."""
+        if not all(linear_map.few_entries for linear_map in maps):
+            return None
+        matrices = [linear_map.matrix() for linear_map in maps]
+        if any(matrix is None for matrix in matrices):
+            return None
+        return self.on_all(scipy.sparse.csr_array(reduce(matmul, matrices)), block)
+
+    def _slice(self, block: int) -> slice:
+        return slice(self.ends[block] - int(np.prod(self.shapes[block])), self.ends[block])

@@ -1,0 +1,191 @@
+"""All sites of a sparse linear form as one vector: their Gaussian lower bounds, and the gradient in theta."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from pymc_ep.engines.options import NamedSite, require_bounds
+from pymc_ep.engines.prior import FactorValues, Prior
+from pymc_ep.evidence.ep.sweep import group_slices
+from pymc_ep.exceptions import InvalidDataError, NumericalError
+from pymc_ep.sites.bounds import Bounded
+from pymc_ep.sites.compiled import CompiledSite
+
+__all__ = ["BoundedSites", "FactorForm", "FactorSites"]
+
+
+class FactoredForm(Protocol):
+    """Structure of a model, as far as its factors."""
+
+    @property
+    def factors(self) -> Sequence[NamedSite]:
+        """Observed variables, then potentials."""
+
+
+class FactorForm(Protocol):
+    """Functions of a compiled sparse linear form that the double loop and its start call."""
+
+    @property
+    def form(self) -> FactoredForm:
+        """The form, symbolic."""
+
+    @property
+    def sites(self) -> Sequence[CompiledSite]:
+        """One for each of `form.factors`."""
+
+    @property
+    def start(self) -> np.ndarray:
+        """Unconstrained hyperparameters at the model's initial point, (p,)."""
+
+    @property
+    def varying_parameters(self) -> Sequence[bool]:
+        """Whether the site parameters of each factor depend on hyperparameters."""
+
+    def observed(self) -> Sequence[np.ndarray]:
+        """Return the current observations, one array for each factor."""
+
+    def residuals(self) -> Sequence[np.ndarray]:
+        """Return the observations of each factor, (n,), counted from the origins of their predictors."""
+
+    def prior(self, theta: np.ndarray) -> Prior:
+        """Evaluate the form at theta, (p,)."""
+
+    def factors_at(self, theta: np.ndarray) -> FactorValues:
+        """Evaluate `prior` without its field `gaussian`."""
+
+    def first_sites(self, prior: Prior | FactorValues) -> tuple[np.ndarray, np.ndarray]:
+        """Return initial shift and precision of all sites, (n,) each."""
+
+    def pullback(
+        self,
+        theta: np.ndarray,
+        mean: np.ndarray,
+        array: np.ndarray | None,
+        parameters: Sequence[Sequence[np.ndarray]],
+        *,
+        density: str,
+    ) -> np.ndarray:
+        """Return the gradient in theta, (p,), of a function of the prior, from its gradients in the prior's arrays."""
+
+
+class FactorSites:
+    """The n sites of a compiled form, group after group.
+
+    Parameters
+    ----------
+    form : FactorForm
+        Its observations are read once, here.
+
+    Attributes
+    ----------
+    slices : list of slice
+        Slice of each group among all sites.
+
+    Raises
+    ------
+    InvalidDataError
+        If a group is empty, or an observation lies outside its site's domain.
+    """
+
+    def __init__(self, form: FactorForm):
+        self.form = form
+        self.sites = form.sites
+        for group, y in zip(form.form.factors, form.observed()):
+            if y.size == 0:
+                raise InvalidDataError(f"{group.name!r} has no observations; pass at least one.")
+            group.site.validate(y, group.name)
+        self.observed = tuple(form.residuals())
+        self.slices = group_slices(self.observed)
+
+    def prior(self, theta: np.ndarray) -> FactorValues:
+        """Evaluate the form at `theta`, (p,); raise for values that are not finite or outside their domain."""
+        prior = self.form.factors_at(theta)
+        for group, y, parameters in zip(self.form.form.factors, self.observed, prior.parameters):
+            group.site.validate_parameters(parameters, group.name, y)
+        bad = np.flatnonzero(~np.isfinite(prior.mean))
+        if bad.size:
+            group, here = next((g, s) for g, s in zip(self.form.form.factors, self.slices) if bad[0] < s.stop)
+            raise NumericalError(
+                f"The predictor of {group.name!r} has the constant {prior.mean[bad[0]]} at index "
+                f"{bad[0] - here.start}; check offsets and the initial values of hyperparameters."
+            )
+        return prior
+
+
+class BoundedSites(FactorSites):
+    """Sites with Gaussian lower bounds.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If a site has no Gaussian lower bound.
+    """
+
+    def __init__(self, form: FactorForm):
+        require_bounds(form.form.factors)
+        super().__init__(form)
+
+    def bounded(self, prior: FactorValues, eta: np.ndarray, z: np.ndarray) -> Bounded:
+        """Return the tightest Gaussian lower bounds at predictor means `eta` and variances `z`, (n,) each."""
+        parts = [
+            site.bounded(y, eta[here], z[here], *parameters)
+            for site, y, parameters, here in zip(self.sites, self.observed, prior.parameters, self.slices)
+        ]
+        return self._joined(parts, eta, z)
+
+    def hyper_objective(self, fitted: np.ndarray, z: np.ndarray) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
+        """Return the function theta -> (inner objective, gradient) at fixed D x = `fitted` and `z`, (n,) each.
+
+        The objective is the log prior plus the log excess plus the sum of the sites' values.
+        """
+        varying = self.form.varying_parameters
+
+        def evaluate(theta: np.ndarray) -> tuple[float, np.ndarray]:
+            prior = self.prior(theta)
+            eta = prior.mean + fitted
+            parts, gradients = [], []
+            for site, y, parameters, here, varies in zip(
+                self.sites, self.observed, prior.parameters, self.slices, varying
+            ):
+                if varies:
+                    part, gradient = site.bounded_with_gradient(y, eta[here], z[here], *parameters)
+                else:
+                    part = site.bounded(y, eta[here], z[here], *parameters)
+                    gradient = tuple(np.zeros(len(y)) for _ in parameters)
+                parts.append(part)
+                gradients.append(gradient)
+            found = self._joined(parts, eta, z)
+            value = float(found.value.sum()) + prior.log_prior + prior.log_excess
+            return value, self.form.pullback(theta, found.gradient, None, gradients, density="natural")
+
+        return evaluate
+
+    def _joined(self, parts: Sequence[Bounded], eta: np.ndarray, z: np.ndarray) -> Bounded:
+        """Concatenate the bounds of the groups; raise unless all are finite."""
+        found = Bounded(*(np.concatenate(fields) for fields in zip(*parts)))
+        self._check_finite(found, eta, z)
+        return found
+
+    def _check_finite(self, found: Bounded, eta: np.ndarray, z: np.ndarray) -> None:
+        finite = np.logical_and.reduce([np.isfinite(part) for part in found])
+        if finite.all():
+            return
+        index = int(np.flatnonzero(~finite)[0])
+        group, here = next((g, s) for g, s in zip(self.form.form.factors, self.slices) if index < s.stop)
+        raise NumericalError(
+            f"The bound of the {group.site.name} site at index {index - here.start} of {group.name!r} is not finite "
+            f"for the predictor {eta[index]} with variance {z[index]}. Scale the predictor so that the likelihood is "
+            f"finite there."
+        )
+
+    def require_determined(self, proper: bool) -> None:
+        """Raise unless `proper`: the sites leave some direction of the unknowns undetermined."""
+        if not proper:
+            names = ", ".join(repr(g.name) for g in self.form.form.factors)
+            tree = any(g.site.coupled for g in self.form.form.factors)
+            raise InvalidDataError(
+                f"The factors {names} do not determine all unknowns: some direction, such as the mean of an image "
+                f"of which only differences are known, is in none of their operators. Observe it, or add a potential "
+                f"that does, such as a weak one on the unknowns themselves{', or scaling= of the WaveletTree' * tree}."
+            )

@@ -1,0 +1,85 @@
+"""Checks, before and after a fit, that the two states of a tree mixture are different distributions."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from pymc_ep.engines.prior import perturbed
+from pymc_ep.exceptions import InvalidDataError
+from pymc_ep.models.sparse_linear.engine.bounded_sites import FactorForm, FactorSites
+from pymc_ep.sites.tree_mixture import CompiledTreeMixture
+
+__all__ = ["has_trees", "require_two_states", "state_parameters", "state_warnings", "trees"]
+
+_SAME = 0.01
+"""Difference of the states' scales, relative to the larger one, up to which they count as equal: far below what data
+tell of a scale, and far above the tolerance of a fit."""
+
+
+def has_trees(form: FactorForm) -> bool:
+    """Return whether some coefficients of a compiled form are tree mixtures."""
+    return any(isinstance(site, CompiledTreeMixture) for site in form.sites)
+
+
+def require_two_states(sites: FactorSites, theta: np.ndarray, *, learn: bool) -> None:
+    """Raise an `InvalidDataError` if the states of a mixture are equal, at theta, (p,), or if `learn` everywhere."""
+    everywhere = [theta, perturbed(theta)] if learn else [theta]
+    for i, tree, _ in trees(sites):
+        # Lazily: the second theta may lie outside a domain, and is of no interest if states differ at the first.
+        states = (state_parameters(tree, sites.prior(at).parameters[i]) for at in everywhere)
+        if tree.site.low is tree.site.high and all(all(map(np.array_equal, low, high)) for low, high in states):
+            name = sites.form.form.factors[i].name
+            if learn:
+                what = "all hyperparameters, so that they mean nothing; give low= and high= scales of their own"
+            else:
+                what = (
+                    "the given hyperparameters, which hyper='fixed' holds, so that they mean nothing; give those of "
+                    "the high state other values by start=, or learn them by hyper='optimize'"
+                )
+            raise InvalidDataError(f"The states of {name!r} are the same distribution at {what}.")
+
+
+def state_warnings(sites: FactorSites, theta: np.ndarray) -> str:
+    """Return warnings on states that are equal, or in reverse order, at learned hyperparameters, (p,)."""
+    out = ""
+    for i, tree, _ in trees(sites):
+        name = sites.form.form.factors[i].name
+        parameters = sites.prior(theta).parameters[i]
+        low, high = (
+            np.sqrt(tree.site.by_level(site.typical(sites.observed[i], *own)[1]))
+            for site, own in zip((tree.site.low, tree.site.high), state_parameters(tree, parameters))
+        )
+        same = (np.abs(high - low) <= _SAME * np.maximum(low, high)) & (tree.site.low is tree.site.high)
+        crossed = (low > high) & ~same
+        if same.all():
+            out += (
+                f"; the states of {name!r} ended as the same distribution, so that its indicators mean nothing: a "
+                f"SparseField with this potential says as much"
+            )
+        elif same.any():
+            out += f"; the states of {name!r} ended as the same at {_listed(same)}, where its indicators mean nothing"
+        if crossed.any():
+            out += (
+                f"; the low state of {name!r} ended as the wider one at {_listed(crossed)}, where its indicators are "
+                f"probabilities of the narrower: with high = low + pm.HalfNormal(...) it cannot"
+            )
+    return out
+
+
+def trees(sites: FactorSites) -> Iterator[tuple[int, CompiledTreeMixture, slice]]:
+    """Yield the index of each tree mixture among the groups, the mixture, and its slice among all sites."""
+    for i, (site, here) in enumerate(zip(sites.sites, sites.slices)):
+        if isinstance(site, CompiledTreeMixture):
+            yield i, site, here
+
+
+def state_parameters(tree: CompiledTreeMixture, parameters: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Return the parameters of the low and of the high state among those of a mixture."""
+    first = len(tree.site.low.parameters)
+    return parameters[:first], parameters[first:-2]
+
+
+def _listed(levels: np.ndarray) -> str:
+    which = [str(k) for k in np.flatnonzero(levels)]
+    return f"level {which[0]}" if len(which) == 1 else f"levels {', '.join(which[:-1])} and {which[-1]}"

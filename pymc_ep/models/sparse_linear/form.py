@@ -1,0 +1,33 @@
+"""The form "univariate sites on linear maps of x" without a Gaussian prior: sparse linear models.
+
+Seeger and Nickisch (2011), eq. 1: the prior of x is a product of sparse potentials on linear maps B x, under which
+total variation or wavelet coefficients are small. In the terms of the latent Gaussian form every block is flat, and the
+potentials are further sites:
+
+    eta = m0 + D x,    D = [X; B].
+
+D is constant: hyperparameters enter only through m0 and the sites' own parameters.
+"""
+
+from dataclasses import dataclass
+
+from pymc_ep.models.latent_gaussian.form import LatentGaussian
+from pymc_ep.operators import LinearMap
+
+__all__ = ["SparseLinear"]
+
+
+@dataclass(frozen=True)
+class SparseLinear(LatentGaussian):
+    """Flat blocks, sites of observed variables, and potentials.
+
+    Attributes
+    ----------
+    potentials : tuple of SiteGroup
+        Those of the model, then sites on linear maps of the blocks. The name of each is that of the variable whose
+        prior it is, or begins with it. Gaussian variables beside the fields are flat blocks with such sites too.
+    maps : tuple
+        For each potential the index of its block and its operator; None if it is on the values themselves.
+    """
+
+    maps: tuple[tuple[int, LinearMap] | None, ...] = ()

@@ -1,0 +1,251 @@
+"""From a latent Gaussian form with sparse priors to the sparse linear form, whose priors are sites as well."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+
+import numpy as np
+import pytensor.tensor as pt
+from pymc import Model
+from pytensor.tensor.random.basic import LaplaceRV
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_ep.compat import quick_mode
+from pymc_ep.concurrency import compiled_function
+from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.graphs.families import family_of
+from pymc_ep.graphs.gaussian_variables import Gaussian, flat_prior, gaussian_of
+from pymc_ep.graphs.queries import depends_on, has_slopes_free_of
+from pymc_ep.graphs.random_nodes import parameters_of
+from pymc_ep.models.latent_gaussian.form import LatentGaussian, NoiseBlock, SiteGroup
+from pymc_ep.models.latent_gaussian.prior_moments import deviations_of
+from pymc_ep.models.latent_gaussian.recognise.noise_blocks import NoiseGraphs
+from pymc_ep.models.latent_gaussian.recognise.recogniser import recognise_latent_gaussian
+from pymc_ep.models.sparse_linear.distributions.sparse_field import SparseFieldRV
+from pymc_ep.models.sparse_linear.distributions.wavelet_tree import WaveletTreeRV, each_probability
+from pymc_ep.models.sparse_linear.form import SparseLinear
+from pymc_ep.numerics.factorisation.quad_forest import quad_forest
+from pymc_ep.operators import LinearMap, apply_operator
+from pymc_ep.sites.base import Site, get_site
+from pymc_ep.sites.tree_mixture import tree_mixture
+
+__all__ = ["field_sites", "recognise_sparse_linear"]
+
+_PREDICTORS = np.array([0.3, 0.8, 1.7])
+"""Predictors at which a density is tested for being even: a few of different sizes, so that none agrees by chance."""
+_PARAMETER = 0.7
+"""Value of all parameters in that test, inside the domain of most: positive, and below 1."""
+
+
+def recognise_sparse_linear(
+    model: Model, latent: Sequence[str] | None = None, wanted: Sequence[str] = ()
+) -> LatentGaussian | SparseLinear | None:
+    """Read a model as sparse linear; None if it has neither a field with sparse coefficients nor Laplace variables.
+
+    Laplace variables that do not fit the form are hyperparameters, unless `latent` names them. If it names no variable
+    with a sparse prior the form is latent Gaussian. Parameters and errors are those of `recognise_latent_gaussian`.
+    """
+    has_field, has_laplace = (
+        any(isinstance(rv.owner.op, ops) for rv in model.free_RVs) for ops in (tuple(_FIELDS), LaplaceRV)
+    )
+    if has_laplace and latent is None:
+        # Whatever is predicted later, the form is that of the fit.
+        try:
+            form = recognise_latent_gaussian(model, finish=_with_potentials, prior=_prior_of)
+        except UnsupportedModelError:
+            has_laplace = False
+        else:
+            if not wanted:
+                return form
+    if not has_field and not has_laplace:
+        return None
+    prior = _prior_of if has_laplace else gaussian_of
+    return recognise_latent_gaussian(model, latent, wanted, finish=_with_potentials, prior=prior)
+
+
+def _prior_of(rv: TensorVariable) -> Gaussian | None:
+    """Return `gaussian_of` a variable; of a Laplace one its location and flat part, without its potentials."""
+    if not isinstance(rv.owner.op, LaplaceRV):
+        return gaussian_of(rv)
+    location, scale = parameters_of(rv)
+    return replace(flat_prior(rv), mean=lambda shape: location, covariance_inputs=(scale,))
+
+
+def _with_potentials(
+    form: LatentGaussian, latents: Sequence[TensorVariable], graphs: NoiseGraphs
+) -> LatentGaussian | SparseLinear:
+    """Return the form itself; if a latent variable has a sparse prior, the form with all priors as sites."""
+    if not any(isinstance(rv.owner.op, (*_FIELDS, LaplaceRV)) for rv in latents):
+        return form
+    for group in form.factors:
+        _require_independent(group)
+        _require_signed(group, may_fall=group in form.potentials)
+    blocks: list[NoiseBlock] = []
+    potentials = list(form.potentials)
+    maps: list[tuple[int, LinearMap] | None] = [None] * len(potentials)
+    for rv, block in zip(latents, form.blocks):
+        _require_observed(rv, block, form)
+        if isinstance(rv.owner.op, tuple(_FIELDS)):
+            for potential, linear_map in _FIELDS[type(rv.owner.op)](rv, block, graphs):
+                potentials.append(potential)
+                maps.append((len(blocks), linear_map))
+        elif isinstance(rv.owner.op, LaplaceRV):
+            _require_constant_map(rv, block, form)
+            potentials.append(_of_laplace(rv, block, graphs))
+            maps.append(None)
+        elif not block.flat:
+            block, potential = _of_gaussian(block, rv.type.shape)
+            potentials.append(potential)
+            maps.append(None)
+        blocks.append(block)
+    parts = {f.name: getattr(form, f.name) for f in fields(form)}
+    own = {"blocks": tuple(blocks), "potentials": tuple(potentials)}
+    return SparseLinear(**parts | own, maps=tuple(maps))
+
+
+def _require_independent(group: SiteGroup) -> None:
+    if group.correlated:
+        raise UnsupportedModelError(
+            f"{group.name!r} is an observed vector of correlated values, which does not go together with a sparse "
+            f"prior. Multiply mean and data by the inverse of the Cholesky factor of its covariance, and observe the "
+            f"result as pm.Normal with sigma=1."
+        )
+
+
+def _require_signed(group: SiteGroup, *, may_fall: bool) -> None:
+    """Raise for a likelihood that is an even function of the predictor.
+
+    Registered sites are never even. The density of an interpreted site is compared at a few predictors and their
+    negatives, at an observation and parameters inside the domain of most densities. The predictor of a potential may be
+    a residual: with `may_fall`, a density that falls from zero on has one mode.
+    """
+    if not group.site.interpreted:
+        return
+    eta = pt.dvector("eta")
+    values = [pt.constant(_PARAMETER)] * len(group.parameters)
+    density = compiled_function([eta], group.site.logp(pt.constant(1.0), eta, *values), mode=quick_mode())
+    with np.errstate(all="ignore"):
+        here, there = density(_PREDICTORS), density(-_PREDICTORS)
+    if may_fall and np.all(np.diff(here) < 0):
+        return
+    if np.all(np.isfinite(here)) and np.ptp(here) > 0 and np.allclose(here, there, rtol=1e-10, atol=0.0):
+        raise UnsupportedModelError(
+            f"The density of {group.name!r} is the same for a predictor and its negative, as where that is squared "
+            f"or its absolute value is taken. A sparse linear model needs predictors that are linear in the field, so "
+            f"that the posterior has one mode: leave the square out."
+        )
+
+
+def _require_observed(rv: TensorVariable, block: NoiseBlock, form: LatentGaussian) -> None:
+    """Raise for a variable that no observation depends on: it has no predictions in this form."""
+    if depends_on([group.predictor for group in form.factors], [block.noise]):
+        return
+    if isinstance(rv.owner.op, tuple(_FIELDS)):
+        raise UnsupportedModelError(
+            f"{rv.name!r} is a field with sparse coefficients that no observation depends on, so that there is nothing "
+            f"to predict. Leave it out."
+        )
+    raise UnsupportedModelError(
+        f"{rv.name!r} is a Gaussian variable that no observation depends on; beside a SparseField it has no prediction "
+        f"in closed form. Draw it by pm.sample_posterior_predictive(idata, var_names=[{rv.name!r}]), or predict a "
+        f"Deterministic of variables of the fit."
+    )
+
+
+def _require_constant_map(rv: TensorVariable, block: NoiseBlock, form: LatentGaussian) -> None:
+    """Raise for a Laplace variable beside which a hyperparameter takes part in a linear map."""
+    for group in form.factors:
+        for other in form.blocks:
+            if has_slopes_free_of(group.predictor, [other.noise], form.hyper_values):
+                continue
+            raise UnsupportedModelError(
+                f"{rv.name!r} has a Laplace prior, beside which all predictors need linear maps that are constant, and "
+                f"a hyperparameter takes part in that from {other.name!r} to {group.name!r}. Put the scale into the "
+                f"prior: pm.Laplace({rv.name!r}, 0, b) instead of b times a variable."
+            )
+
+
+def _of_laplace(rv: TensorVariable, block: NoiseBlock, graphs: NoiseGraphs) -> SiteGroup:
+    _, scale = graphs(parameters_of(rv))
+    scales = pt.broadcast_to(scale, block.shape).ravel()
+    return _potential(rv.name, get_site("laplace"), block.noise.ravel(), [scales], _size(block, rv.type.shape))
+
+
+def _of_field(rv: TensorVariable, block: NoiseBlock, graphs: NoiseGraphs) -> Iterator[tuple[SiteGroup, LinearMap]]:
+    op = rv.owner.op
+    site, parameters = _site_of(op.potential_of(graphs(parameters_of(rv))))
+    coefficients = apply_operator(op.linear_map, block.noise).ravel()
+    yield _potential(rv.name, site, coefficients, parameters, op.coefficients), op.linear_map
+
+
+def _of_tree(rv: TensorVariable, block: NoiseBlock, graphs: NoiseGraphs) -> Iterator[tuple[SiteGroup, LinearMap]]:
+    op = rv.owner.op
+    names = rv.name, f"{rv.name}_scaling"
+    for name, component, (own, probabilities) in zip(names, op.components, op.split(graphs(parameters_of(rv)))):
+        groups, forest = component.linear_map.groups, component.forest
+        sites, parameters = [], []
+        for potential, values in zip(component.potentials, own):
+            site, found = _site_of(potential.random(potential.each(values, groups))[1])
+            sites.append(site)
+            parameters += found
+        if probabilities:
+            low, high = sites
+            sites = [tree_mixture(low, high, forest)]
+            parameters += each_probability(forest, probabilities)
+        coefficients = apply_operator(component.linear_map, block.noise).ravel()
+        yield _potential(name, sites[0], coefficients, parameters, forest.size), component.linear_map
+
+
+def _site_of(potential: TensorVariable) -> tuple[Site, list[TensorVariable]]:
+    family = family_of(potential)
+    assert family is not None, "fields take potentials that have sites only"
+    return get_site(family.links["identity"]), family.site_parameters(parameters_of(potential))
+
+
+def field_sites() -> list[tuple[str, str, Site]]:
+    """Return, for each distribution of fields, its name, its potentials, and a representative site."""
+    takes, one = "laplace, normal or student_t", get_site("laplace")
+    mixture = tree_mixture(one, get_site("normal"), quad_forest(1, 1, 1, 1))
+    return [("SparseField", takes, one), ("WaveletTree", f"tree of two of {takes}", mixture)]
+
+
+_FIELDS = {SparseFieldRV: _of_field, WaveletTreeRV: _of_tree}
+"""Readers of the random variables whose priors are potentials on coefficients, by type."""
+
+
+def _of_gaussian(block: NoiseBlock, sides: Sequence[int | None]) -> tuple[NoiseBlock, SiteGroup]:
+    """Return a block of independent Gaussian noise as a flat block and its normal sites.
+
+    `sides` is its static shape, None where unknown.
+    """
+    deviations = deviations_of(block)
+    if block.factor is not None or deviations is None:
+        raise UnsupportedModelError(
+            f"{block.name!r} has a Gaussian prior whose values depend on each other, which does not go together with "
+            f"the sparse prior of another variable. Give it independent values (pm.Normal), or write its prior as a "
+            f"SparseField with potential=pm.Normal.dist(0, sigma) and an operator that whitens it."
+        )
+    size = _size(block, sides)
+    excess = block.log_excess + 0.5 * np.log(2 * np.pi) * size
+    flat = replace(block, covariance=pt.eye(size), root=pt.eye(size), log_excess=excess, flat=True)
+    return flat, _potential(block.name, get_site("normal"), block.noise.ravel(), [deviations], size)
+
+
+def _size(block: NoiseBlock, sides: Sequence[int | None]) -> TensorVariable:
+    """Return the number of values of a block, whose static shape is `sides`."""
+    # Not the length of its scales: their graph may have hyperparameters in it, that of observations must not.
+    known = [side if n is None else n for n, side in zip(sides, block.shape)]
+    return pt.prod(pt.stack(known)) if known else pt.constant(1)
+
+
+def _potential(
+    name: str, site: Site, coefficients: TensorVariable, parameters: Sequence[TensorVariable], size: TensorVariable
+) -> SiteGroup:
+    return SiteGroup(
+        name=name,
+        site=site,
+        options={},
+        observed=pt.zeros(size),
+        predictor=coefficients,
+        parameters=tuple(pt.broadcast_to(p, (size,)).astype("float64") for p in parameters),
+        link="identity",
+    )

@@ -1,0 +1,134 @@
+"""EP's own error of posterior variances, announced where observations nearly repeat or contradict one another, against
+quadrature."""
+
+import warnings
+
+import numpy as np
+import pymc as pm
+import pytest
+import scipy.special
+import scipy.stats
+
+import pymc_ep as pmep
+from pymc_ep.evidence.ep.cumulants import variance_error
+
+GRID = np.linspace(-90.0, 90.0, 180_001)
+
+COPIES = {
+    # The likelihood of copies in a model, the log density of one of them, and their number.
+    "ones under a logit": (lambda f: pm.Bernoulli("y", logit_p=f, observed=np.ones(20)), -np.logaddexp(0, -GRID), 20),
+    "zeros under a log": (lambda f: pm.Poisson("y", pm.math.exp(f), observed=np.zeros(57)), -np.exp(GRID), 57),
+    "probit": (
+        lambda f: pm.Bernoulli("y", p=pm.math.invprobit(f), observed=np.ones(57)),
+        scipy.special.log_ndtr(GRID),
+        57,
+    ),
+}
+
+
+def exact_sd(log_density, count, sd):
+    log_p = count * log_density - 0.5 * (GRID / sd) ** 2
+    weight = np.exp(log_p - log_p.max())
+    weight /= weight.sum()
+    mean = weight @ GRID
+    return np.sqrt(weight @ (GRID - mean) ** 2)
+
+
+@pytest.mark.parametrize("kind", COPIES)
+def test_near_copies_under_a_wide_prior_are_announced(kind):
+    likelihood, log_density, count = COPIES[kind]
+    with pm.Model():
+        # Predictors that are told apart: copies have one site together, which is exact.
+        likelihood(pm.Normal("f", 0.0, 10.0) + 1e-9 * np.arange(count))
+        with pytest.warns(pmep.ConvergenceWarning, match="EP's own error.*too small by about a fifth or more"):
+            found = pmep.fit(draws=0, progressbar=False)
+    assert float(found["posterior_sd"]["f"]) < 0.8 * exact_sd(log_density, count, 10.0)
+
+
+def test_the_cure_is_exact():
+    with pm.Model():
+        pm.Binomial("y", 20, logit_p=pm.Normal("f", 0.0, 10.0), observed=20)
+        found = pmep.fit(draws=0, progressbar=False)
+    np.testing.assert_allclose(found["posterior_sd"]["f"], exact_sd(-np.logaddexp(0, -GRID), 20, 10.0), rtol=1e-6)
+
+
+def test_what_ep_gets_right_is_not_announced():
+    """Copies under a narrow prior, a balanced regression, and a smooth field of binary observations."""
+    rng = np.random.default_rng(0)
+    x = np.linspace(0.0, 1.0, 100)
+    kernel = 4.0 * np.exp(-0.5 * (x[:, None] - x) ** 2 / 0.04) + 1e-6 * np.eye(100)
+    field = np.linalg.cholesky(kernel) @ rng.normal(size=100)
+    binary = (rng.random(100) < 1 / (1 + np.exp(-field))).astype(int)
+    design = rng.normal(size=(100, 3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pmep.ConvergenceWarning)
+        with pm.Model():
+            pm.Bernoulli("y", logit_p=pm.Normal("f", 0.0, 1.0) + np.zeros(20), observed=np.ones(20))
+            pmep.fit(draws=0, progressbar=False)
+        with pm.Model():
+            pm.Bernoulli("y", logit_p=pm.math.dot(design, pm.Normal("b", 0.0, 10.0, shape=3)), observed=binary)
+            pmep.fit(draws=0, progressbar=False)
+        with pm.Model():
+            pm.Bernoulli("y", logit_p=pm.MvNormal("f", np.zeros(100), kernel), observed=binary)
+            pmep.fit(draws=0, progressbar=False)
+
+
+def test_second_order_of_the_variance_of_correlated_predictors():
+    """Three predictors with tilted ratios 1 + h_3 He_3 / 6 + h_4 He_4 / 24, to second order in h by cubature."""
+    rng = np.random.default_rng(1)
+    root = rng.normal(size=(3, 3))
+    covariance = root @ root.T
+    skewness, kurtosis = np.array([0.3, -0.2, 0.25]), np.array([0.1, 0.2, -0.15])
+    nodes, weights = np.polynomial.hermite_e.hermegauss(14)
+    points = np.stack(np.meshgrid(nodes, nodes, nodes, indexing="ij"), -1).reshape(-1, 3)
+    mass = np.prod(np.stack(np.meshgrid(weights, weights, weights, indexing="ij"), -1).reshape(-1, 3), axis=1)
+    mass /= mass.sum()
+    spread = np.sqrt(covariance.diagonal())
+    z = points @ np.linalg.cholesky(covariance).T / spread
+    terms = skewness * (z**3 - 3 * z) / 6 + kurtosis * (z**4 - 6 * z**2 + 3) / 24
+    pairs = terms[:, 0] * terms[:, 1] + terms[:, 0] * terms[:, 2] + terms[:, 1] * terms[:, 2]
+    expected = mass @ (pairs[:, None] * (z**2 - 1))
+    found = variance_error(skewness, kurtosis, covariance.diagonal(), lambda rows: covariance[rows])
+    # Squares of third and fourth cumulants; their products with each other belong to higher orders of Mehler's formula.
+    mixed = mass @ (
+        sum(
+            (skewness[j] * (z[:, j] ** 3 - 3 * z[:, j]) / 6 * kurtosis[k] * (z[:, k] ** 4 - 6 * z[:, k] ** 2 + 3) / 24)
+            for j in range(3)
+            for k in range(3)
+            if j != k
+        )[:, None]
+        * (z**2 - 1)
+    )
+    np.testing.assert_allclose(found.sum(axis=0), expected - mixed, rtol=1e-10, atol=1e-13)
+
+
+def test_the_announcement_begins_where_a_fifth_is_missing():
+    """Five ones under a logit: EP's standard deviation is 0.86 of the exact one under a prior of 5, 0.79 of 10."""
+    with pm.Model() as model:
+        sd = pm.Data("sd", 5.0)
+        pm.Bernoulli("y", logit_p=pm.Normal("f", 0.0, sd) + 1e-9 * np.arange(5), observed=np.ones(5))
+    announced = {}
+    for wide in (5.0, 10.0):
+        with model, warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", pmep.ConvergenceWarning)
+            pm.set_data({"sd": wide})
+            found = pmep.fit(draws=0, progressbar=False)
+        ratio = float(found["posterior_sd"]["f"]) / exact_sd(-np.logaddexp(0, -GRID), 5, wide)
+        announced[ratio < 0.8] = ["EP's own error" in str(one.message) for one in caught]
+    assert announced == {False: [], True: [True]}
+
+
+@pytest.mark.parametrize(("apart", "announced"), [(1.5, False), (4.0, True)])
+def test_contradicting_observations_are_announced(apart, announced):
+    """Two observations with Student-t errors: EP's standard deviation is 1.14 and 1.49 times the exact one."""
+    with pm.Model():
+        f = pm.Normal("f", 0.0, 2.0)
+        pm.StudentT("y", nu=4, mu=f + 1e-9 * np.arange(2), sigma=0.5, observed=[-apart / 2, apart / 2])
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", pmep.ConvergenceWarning)
+            found = pmep.fit(draws=0, progressbar=False)
+    log_density = sum(scipy.stats.t.logpdf((y - GRID) / 0.5, 4) for y in (-apart / 2, apart / 2))
+    ratio = float(found["posterior_sd"]["f"]) / exact_sd(log_density, 1, 2.0)
+    assert (ratio > 1.25) == announced
+    assert ["EP's own error" in str(one.message) for one in caught] == [True] * announced
+    assert ("too large by about a quarter or more" in found["fit"].attrs["status"]) == announced
