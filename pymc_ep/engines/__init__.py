@@ -1,1 +1,1 @@
-"""Inference algorithms on arrays, one per folder or file, and the loop that drives them."""
+"""What all algorithms share: their loop, checkpoints, partitions of the data, options and interruptions."""
