@@ -143,6 +143,9 @@ class Site:
         ``knots(y, *parameters)``: a sequence of arrays in eta at which quadrature panels must break, because
         the site's own scale lives there however wide the cavity is. Called with arrays, not graphs. Where t is not
         log-concave the first knot is its maximum; without any, peaks and scales are searched for, at some cost.
+    peaks : callable, optional
+        ``peaks(y, mean, variance, power, *parameters)``: place and width, of arrays, of each maximum of the tilted
+        density, for a t with knots that is not log-concave. Panels are cut about those that the knots do not resolve.
     knots_beyond : float
         Largest width in eta of an interval of integration whose panels need not break at the knots.
     nodes : int
@@ -172,6 +175,7 @@ class Site:
     tilted: Callable[..., Tilted] | None = None
     any_power: bool = True
     knots: Callable[..., Sequence[Any]] | None = None
+    peaks: Callable[..., Sequence[tuple[Any, Any]]] | None = None
     knots_beyond: float = 0.0
     nodes: int = 24
     super_gaussian: SuperGaussian | None = None

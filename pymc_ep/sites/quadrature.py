@@ -100,6 +100,7 @@ class QuadratureFunctions:
         if seen is not None:
             return scanned_nodes(self._density, y, mean, variance, power, parameters, seen=seen, nodes=self.site.nodes)
         knots = () if self.site.knots is None else self.site.knots(y, *parameters)
+        peaks = () if self.site.peaks is None else self.site.peaks(y, mean, variance, power, *parameters)
         return tilted_nodes(
             self._density_function,
             y,
@@ -108,6 +109,7 @@ class QuadratureFunctions:
             power,
             parameters,
             knots=knots,
+            peaks=peaks,
             knots_beyond=self.site.knots_beyond,
             log_concave=self.site.log_concave,
             nodes=self.site.nodes,

@@ -322,6 +322,19 @@ def far_from_the_data() -> Iterator[tuple[str, tuple[tuple[str, float], ...], fl
         yield "binomial_logit", (("n", n),), y, mean, 1e-4, 1.0
     for alpha, y, mean in ((0.029, 1e6, -10.0), (1e7, 1e-6, 20.0), (1e8, 1.0, 0.5)):
         yield "gamma", (("alpha", alpha),), y, mean, 1e-4, 1.0
+    # Student-t densities that are nearly Gaussian: the peak is between cavity and observation, and narrow against both.
+    for nu, sigma, mean, variance, power in (
+        (1e3, 1.0, 50.0, 1.0, 1.0),
+        (1e3, 0.1, -4.0, 1e-3, 0.5),
+        (3e3, 1.0, 30.0, 0.1, 1.0),
+        (3e3, 1.0, 300.0, 10.0, 1.0),
+        (1e4, 1.0, 50.0, 0.01, 1.0),
+        (1e4, 7.0, -350.0, 49.0, 0.5),
+        (1e4, 1.0, 3e3, 100.0, 1.0),
+        (1e6, 1.0, 1e3, 0.1, 1.0),
+        (1e6, 0.1, -30.0, 0.01, 0.5),
+    ):
+        yield "student_t", (("nu", nu), ("sigma", sigma)), 0.0, mean, variance, power
     for name in ("poisson", "softplus_poisson"):
         yield name, (), 1e6, -0.149, 6e-5, 1.0
 

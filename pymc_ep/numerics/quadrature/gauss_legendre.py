@@ -51,6 +51,13 @@ exp(-30), since its ends, DROP nats down, are at most 9 of them away."""
 GAUSSIAN_CUTS = (-9.5, -5.0, -2.5, 0.0, 2.5, 5.0, 9.5)
 """Cavity standard deviations at which panels break if the density may have several modes; exp(-9.5**2 / 2) is 3e-20."""
 
+_PEAK_CUTS = (-9.5, -5.0, 5.0, 9.5)
+"""Widths of a peak at which panels break that are too long for it: 20 nodes integrate a Gaussian over 10 standard
+deviations to 1e-11."""
+_LONG, _MASS = 10.0, 7.0
+"""Widths of a peak beyond which a panel is too long for it, and within which of its maximum that matters: the share of
+a Gaussian beyond is 3e-12."""
+
 
 class Panels(NamedTuple):
     """The panels of all sites in one row, those of a site side by side.
@@ -126,6 +133,7 @@ def tilted_nodes(
     parameters: Sequence[Any] = (),
     *,
     knots: Sequence[Any] = (),
+    peaks: Sequence[tuple[Any, Any]] = (),
     knots_beyond: float = 0.0,
     log_concave: bool = True,
     nodes: int = 24,
@@ -143,6 +151,8 @@ def tilted_nodes(
     knots : sequence of array, shape (n,)
         Points at which panels must break, in any order; those outside the interval are ignored. When t is not
         log-concave there is at least one, and the first is where t is largest.
+    peaks : sequence of (array, array), shape (n,)
+        Place and width of maxima of the tilted density, about which panels break where they are long against the width.
     knots_beyond : float
         Knots count only where the interval of integration is longer than this; saves panels in narrow cavities.
     log_concave : bool
@@ -170,6 +180,8 @@ def tilted_nodes(
     wide = high - low > knots_beyond
     inner = xp.stack([*cuts, *(xp.where(wide, knot - centre, high) for knot in knots)])
     panels = panels_between(low, high, inner)
+    if about := [cut for place, width in peaks for cut in _cuts_about(place - centre, width, panels, high, xp)]:
+        panels = panels_between(low, high, xp.concatenate([inner, xp.stack(about)]))
     offset, log_t, slope = panel_values(log_density, panels, centre, log_centre, y, parameters, nodes)
     return weighed(panels, offset, log_t, slope, centre, log_centre, mean, variance, power)
 
@@ -314,3 +326,14 @@ def _hull_interval(mean: Array, variance: Array, knots: Sequence[Any], xp: Modul
     reach = GAUSSIAN_CUTS[-1] * deviation
     low, high = xp.minimum(peak, 0.0) - reach, xp.maximum(peak, 0.0) + reach
     return low, high, [cut * deviation for cut in GAUSSIAN_CUTS]
+
+
+def _cuts_about(place: Array, width: Array, panels: Panels, high: Array, xp: ModuleType) -> list[Any]:
+    """Return cuts about a peak, each an offset, (n,); `high` where the panels there are short already."""
+    left, right = panels.left, panels.left + panels.width
+    low_end, high_end = ((place + reach * width)[panels.site] for reach in (-_MASS, _MASS))
+    longest = panels.reduce(xp.where((left < high_end) & (right > low_end), panels.width, 0.0), "maximum")
+    long = longest > _LONG * width
+    if xp is np and not long.any():
+        return []
+    return [xp.where(long, place + cut * width, high) for cut in _PEAK_CUTS]
