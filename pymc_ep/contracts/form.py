@@ -215,9 +215,12 @@ class HyperForm(CompiledForm, Protocol):
     ----------
     transformed : ndarray of bool, (p,)
         Whether PyMC transforms each coordinate of theta.
+    bounded : ndarray of bool, (p,)
+        Whether each coordinate is that of a variable whose support is an interval.
     """
 
     transformed: np.ndarray
+    bounded: np.ndarray
 
     @property
     def rows(self) -> HyperDensity:

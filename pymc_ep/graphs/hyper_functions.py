@@ -55,6 +55,8 @@ class Hyperparameters:
         Hyperparameters on their own scale, as functions of `hyper_values`.
     hyper_transformed : tuple of bool
         Whether PyMC transforms each of them, by a log, logit or the like.
+    hyper_bounded : tuple of bool
+        Whether the support of each of them is an interval.
     hyper_gaussian : tuple of str
         Names of those with Gaussian priors that are not latent, because the model is not affine in them or the argument
         ``latent=`` leaves them out.
@@ -71,6 +73,7 @@ class Hyperparameters:
     hyper_values: tuple[TensorVariable, ...]
     hyper_constrained: tuple[TensorVariable, ...]
     hyper_transformed: tuple[bool, ...]
+    hyper_bounded: tuple[bool, ...]
     hyper_gaussian: tuple[str, ...]
     log_prior: TensorVariable
     log_prior_unconstrained: TensorVariable
@@ -135,6 +138,7 @@ class HyperFunctions:
         sizes = [np.size(v) for v in hyper_start]
         self._ends = np.cumsum(sizes)[:-1]
         self.transformed = np.repeat(np.array(self.form.hyper_transformed, dtype=bool), sizes)
+        self.bounded = np.repeat(np.array(self.form.hyper_bounded, dtype=bool), sizes)
         ends = np.cumsum([0, *sizes])
         places = zip(self.form.hyper_coordinates, ends[:-1], ends[1:])
         self._coordinates = [(own, slice(begin, end)) for own, begin, end in places if own is not None]

@@ -9,6 +9,7 @@ from pymc import Model
 from pymc.distributions.transforms import CholeskyCovPacked, ZeroSumTransform
 from pymc.initial_point import make_initial_point_expression
 from pymc.logprob.basic import transformed_conditional_logp
+from pymc.logprob.transforms import IntervalTransform, LogOddsTransform
 from pymc.pytensorf import compile as compile_with_seed
 from pymc.pytensorf import replace_rng_nodes
 from pytensor.graph.basic import Variable
@@ -144,10 +145,19 @@ def hyper_fields(
         "hyper_values": tuple(model.rvs_to_values[rv] for rv in hyper),
         "hyper_constrained": tuple(model.replace_rvs_by_values(hyper)),
         "hyper_transformed": tuple(model.rvs_to_transforms.get(rv) is not None for rv in hyper),
+        "hyper_bounded": tuple(_is_bounded(model, rv) for rv in hyper),
         "hyper_gaussian": tuple(rv.name for rv in hyper if keeps_gaussian(model, rv) and gaussian_of(rv)),
         "log_prior": _log_prior(model, hyper, without, jacobian=False),
         "log_prior_unconstrained": _log_prior(model, hyper, without, jacobian=True),
     }
+
+
+def _is_bounded(model: Model, rv: TensorVariable) -> bool:
+    """Whether the support of a variable is an interval with two ends, by its transform."""
+    transform = model.rvs_to_transforms.get(rv)
+    if isinstance(transform, IntervalTransform):
+        return all(end is not None for end in transform.args_fn(*rv.owner.inputs))
+    return isinstance(transform, LogOddsTransform)
 
 
 def coordinates_of(model: Model, hyper: Sequence[TensorVariable]) -> tuple[Coordinates | None, ...]:

@@ -7,7 +7,9 @@ import numpy as np
 import scipy.linalg
 from scipy.special import gammaincinv, gammaln, logsumexp, ndtri
 
-__all__ = ["Cloud", "bridged", "outermost", "tails", "weighted"]
+from pymc_ep.numerics.interpolation.stratified_draws import nearest
+
+__all__ = ["Cloud", "bridged", "by_cells", "outermost", "tails", "weighted"]
 
 _LOG2_POINTS = 14
 """Binary logarithm of the number of weighted points, 16384: at the least efficiency accepted, a tenth, 1600 count."""
@@ -51,14 +53,17 @@ class Cloud(NamedTuple):
             return Cloud(self.z, weights, float(self.log_integral + np.log(share)))
 
 
-def weighted(log_density: LogDensity, draws: np.ndarray) -> Cloud:
+def weighted(log_density: LogDensity, draws: np.ndarray, share: float = 1.0) -> Cloud:
     """Return points of a Sobol sequence with importance weights, from the moments of draws, (m, p).
 
-    The proposal is a multivariate Student-t distribution with these moments, widened by `_WIDER` (Geweke 1989).
+    Their number is a share of `_LOG2_POINTS`, to a power of two. The proposal is a multivariate Student-t distribution
+    with these moments, widened by `_WIDER` (Geweke 1989).
     """
     p = draws.shape[1]
     centre, factor = _moments(draws)
-    uniform = np.clip(scipy.stats.qmc.Sobol(p + 1, seed=0).random_base2(_LOG2_POINTS), 1e-12, 1.0 - 1e-12)
+    uniform = np.clip(
+        scipy.stats.qmc.Sobol(p + 1, seed=0).random_base2(_LOG2_POINTS + int(np.log2(share))), 1e-12, 1.0 - 1e-12
+    )
     chi_square = 2.0 * gammaincinv(_FREEDOM / 2.0, uniform[:, p])
     white = _WIDER * ndtri(uniform[:, :p]) / np.sqrt(chi_square / _FREEDOM)[:, None]
     z = centre + white @ factor.T
@@ -100,6 +105,26 @@ def bridged(log_density: LogDensity, draws: np.ndarray, rng: np.random.Generator
         if abs(log_r - before) < _SETTLED:
             break
     return Cloud(draws, np.full(len(draws), 1.0 / len(draws)), log_r)
+
+
+def by_cells(
+    represent: Callable[[LogDensity, np.ndarray], Cloud], log_density: LogDensity, draws: np.ndarray, peaks: np.ndarray
+) -> Cloud:
+    """Represent a density on the Voronoi cell of each of its peaks, (k, p), and join these by their integrals.
+
+    Chains hardly move between peaks that are apart, so that the draws in a cell tell nothing of its mass.
+    """
+    cell, clouds = nearest(draws, peaks), []
+    for j in range(len(peaks)):
+
+        def within(z: np.ndarray, own: int = j) -> np.ndarray:
+            return np.where(nearest(z, peaks) == own, log_density(z), -np.inf)
+
+        clouds.append(represent(within, draws[cell == j]))
+    logs = np.array([cloud.log_integral for cloud in clouds])
+    total = float(logsumexp(logs))
+    weights = [cloud.weights * np.exp(log - total) for cloud, log in zip(clouds, logs)]
+    return Cloud(np.concatenate([cloud.z for cloud in clouds]), np.concatenate(weights), total)
 
 
 def tails(points: np.ndarray, weights: np.ndarray, known: np.ndarray, least: float) -> list[tuple[int, np.ndarray]]:

@@ -8,6 +8,7 @@ is largest extend it. At the end, fits at representatives of the chains test it 
 it has learnt from these as well.
 """
 
+from functools import partial
 from typing import Generic
 
 import numpy as np
@@ -16,13 +17,14 @@ import scipy
 from pymc_ep.contracts.evidence import FitState, LogEvidence, OwnFit
 from pymc_ep.engines.interrupt import INTERRUPTS, reached
 from pymc_ep.evidence.budget import MOST_DIMENSIONS, most_draws, most_fits
-from pymc_ep.evidence.integration.cloud import Cloud, bridged, outermost, tails, weighted
+from pymc_ep.evidence.integration.cloud import Cloud, bridged, by_cells, outermost, tails, weighted
 from pymc_ep.evidence.integration.corrections import corrected_weights, error_of_corrections
 from pymc_ep.evidence.integration.emulator import FIRST_KERNEL, Emulator, least_known
 from pymc_ep.evidence.integration.explore import DesignPoint, Explorer
 from pymc_ep.evidence.integration.frame import Frame, first_frame
 from pymc_ep.evidence.integration.integral import Integral, not_integrated
 from pymc_ep.evidence.integration.mirrors import mirrored
+from pymc_ep.evidence.integration.scan import Scan, scanned
 from pymc_ep.evidence.integration.walkers import Walkers
 from pymc_ep.evidence.lbfgs_search import Objective, search
 from pymc_ep.evidence.mode import (
@@ -57,6 +59,9 @@ sample size of exp(-0.15^2) = 0.98."""
 _EFFECTIVE, _MOST_REFUSED = 0.9, 0.1
 """Limits of a converged result: least relative effective sample size of the weights exact / emulated, and largest share
 of refused moves."""
+_EFFECTIVE_OF_PEAKS = 0.97
+"""The former where there are several peaks, between which errors of the emulator do not average out: a spread of 0.17
+moves means by 0.1 standard deviations at most."""
 _LEAST_VARIANCE = 1e-6
 """Least variance of the chains, relative to the frame before: keeps the covariance positive definite where chains have
 not moved."""
@@ -81,6 +86,8 @@ the emulator foresaw fits there to within so many nats."""
 _MOST_UNTOLD = 5e-3
 """Largest mass, by the emulator, where fits fail, or end before they have told of it."""
 _NO_FIT = "no fit on the way to the mode of the hyperparameters converged, and they are held where it ended"
+_OF_PEAK = 10
+"""Least draws at a peak, times p + 1 moments of a coordinate, from which its mass is computed by itself."""
 _IMPORTANCE, _LEAST_EFFECTIVE = 4, 0.1
 """Most dimensions in which importance sampling replaces the chains, and its least relative effective sample size."""
 
@@ -140,10 +147,13 @@ class _Integration(Generic[OwnFit]):
         which = explorer.evidence.corrected_fits(mode.at)
         self.corrects, explorer.correct = which != "none", which == "all"
         self.unknown, self.untold = (0.0, 0), (0.0, 0)
+        self.scan = Scan(mode, mode.at.theta[None])
         self.checks = _CHECKS[0] + _CHECKS[1] * min(self.p, _CHECKS[2])
 
     def run(self) -> Integral[OwnFit]:
         """Repeat rounds until the emulator is accurate, or the fits are used up."""
+        self.scan = scanned(self.explorer, self.mode, self.most)
+        self.mode = self.scan.mode
         self.explorer.evidence.report.phase("integrating over the hyperparameters", total=self.most + self.checks)
         at = self.mode.at
         self.frame, edge = first_frame(self.explorer.density, at.theta, at.value, self.form.transformed)
@@ -178,8 +188,12 @@ class _Integration(Generic[OwnFit]):
             spent = self.explorer.evaluations >= last
             if right or spent:
                 found = self._tested(walkers)
-                if spent or found.effective > _EFFECTIVE:
+                if spent or found.effective > self._least_effective:
                     return self._with_sentence(self._fitted_at_draws(found), walkers)
+
+    @property
+    def _least_effective(self) -> float:
+        return _EFFECTIVE if len(self.scan.peaks) == 1 else _EFFECTIVE_OF_PEAKS
 
     def _interrupted(self) -> Integral[OwnFit]:
         """Return draws from the present emulator, untested by fits, after an interruption."""
@@ -381,6 +395,8 @@ class _Integration(Generic[OwnFit]):
                 return cloud
         # The fits are used up.
         masses = [(float(cloud.weights[where].sum()), k) for k, where in self._tails(cloud)]
+        if len(self.scan.peaks) > 1:
+            masses.append((float(cloud.weights[self.emulator.sd(cloud.z) > limit].sum()), self.scan.coordinate))
         self.untold = max(masses, default=self.untold)
         return cloud
 
@@ -394,22 +410,22 @@ class _Integration(Generic[OwnFit]):
         In few dimensions `unknown` becomes the mass nearest to fits that failed, and the hyperparameter that tells it
         from the rest.
         """
-        known = np.zeros(0, dtype=bool)
+        draws = np.concatenate(walkers.move(self._target, self._known, _MOVES))
+        peaks, flags = self._peaks(draws), []
 
         def log_density(z: np.ndarray) -> np.ndarray:
-            nonlocal known
             value = self._target(z)[0]
-            known = self._known_where(z, value)
+            flags.append(self._known_where(z, value))
             return np.minimum(value, self._highest)
 
         def restricted(z: np.ndarray) -> np.ndarray:
             value = log_density(z)
-            return np.where(known, value, -np.inf)
+            return np.where(flags[-1], value, -np.inf)
 
-        moved = walkers.move(self._target, self._known, _MOVES)
         if self.p <= _IMPORTANCE:
             # Positions of a few moves tell the moments of the proposal.
-            whole = weighted(log_density, np.concatenate(moved))
+            whole = by_cells(partial(weighted, share=1.0 / len(peaks)), log_density, draws, peaks)
+            known = np.concatenate(flags)
             cloud = whole.within(known)
             if cloud.effective > _LEAST_EFFECTIVE:
                 theta = self.frame.theta(whole.z) / np.sqrt((self.frame.axes**2).sum(axis=0))
@@ -420,7 +436,14 @@ class _Integration(Generic[OwnFit]):
                 )
                 return cloud
         moves = (walkers.move(self._target, self._known, 2)[-1] for _ in range(_CANDIDATES // _WALKERS))
-        return bridged(restricted, np.concatenate(list(moves)), self.rng)
+        draws = np.concatenate(list(moves))
+        return by_cells(partial(bridged, rng=self.rng), restricted, draws, self._peaks(draws))
+
+    def _peaks(self, draws: np.ndarray) -> np.ndarray:
+        """Return the likely peaks of the scan, (k, p), that chains are at: draws nearest to each tell its moments."""
+        peaks = self.frame.z(self.scan.peaks)
+        counts = np.bincount(nearest(draws, peaks), minlength=len(peaks))
+        return peaks[counts >= min(_OF_PEAK * (self.p + 1), counts.max())]
 
     def _correction_warning(self, found: Integral[OwnFit]) -> str:
         if (own := found.corrected) is None:
@@ -431,13 +454,19 @@ class _Integration(Generic[OwnFit]):
         """Set convergence and sentence: the number of fits, or the hyperparameter that the emulator does not reach."""
         mass, k = max(self.untold, self.unknown)
         beyond = mass > _MOST_UNTOLD
-        if not beyond and found.effective > _EFFECTIVE and self.refused_share < _MOST_REFUSED:
+        if not beyond and found.effective > self._least_effective and self.refused_share < _MOST_REFUSED:
             why = self._correction_warning(found)
             found, images = mirrored(found, self.explorer, self.frame, self.rng)
             remarks = [why, f"hyperparameters integrated over by {found.evaluations} fits", images]
             return found._replace(converged=not why, sentence="; ".join(filter(None, remarks)))
         if beyond:
             why, cure = f"{mass:.1%} of the posterior is beyond all of these, in", "of lighter tails"
+        elif len(self.scan.peaks) > 1:
+            k, cure = self.scan.coordinate, "that leaves it one of them"
+            why = (
+                f"weights of their draws have a relative effective sample size of {found.effective:.2f}, so that the "
+                f"masses of several peaks of the posterior are uncertain, in"
+            )
         else:
             least = least_known(self.emulator, walkers.positions, 1)[0]
             k = int(np.abs(least @ self.frame.axes / self.frame.theta(walkers.positions).std(axis=0)).argmax())

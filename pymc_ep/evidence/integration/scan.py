@@ -1,0 +1,120 @@
+"""A scan for further peaks of the posterior along hyperparameters that are bounded on both sides.
+
+A change point, a period or a phase may fit the data at several values, and a search finds one of them. The support of
+such a hyperparameter is finite, so that fits spread over its prior see every peak that is not much narrower than their
+distance.
+"""
+
+from bisect import bisect
+from collections.abc import Iterator
+from typing import Generic, NamedTuple
+
+import numpy as np
+
+from pymc_ep.contracts.evidence import OwnFit
+from pymc_ep.evidence.integration.explore import Explorer
+from pymc_ep.evidence.lbfgs_search import Objective, search
+from pymc_ep.evidence.mode import Hyper, held_fixed
+from pymc_ep.exceptions import NumericalError
+
+__all__ = ["Scan", "scanned"]
+
+_POINTS, _FEWEST = 24, 6
+"""Fits along one hyperparameter, and the number below which none are made: they would miss most peaks."""
+_SHARE = 0.5
+"""Largest number of these fits together, as a share of those of the integration that follows."""
+_GRID = np.linspace(-40.0, 40.0, 4001)
+"""Logits at which the prior is tabulated for its quantiles: from 4e-18 of the width of an interval."""
+_GAIN, _CLIMBS = 0.1, 3
+"""Gain of an iteration, in nats, at which a search from a scanned point ends, and the most of these searches."""
+_LIKELY = 10.0, 2.0
+"""Drop (a, b) below the best fit, a + b p nats, of scanned points from which a search starts: others may gain p / 2 or
+more from the remaining hyperparameters."""
+_HIGH = 7.0
+"""Drop of a peak below the highest, in nats, from which it has too little mass to matter, 1e-3."""
+
+
+class Scan(NamedTuple, Generic[OwnFit]):
+    """Peaks of the posterior.
+
+    Attributes
+    ----------
+    mode : Hyper
+        At the highest.
+    peaks : ndarray, (k, p)
+        All that are likely, the mode first.
+    coordinate : int
+        Along which the second one was seen; zero where there is one alone.
+    """
+
+    mode: Hyper[OwnFit]
+    peaks: np.ndarray
+    coordinate: int = 0
+
+
+def scanned(explorer: Explorer[OwnFit], mode: Hyper[OwnFit], most: int) -> Scan[OwnFit]:
+    """Fit along each bounded coordinate through the mode, and climb further peaks; fits go to the explorer.
+
+    Parameters
+    ----------
+    explorer : Explorer
+    mode : Hyper
+        Result of the search for the mode.
+    most : int
+        Most fits of the integration that follows.
+    """
+    places = np.flatnonzero(explorer.evidence.form.bounded)
+    count = min(_POINTS, int(_SHARE * most) // max(len(places), 1))
+    others: list[tuple[OwnFit, int]] = []
+    if len(places) and count >= _FEWEST:
+        explorer.evidence.report.phase("scanning bounded hyperparameters", total=count * len(places))
+        others = list(_further_peaks(explorer, mode.at, places, count))
+    fits = sorted([mode.at, *(fit for fit, _ in others)], key=lambda fit: -fit.value)
+    if fits[0] is not mode.at:
+        mode = held_fixed(fits[0], mode.trace, True, "")
+    likely = [fit for fit in fits if fit.value > fits[0].value - _HIGH]
+    coordinate = next((k for fit, k in others if any(fit is one for one in likely)), 0)
+    return Scan(mode, np.array([fit.theta for fit in likely]), coordinate)
+
+
+def _further_peaks(
+    explorer: Explorer[OwnFit], mode: OwnFit, places: np.ndarray, count: int
+) -> Iterator[tuple[OwnFit, int]]:
+    """Yield peaks other than the mode, and coordinates along which they were seen, from scans of some coordinates."""
+    starts = []
+    for k in places.tolist():
+        scan = [point for row in _spread_over_prior(explorer, mode.theta, k, count) if (point := explorer(row))]
+        scan.sort(key=lambda point: float(point.theta[k]))
+        at = [float(point.theta[k]) for point in scan]
+        middle = bisect(at, float(mode.theta[k]))
+        before = np.array([-np.inf, *(point.value for point in scan[:middle]), mode.value])
+        after = np.array([mode.value, *(point.value for point in scan[middle:]), -np.inf])
+        starts += [(scan[i], k) for i in _inner_maxima(before)] + [(scan[middle + i], k) for i in _inner_maxima(after)]
+    least = mode.value - _LIKELY[0] - _LIKELY[1] * mode.theta.size
+    starts = sorted((start for start in starts if start[0].value > least), key=lambda start: -start[0].value)
+    for start, k in starts[:_CLIMBS]:
+        objective = Objective(explorer.evidence, start.state, gain=_GAIN, on_fit=explorer.record)
+        try:
+            search(objective, start.theta)
+        except NumericalError:
+            continue
+        top = objective.at
+        if top.status.converged and abs(top.theta[k] - start.theta[k]) < abs(top.theta[k] - mode.theta[k]):
+            yield top, k
+
+
+def _spread_over_prior(explorer: Explorer, theta: np.ndarray, k: int, count: int) -> np.ndarray:
+    """Return rows, (count, p), at even quantiles of the prior of coordinate k, with the others as in `theta`, (p,)."""
+    rows = np.tile(theta, (len(_GRID), 1))
+    rows[:, k] = _GRID
+    with np.errstate(all="ignore"):
+        log_prior = explorer.evidence.form.rows.log_prior_gradients(rows)[0]
+    log_prior = np.where(np.isfinite(log_prior), log_prior, -np.inf)
+    mass = np.cumsum(np.exp(log_prior - log_prior.max()))
+    levels = (np.arange(count) + 0.5) / count
+    return rows[np.searchsorted(mass, levels * mass[-1])]
+
+
+def _inner_maxima(values: np.ndarray) -> list[int]:
+    """Return places, among the inner values, of those that are above both neighbours."""
+    return np.flatnonzero((values[1:-1] > values[:-2]) & (values[1:-1] > values[2:])).tolist()
