@@ -187,7 +187,7 @@ CASES = (
     # The double loop learns the scales of a tree by way of a saddle, which it leaves by rounding.
     Case(tree, {"u": (None, 1)}, n=60, untreated=("optimize", "integrate", "sample")),
     Case(counts_of_pairs, {"bias": ((6,), 0), "s": ((), 1)}),
-    Case(comparisons, {"f": ((4, 5), 0), "b": ((5,), 0), "sigma": ((), -1)}, untreated=("integrate",)),
+    Case(comparisons, {"f": ((4, 5), 0), "b": ((5,), 0), "sigma": ((), -1)}, untreated=("integrate", "sample")),
     Case(pairs, {"bias": ((30,), 0), "s": ((), 1)}),
 )
 POSITIONAL = {

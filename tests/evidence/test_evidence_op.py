@@ -10,7 +10,7 @@ import pytensor.tensor as pt
 import pytest
 import scipy.stats
 
-from pymc_ep.evidence.op import EvidenceOp
+from pymc_ep.evidence.ep.op import EPEvidenceOp as EvidenceOp
 from pymc_ep.forms import compiled_form
 from pymc_ep.models.latent_gaussian.methods.ep import OPTIONS
 
