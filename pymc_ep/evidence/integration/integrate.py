@@ -459,14 +459,14 @@ class _Integration(Generic[OwnFit]):
             found, images = mirrored(found, self.explorer, self.frame, self.rng)
             remarks = [why, f"hyperparameters integrated over by {found.evaluations} fits", images]
             return found._replace(converged=not why, sentence="; ".join(filter(None, remarks)))
-        if beyond:
-            why, cure = f"{mass:.1%} of the posterior is beyond all of these, in", "of lighter tails"
-        elif len(self.scan.peaks) > 1:
+        if len(self.scan.peaks) > 1 and found.effective <= self._least_effective:
             k, cure = self.scan.coordinate, "that leaves it one of them"
             why = (
                 f"weights of their draws have a relative effective sample size of {found.effective:.2f}, so that the "
                 f"masses of several peaks of the posterior are uncertain, in"
             )
+        elif beyond:
+            why, cure = f"{mass:.1%} of the posterior is beyond all of these, in", "of lighter tails"
         else:
             least = least_known(self.emulator, walkers.positions, 1)[0]
             k = int(np.abs(least @ self.frame.axes / self.frame.theta(walkers.positions).std(axis=0)).argmax())
