@@ -78,20 +78,38 @@ OwnFit = TypeVar("OwnFit", bound=EvidenceFit)
 """Type of the fits of an evidence."""
 
 
-class DesignPoint(Protocol):
-    """A fit as an integration keeps it, without the matrices of its posterior."""
+class DesignPoint(NamedTuple):
+    """A fit at one value of the hyperparameters, without the matrices of its posterior.
+
+    Attributes
+    ----------
+    theta : ndarray, (p,)
+    log_z : float
+        Log evidence.
+    gradient : ndarray, (p,)
+        Of the log evidence.
+    log_prior : float
+        Log density of theta, Jacobian terms included.
+    state : tuple of ndarray
+        Start of near fits.
+    kept : object
+        What `LogEvidence.kept` returned.
+    correction : float
+        Correction of `log_z`, in nats; NaN where not computed, or where there is none.
+    """
+
+    theta: np.ndarray
+    log_z: float
+    gradient: np.ndarray
+    log_prior: float
+    state: FitState
+    kept: Any
+    correction: float = np.nan
 
     @property
-    def theta(self) -> np.ndarray:
-        """Unconstrained hyperparameters, (p,)."""
-
-    @property
-    def state(self) -> FitState:
-        """See `EvidenceFit`."""
-
-    @property
-    def kept(self) -> Any:
-        """What `LogEvidence.kept` returned for the fit."""
+    def value(self) -> float:
+        """Log evidence plus log prior."""
+        return self.log_z + self.log_prior
 
 
 class LogEvidence(ABC, Generic[OwnFit]):

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 
+from pymc_ep.contracts.evidence import LogEvidence
 from pymc_ep.contracts.form import CompiledSiteForm
-from pymc_ep.evidence.ep.evidence import Evidence, evidence_of
+from pymc_ep.evidence.ep.evidence import evidence_of
 from pymc_ep.evidence.ep.fit import EvidenceAt
 from pymc_ep.evidence.ep.lost_digits import with_all_digits
 from pymc_ep.evidence.mode import endless_directions
@@ -34,7 +35,7 @@ class EPEvidenceOp(EvidenceOp):
 
     def __init__(self, form: CompiledSiteForm, settings: dict[str, Any]):
         self.settings = settings
-        super().__init__(form, lambda own, density: evidence_of(own, settings, density=density))
+        super().__init__(form, lambda own, density: evidence_of(own, self.settings, density=density))
 
     def _begin(self) -> None:
         super()._begin()
@@ -42,6 +43,9 @@ class EPEvidenceOp(EvidenceOp):
 
     def __getstate__(self) -> dict[str, Any]:
         return {"form": self.form, "settings": self.settings}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        EPEvidenceOp.__init__(self, **state)
 
     def endless_directions(self, theta: np.ndarray) -> list[str]:
         """Return the hyperparameters along which the density about theta, (p,), does not fall; empty if it falls.
@@ -72,11 +76,11 @@ class EPEvidenceOp(EvidenceOp):
         """Data that observations, predictors and site parameters depend on."""
         return [v for v in self.form.form.made_of(())[0] if isinstance(v, SharedVariable)]
 
-    def _present(self) -> Evidence:
+    def _present(self) -> LogEvidence:
         """Return the evidence for the present values of the data, rebuilt where these have changed."""
         data = [v.get_value(borrow=True) for v in self._shared]
         known = self._evidence
-        if not isinstance(known, Evidence) or any(new is not old for new, old in zip(data, self._data)):
-            known = evidence_of(self.form, self.settings, density="none")
+        if known is None or any(new is not old for new, old in zip(data, self._data)):
+            known = self.evidence_of(self.form, "none")
             self._evidence, self._data, self._start = known, data, None
         return known

@@ -114,6 +114,8 @@ def by_cells(
 
     Chains hardly move between peaks that are apart, so that the draws in a cell tell nothing of its mass.
     """
+    if len(peaks) == 1:
+        return represent(log_density, draws)
     cell, clouds = nearest(draws, peaks), []
     for j in range(len(peaks)):
 

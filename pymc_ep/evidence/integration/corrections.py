@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_ep.evidence.integration.explore import DesignPoint
+from pymc_ep.contracts.evidence import DesignPoint
 from pymc_ep.numerics.interpolation.spline import Spline
 
 __all__ = ["Corrected", "corrected_weights", "error_of_corrections"]

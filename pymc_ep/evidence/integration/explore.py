@@ -1,47 +1,13 @@
-"""Fits at many values of the hyperparameters, stored as design points of the emulator."""
+"""Fits at many values of the hyperparameters, each from a near one."""
 
-from typing import Any, Generic, NamedTuple
+from typing import Generic
 
 import numpy as np
 
-from pymc_ep.contracts.evidence import FitState, LogEvidence, OwnFit
+from pymc_ep.contracts.evidence import DesignPoint, LogEvidence, OwnFit
 from pymc_ep.exceptions import InvalidDataError, NumericalError
 
-__all__ = ["DesignPoint", "Explorer"]
-
-
-class DesignPoint(NamedTuple):
-    """A fit at one value of the hyperparameters, without the matrices of its posterior.
-
-    Attributes
-    ----------
-    theta : ndarray, (p,)
-    log_z : float
-        Log evidence.
-    gradient : ndarray, (p,)
-        Of the log evidence.
-    log_prior : float
-        Log density of theta, Jacobian terms included.
-    state : tuple of ndarray
-        Start of near fits.
-    kept : object
-        What `LogEvidence.kept` returned.
-    correction : float
-        Correction of `log_z`, in nats; NaN where not computed, or where there is none.
-    """
-
-    theta: np.ndarray
-    log_z: float
-    gradient: np.ndarray
-    log_prior: float
-    state: FitState
-    kept: Any
-    correction: float = np.nan
-
-    @property
-    def value(self) -> float:
-        """Log evidence plus log prior."""
-        return self.log_z + self.log_prior
+__all__ = ["Explorer"]
 
 
 class Explorer(Generic[OwnFit]):

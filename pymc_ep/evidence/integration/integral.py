@@ -4,9 +4,9 @@ from typing import Generic, NamedTuple
 
 import numpy as np
 
-from pymc_ep.contracts.evidence import OwnFit
+from pymc_ep.contracts.evidence import DesignPoint, OwnFit
 from pymc_ep.evidence.integration.corrections import Corrected
-from pymc_ep.evidence.integration.explore import DesignPoint, Explorer
+from pymc_ep.evidence.integration.explore import Explorer
 from pymc_ep.evidence.mode import Hyper
 
 __all__ = ["Integral", "not_integrated"]

@@ -14,13 +14,13 @@ from typing import Generic
 import numpy as np
 import scipy
 
-from pymc_ep.contracts.evidence import FitState, LogEvidence, OwnFit
+from pymc_ep.contracts.evidence import DesignPoint, FitState, LogEvidence, OwnFit
 from pymc_ep.engines.interrupt import INTERRUPTS, reached
 from pymc_ep.evidence.budget import MOST_DIMENSIONS, most_draws, most_fits
 from pymc_ep.evidence.integration.cloud import Cloud, bridged, by_cells, outermost, tails, weighted
 from pymc_ep.evidence.integration.corrections import corrected_weights, error_of_corrections
 from pymc_ep.evidence.integration.emulator import FIRST_KERNEL, Emulator, least_known
-from pymc_ep.evidence.integration.explore import DesignPoint, Explorer
+from pymc_ep.evidence.integration.explore import Explorer
 from pymc_ep.evidence.integration.frame import Frame, first_frame
 from pymc_ep.evidence.integration.integral import Integral, not_integrated
 from pymc_ep.evidence.integration.mirrors import mirrored
@@ -256,9 +256,8 @@ class _Integration(Generic[OwnFit]):
         """Whether rows of z, (m, p), are nearer to some of the others, (k, p), than to the emulator's fits."""
         if not len(others):
             return np.zeros(len(z), dtype=bool)
-        return scipy.spatial.distance.cdist(z, others).min(axis=1) <= scipy.spatial.distance.cdist(z, self.places).min(
-            axis=1
-        )
+        to_others, to_fits = (scipy.spatial.distance.cdist(z, rows).min(axis=1) for rows in (others, self.places))
+        return to_others <= to_fits
 
     def _chain_starts(self) -> np.ndarray:
         """Return starting positions of the chains, (walkers, p): fits, drawn by their density."""
@@ -442,6 +441,8 @@ class _Integration(Generic[OwnFit]):
     def _peaks(self, draws: np.ndarray) -> np.ndarray:
         """Return the likely peaks of the scan, (k, p), that chains are at: draws nearest to each tell its moments."""
         peaks = self.frame.z(self.scan.peaks)
+        if len(peaks) == 1:
+            return peaks
         counts = np.bincount(nearest(draws, peaks), minlength=len(peaks))
         return peaks[counts >= min(_OF_PEAK * (self.p + 1), counts.max())]
 

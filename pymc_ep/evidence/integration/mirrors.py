@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_ep.contracts.evidence import OwnFit
+from pymc_ep.contracts.evidence import DesignPoint, OwnFit
 from pymc_ep.contracts.form import HyperForm
-from pymc_ep.evidence.integration.explore import DesignPoint, Explorer
+from pymc_ep.evidence.integration.explore import Explorer
 from pymc_ep.evidence.integration.frame import Frame
 from pymc_ep.evidence.integration.integral import Integral
 from pymc_ep.numerics.interpolation.stratified_draws import nearest, stratified

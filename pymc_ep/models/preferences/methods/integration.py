@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import logsumexp
 
+from pymc_ep.contracts.evidence import DesignPoint
 from pymc_ep.engines.base import Status
 from pymc_ep.engines.interrupt import INTERRUPTS, reached
 from pymc_ep.evidence import fit_many, integrate
 from pymc_ep.evidence.budget import MOST_DIMENSIONS
-from pymc_ep.evidence.integration.explore import DesignPoint, Explorer
+from pymc_ep.evidence.integration.explore import Explorer
 from pymc_ep.evidence.integration.frame import first_frame
 from pymc_ep.evidence.integration.lattice import Lattice, lattice
 from pymc_ep.evidence.lbfgs_search import Objective, search

@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_ep.evidence.integration.explore import DesignPoint, Explorer
+from pymc_ep.contracts.evidence import DesignPoint
+from pymc_ep.evidence.integration.explore import Explorer
 from pymc_ep.evidence.integration.frame import Frame
 from pymc_ep.evidence.integration.lattice import lattice
 from pymc_ep.models.preferences.engine.values import ComparedUsers

@@ -12,6 +12,7 @@ from pymc_ep.models.sequences.posterior import SequencesPosterior
 from pymc_ep.models.sequences.predict.rebuild import sequences_posterior
 from pymc_ep.results.container import model_dims
 from pymc_ep.results.row_labels import numbered_rows, row_labels
+from pymc_ep.tables import best_first
 
 __all__ = ["contexts_of", "next_items", "user_and_item"]
 
@@ -57,13 +58,11 @@ def next_items(idata: Container, model: pm.Model, *, n: int, **user: Any) -> xr.
         log_p = posterior.next_log_probabilities(own, context)
         best = np.argpartition(-log_p, n - 1, axis=1)[:, :n]
         values = np.take_along_axis(log_p, best, axis=1)
-        order = np.argsort(-values, axis=1, kind="stable")
-        found.append([np.take_along_axis(part, order, axis=1) for part in (best, values)])
-    items, values = (np.concatenate(parts) for parts in zip(*found))
+        found.append(best_first(best, {"probability": np.exp(values)}, values))
     return xr.Dataset(
         {
-            item: ((dim, "rank"), row_labels(model, item, n_items)[items]),
-            "probability": ((dim, "rank"), np.exp(values)),
+            item: ((dim, "rank"), row_labels(model, item, n_items)[np.concatenate([part.others for part in found])]),
+            "probability": ((dim, "rank"), np.concatenate([part.values["probability"] for part in found])),
         },
         coords={dim: labels, "rank": 1 + np.arange(n)},
     )
