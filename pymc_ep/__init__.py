@@ -21,6 +21,7 @@ from pymc_ep.models.sparse_linear.distributions.sparse_field import SparseField
 from pymc_ep.models.sparse_linear.distributions.wavelet_tree import WaveletTree
 from pymc_ep.operators import apply_operator
 from pymc_ep.predict import (
+    call_verb,
     fold_in,
     log_predictive,
     next_items,
@@ -51,6 +52,7 @@ __all__ = [
     "UnsupportedModelError",
     "WaveletTree",
     "apply_operator",
+    "call_verb",
     "compare_to_mcmc",
     "datasets",
     "diagnose",
