@@ -69,13 +69,13 @@ def separated():
 
 
 FITS = {
-    "eight schools": (eight_schools, None, {}, (20, 32, 1041, 1041)),
+    "eight schools": (eight_schools, None, {}, (20, 32, 241, 241)),
     "logistic": (logistic, None, {}, (18, 7, 8, 8)),
-    "counts of groups": (counts_of_groups, None, {}, (24, 52, 1164, 1164)),
-    "random walk": (walk, None, {}, (18, 24, 1119, 1118)),
-    "process": (process, None, {}, (18, 36, 1254, 1253)),
-    "separated": (separated, None, {}, (20, 46, 1230, 1230)),
-    "robust regression": (partial(robust_regression, SAME), None, {}, (26, 63, 1550, 1550)),
+    "counts of groups": (counts_of_groups, None, {}, (24, 52, 364, 364)),
+    "random walk": (walk, None, {}, (18, 24, 319, 318)),
+    "process": (process, None, {}, (18, 36, 555, 554)),
+    "separated": (separated, None, {}, (20, 46, 425, 425)),
+    "robust regression": (partial(robust_regression, SAME), None, {}, (26, 65, 874, 874)),
     "field": (partial(field, SAME), "ep", {}, (21, 23, 0, 233)),
     "field by bounds": (partial(field, SAME), "dsb", {}, (21, 6, 0, 22)),
     "tree": (partial(tree, SAME), "dsb", {"hyper": "fixed"}, (17, 9, 0, 0)),

@@ -167,7 +167,10 @@ class LogEvidence(ABC, Generic[OwnFit]):
         return None
 
     def corrected_fits(self, fit: OwnFit) -> str:
-        """Return which fits of an integration are to be corrected: ``"all"``, the ``"last"`` ones or ``"none"``."""
+        """Return which fits of an integration are to be corrected: ``"all"``, ``"some"`` or ``"none"``.
+
+        Of some, the first ones are, and those that represent the posterior.
+        """
         return "none"
 
     def correction(self, fit: OwnFit) -> float:

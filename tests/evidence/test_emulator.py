@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from pymc_ep.evidence.integration import emulator as emulator_module
 from pymc_ep.evidence.integration.emulator import Emulator, Kernel
 
 
@@ -59,10 +60,28 @@ def test_one_point_in_closed_form():
     )
 
 
+@pytest.mark.parametrize("p", [1, 4])
+def test_standard_deviations_by_blocks_are_those_at_once(p):
+    rng = np.random.default_rng(3)
+    points, new = 1.5 * rng.normal(size=(70, p)), 2.0 * rng.normal(size=(400, p))
+    emulator = Emulator(points, wavy(points), slopes(points))
+    observed = emulator_module._factor(emulator.points, emulator.kernel)
+    cross = emulator_module._covariance(new, emulator.points, emulator.kernel)
+    explained = np.einsum("ij,ji->i", cross, np.linalg.solve(observed @ observed.T, cross.T))
+    expected = np.sqrt(np.maximum(emulator.prior_sd**2 - emulator.scale**2 * explained, 0.0))
+    sd = emulator.sd(new)
+    np.testing.assert_allclose(sd, expected, atol=1e-3 * emulator.prior_sd)
+    enough = np.quantile(sd, 0.7)
+    bounds = emulator.sd(new, enough)
+    assert np.array_equal(bounds < enough, sd < enough)
+    assert np.all(bounds >= sd * (1 - 1e-12))
+    np.testing.assert_allclose(bounds[sd >= enough], sd[sd >= enough], rtol=1e-10)
+
+
 def test_points_far_apart_need_no_table_of_what_lies_between(monkeypatch):
     """Of two points a billion apart with value 0 and gradient g, each has the mean g x exp(-x^2 / 2 l^2) about it."""
     far, kernel = 1e9, Kernel(joint=3, single=3, weight=1)
-    monkeypatch.setattr(Emulator, "_best_kernel", lambda *_: kernel)
+    monkeypatch.setattr(emulator_module, "_best_kernel", lambda *_: kernel)
     emulator = Emulator(np.array([[0.0], [far]]), np.zeros(2), np.array([[1.5], [1.5]]))
     x = np.linspace(-3, 3, 7)
     square = (x / kernel.values[0]) ** 2

@@ -14,6 +14,7 @@ from pymc_ep.compat import group
 from pymc_ep.evidence.ep.evidence import evidence_of
 from pymc_ep.forms import compiled_form
 from pymc_ep.models.latent_gaussian.methods.ep import OPTIONS
+from pymc_ep.numerics.interpolation.nearest_components import calibrated_weights
 
 N = 12
 X = np.linspace(0.0, 3.0, N)
@@ -169,7 +170,7 @@ def test_leave_one_out_mixes_over_the_design(grid_fit):
 
 
 def test_predictions_from_disk_mix_over_the_design(grid_fit, tmp_path):
-    """Moments at new inputs, and the density of new observations, by exact conditionals at each draw."""
+    """Moments at new inputs, and the density of new observations, by exact conditionals at each component."""
     _, result = grid_fit
     result.to_netcdf(tmp_path / "fit.nc")
     saved = az.from_netcdf(tmp_path / "fit.nc")
@@ -183,9 +184,9 @@ def test_predictions_from_disk_mix_over_the_design(grid_fit, tmp_path):
     found = pmep.predict(saved, model, var_names=["g"])
     parts, densities = [], []
     y_new = np.array([0.5, -0.2])
-    amps, sigmas = np.exp(group(result, "fit_state")["hyper_draws"].values.T)
-    weight = 1.0 / len(amps)
-    for amp, sigma in zip(amps, sigmas):
+    state = group(result, "fit_state")
+    components = state["component_thetas"].values
+    for weight, (amp, sigma) in zip(calibrated_weights(components, state["hyper_draws"].values), np.exp(components)):
         prior = amp**2 * np.exp(-0.5 * SQUARES / KNOWN["ell"] ** 2) + 1e-8 * np.eye(N)
         cross = amp**2 * np.exp(-0.5 * CROSS / KNOWN["ell"] ** 2)
         total = prior + sigma**2 * np.eye(N)

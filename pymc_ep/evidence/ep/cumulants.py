@@ -76,8 +76,9 @@ SHIFTED = 0.7
 """Largest shift of a hyperparameter by the correction, in standard deviations, without a warning. About a sixth of the
 error remains after it: 0.16 of 1.04 was measured with seven binary observations for each of 294 patients, whose scale
 is 4, and 0.04 of 0.38 and 0.06 of 0.24 for others. At the limit that is a tenth of a standard deviation."""
-_BLOCK = 2**22
-"""Most numbers in a block of rows of the posterior covariance: 32 MB."""
+_BLOCK = 2**18
+"""Most numbers in a block of rows of the posterior covariance, 2 MB: larger ones do not fit the cache, and
+take half as long again."""
 
 
 class Correction(NamedTuple):

@@ -35,9 +35,8 @@ _COARSE = 0.1
 """Distance of neighbouring doubles at an observation, in standard deviations of its site, above which the data count as
 rounded away: uniform rounding adds a twelfth of its square to the variance, 0.1 per cent here."""
 
-_MOST_CORRECTED = 2000
-"""Most predictors with a correction at every fit, since it costs a term for each pair; beyond, only fits at
-representatives of the draws have one."""
+_MOST_CORRECTED = 500
+"""Most predictors with a correction at every fit, since it costs a term for each pair, as much as a fit of 2000."""
 
 
 def evidence_of(form: CompiledSiteForm, settings: dict[str, Any], **others: Any) -> "Evidence":
@@ -181,7 +180,7 @@ class Evidence(LogEvidence[EvidenceAt]):
         predictors = len(at.problem.mean)
         if why_no_correction(self.form, self.engine.power, predictors):
             return "none"
-        return "all" if predictors <= _MOST_CORRECTED else "last"
+        return "all" if predictors <= _MOST_CORRECTED else "some"
 
     def correction(self, at: EvidenceAt) -> float:
         """Return the correction by cumulants of the sites, in nats; NaN where the series diverges."""

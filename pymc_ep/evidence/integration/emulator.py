@@ -32,6 +32,8 @@ _KNOTS = 20
 _REACH = 4.0
 """Distance from the outermost observation, in lengths a, beyond which these functions are constant: the kernel is below
 exp(-8) there."""
+_FIRST_BLOCK = 16
+"""Observations in the first block of standard deviations; each later one has as many as all before it."""
 _MOST_KNOTS = 4000
 """Most knots of a table, 200 lengths a: fits so far apart are few, and the functions are evaluated at each point."""
 
@@ -65,6 +67,7 @@ class Emulator:
     Parameters
     ----------
     points : ndarray, (n, p)
+        In coordinates of which the origin is the centre of what is asked for.
     values : ndarray, (n,)
     gradients : ndarray, (n, p)
     kernel : Kernel
@@ -72,33 +75,18 @@ class Emulator:
     """
 
     def __init__(self, points: np.ndarray, values: np.ndarray, gradients: np.ndarray, kernel: Kernel = FIRST_KERNEL):
-        self.points = points
         self.level = float(values.min())
         """Prior mean: the least value observed, so that an unexplored point counts as unlikely."""
-        self.kernel = self._best_kernel(values - self.level, gradients, kernel)
-        observed = np.concatenate([values - self.level, gradients.ravel()])
-        self._factor = _factor(points, self.kernel)
+        self.kernel = _best_kernel(points, _by_point(values - self.level, gradients), kernel)
+        # The first ones tell most of what is near the origin: see `sd`.
+        order = np.argsort((points**2).sum(axis=1))
+        self.points, observed = points[order], _by_point(values[order] - self.level, gradients[order])
+        self._factor = _factor(self.points, self.kernel)
         weights = scipy.linalg.cho_solve((self._factor, True), observed, check_finite=False)
         self.scale = float(np.sqrt(max(observed @ weights, 0.0) / len(observed)))
         """Scale s, at its maximum likelihood."""
-        n = len(points)
-        self._weights, self._slopes = weights[:n], weights[n:].reshape(n, -1)
-
-    def _best_kernel(self, values: np.ndarray, gradients: np.ndarray, start: Kernel) -> Kernel:
-        """Maximise the marginal likelihood of the last points over kernels, by steps to the best neighbour."""
-        last = slice(max(0, len(values) - _COMPARED_ROWS // (self.points.shape[1] + 1)), None)
-        observed = np.concatenate([values[last], gradients[last].ravel()])
-        known: dict[Kernel, float] = {}
-
-        def likelihood(kernel: Kernel) -> float:
-            if kernel not in known:
-                known[kernel] = _log_likelihood(_factor(self.points[last], kernel), observed)
-            return known[kernel]
-
-        best = start
-        while (better := max([best, *best.neighbours()], key=likelihood)) != best:
-            best = better
-        return best
+        by_point = weights.reshape(len(points), -1)
+        self._weights, self._slopes = by_point[:, 0], by_point[:, 1:]
 
     def mean(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return posterior means of the function, (m,), and of its gradient, (m, p)."""
@@ -142,11 +130,26 @@ class Emulator:
             curves.append(scipy.interpolate.CubicHermiteSpline(knots, *self._single(i, knots)))
         return curves
 
-    def sd(self, points: np.ndarray) -> np.ndarray:
-        """Return posterior standard deviations of the function, (m,)."""
-        cross = _covariance(points, self.points, self.kernel)[0]
-        half = scipy.linalg.solve_triangular(self._factor, cross.T, lower=True, check_finite=False)
-        return np.sqrt(np.maximum(self.prior_sd**2 - self.scale**2 * (half**2).sum(axis=0), 0.0))
+    def sd(self, points: np.ndarray, enough: float = 0.0) -> np.ndarray:
+        """Return posterior standard deviations of the function, (m,); those below `enough` are upper bounds.
+
+        With L L^T the covariance of the observations, and k that of a point with these, the variance is that of the
+        prior minus the squared norm of L^(-1) k. Its first elements are those of fewer observations, which suffice for
+        a bound: the blocks after them are left out for points that are below `enough`.
+        """
+        n, p = self.points.shape
+        sd, left = np.full(len(points), self.prior_sd), np.arange(len(points))
+        half, start = np.empty((len(points), 0)), 0
+        while start < n and len(left):
+            end = min(n, max(2 * start, _FIRST_BLOCK))
+            before, here = slice(start * (p + 1)), slice(start * (p + 1), end * (p + 1))
+            cross = _covariance(points[left], self.points[start:end], self.kernel) - half @ self._factor[here, before].T
+            block = self._factor[here, here]
+            new = scipy.linalg.solve_triangular(block, cross.T, lower=True, check_finite=False).T
+            sd[left] = np.sqrt(np.maximum(sd[left] ** 2 - self.scale**2 * (new**2).sum(axis=1), 0.0))
+            unknown = sd[left] >= enough
+            half, left, start = np.concatenate([half[unknown], new[unknown]], axis=1), left[unknown], end
+        return sd
 
     @property
     def prior_sd(self) -> float:
@@ -154,42 +157,59 @@ class Emulator:
         return self.scale * float(np.sqrt(1.0 + self.kernel.values[2] * self.points.shape[1]))
 
 
-def _covariance(a: np.ndarray, b: np.ndarray, kernel: Kernel) -> tuple[np.ndarray, ...]:
-    """Return covariances in units of s^2 of values at a, (m, p), with values and gradients at b, (n, p).
+def _by_point(values: np.ndarray, gradients: np.ndarray) -> np.ndarray:
+    """Return values, (n,), and gradients, (n, p), as one vector, (n (1 + p),): all numbers of a point together."""
+    return np.concatenate([values[:, None], gradients], axis=1).ravel()
 
-    Returns
-    -------
-    cross : ndarray, (m, n + n p)
-    joint : ndarray, (m, n)
-    single : ndarray, (m, n, p)
-        The two parts of the kernel.
-    differences : ndarray, (m, n, p)
-    """
+
+def _best_kernel(points: np.ndarray, observed: np.ndarray, start: Kernel) -> Kernel:
+    """Maximise the marginal likelihood of the last points over kernels, by steps to the best neighbour."""
+    each = 1 + points.shape[1]
+    some = points[-(_COMPARED_ROWS // each) :]
+    known: dict[Kernel, float] = {}
+
+    def likelihood(kernel: Kernel) -> float:
+        if kernel not in known:
+            known[kernel] = _log_likelihood(_factor(some, kernel), observed[-each * len(some) :])
+        return known[kernel]
+
+    best = start
+    while (better := max([best, *best.neighbours()], key=likelihood)) != best:
+        best = better
+    return best
+
+
+def _covariance(a: np.ndarray, b: np.ndarray, kernel: Kernel) -> np.ndarray:
+    """Return covariances in units of s^2 of values at a, (m, p), with values and gradients at b, (m, n (1 + p))."""
     length, single_length, weight = kernel.values
     differences = a[:, None, :] - b
     joint = np.exp(-0.5 * (differences**2).sum(axis=-1) / length**2)
     single = weight * np.exp(-0.5 * (differences / single_length) ** 2)
-    slopes = differences * (joint[:, :, None] / length**2 + single / single_length**2)
-    return np.concatenate([joint + single.sum(axis=-1), slopes.reshape(len(a), -1)], axis=1), joint, single, differences
+    cross = np.empty((*joint.shape, 1 + b.shape[1]))
+    cross[:, :, 0] = joint + single.sum(axis=-1)
+    cross[:, :, 1:] = differences * (joint[:, :, None] / length**2 + single / single_length**2)
+    return cross.reshape(len(a), -1)
 
 
 def _factor(points: np.ndarray, kernel: Kernel) -> np.ndarray:
-    """Return the Cholesky factor of the covariance, (n + n p, n + n p), with as little jitter as it takes."""
+    """Return the Cholesky factor of the covariance, (n (1 + p), n (1 + p)), with as little jitter as it takes."""
     n, p = points.shape
     length, single_length, weight = kernel.values
-    cross, joint, single, differences = _covariance(points, points, kernel)
-    gram = np.empty((n * (p + 1),) * 2)
-    gram[:n], gram[n:, :n] = cross, cross[:, n:].T
-    u = differences / length
+    u = (points[:, None, :] - points) / length
+    v = (points[:, None, :] - points) / single_length
+    joint, single = np.exp(-0.5 * (u**2).sum(axis=-1)), weight * np.exp(-0.5 * v**2)
+    gram = np.empty((n, 1 + p, n, 1 + p))
+    gram[:, 0] = _covariance(points, points, kernel).reshape(n, n, 1 + p)
+    gram[:, 1:, :, 0] = gram[:, 0, :, 1:].transpose(1, 2, 0)
     slopes = -(joint / length**2)[:, :, None, None] * u[:, :, :, None] * u[:, :, None, :]
-    diagonal = joint[:, :, None] / length**2 + single * (1.0 - (differences / single_length) ** 2) / single_length**2
-    slopes[:, :, np.arange(p), np.arange(p)] += diagonal
-    gram[n:, n:] = slopes.transpose(0, 2, 1, 3).reshape(n * p, n * p)
+    slopes[:, :, np.arange(p), np.arange(p)] += joint[:, :, None] / length**2 + single * (1.0 - v**2) / single_length**2
+    gram[:, 1:, :, 1:] = slopes.transpose(0, 2, 1, 3)
+    matrix = gram.reshape(n * (1 + p), n * (1 + p))
     jitter = _JITTER * (1.0 + weight)
     while True:
-        gram[np.diag_indices_from(gram)] += jitter
+        matrix[np.diag_indices_from(matrix)] += jitter
         try:
-            return scipy.linalg.cholesky(gram, lower=True, check_finite=False)
+            return scipy.linalg.cholesky(matrix, lower=True, check_finite=False)
         except np.linalg.LinAlgError:
             jitter *= 10.0
 

@@ -18,8 +18,8 @@ class Explorer(Generic[OwnFit]):
     points : list of DesignPoint
     failed : list of ndarray, (p,)
         Points without a converged fit.
-    correct : bool
-        Whether to compute the correction at the fits that follow.
+    corrected : float
+        How many of the fits that follow have a correction.
     evaluations : int
     """
 
@@ -27,7 +27,7 @@ class Explorer(Generic[OwnFit]):
         self.evidence = evidence
         self.points: list[DesignPoint] = []
         self.failed: list[np.ndarray] = []
-        self.correct = False
+        self.corrected = 0.0
 
     @property
     def evaluations(self) -> int:
@@ -44,8 +44,9 @@ class Explorer(Generic[OwnFit]):
             at.log_prior,
             at.state,
             self.evidence.kept(at),
-            self.evidence.correction(at) if self.correct else np.nan,
+            self.evidence.correction(at) if self.corrected > 0.0 else np.nan,
         )
+        self.corrected -= 1.0
         self.points.append(point)
         return point
 

@@ -22,7 +22,10 @@ class Integral(NamedTuple, Generic[OwnFit]):
     theta_weights : ndarray, (m,)
         Weighted hyperparameters, for moments.
     draws : ndarray, (s, p)
-        Of the hyperparameters, equally weighted; empty where the points themselves are the draws.
+        Of the hyperparameters, equally weighted.
+    components : ndarray, (m, p)
+        Draws at which the latent variables have a posterior, of sites interpolated between the points; empty where the
+        points themselves are such draws.
     points : list of DesignPoint
         Empty where nothing was integrated.
     weights : ndarray, (k,)
@@ -45,6 +48,7 @@ class Integral(NamedTuple, Generic[OwnFit]):
     thetas: np.ndarray
     theta_weights: np.ndarray
     draws: np.ndarray
+    components: np.ndarray
     points: list[DesignPoint]
     weights: np.ndarray
     log_evidence: float
@@ -61,5 +65,5 @@ def not_integrated(mode: Hyper[OwnFit], explorer: Explorer[OwnFit], sentence: st
     mode = mode._replace(converged=False, sentence=sentence)
     none, empty = np.zeros((0, mode.at.theta.size)), np.zeros(0)
     return Integral(
-        mode, none, empty, none, [], empty, np.nan, None, 0.0, np.inf, explorer.evaluations, False, sentence
+        mode, none, empty, none, none, [], empty, np.nan, None, 0.0, np.inf, explorer.evaluations, False, sentence
     )

@@ -16,7 +16,7 @@ import scipy
 
 from pymc_ep.contracts.evidence import DesignPoint, FitState, LogEvidence, OwnFit
 from pymc_ep.engines.interrupt import INTERRUPTS, reached
-from pymc_ep.evidence.budget import MOST_DIMENSIONS, most_draws, most_fits
+from pymc_ep.evidence.budget import MOST_DIMENSIONS, most_draws, most_fits, most_posteriors
 from pymc_ep.evidence.integration.cloud import Cloud, bridged, by_cells, outermost, tails, weighted
 from pymc_ep.evidence.integration.corrections import corrected_weights, error_of_corrections
 from pymc_ep.evidence.integration.emulator import FIRST_KERNEL, Emulator, least_known
@@ -71,15 +71,19 @@ _FEW_CHECKS, _SETTLED, _CLOSE = 3, 0.02, 3e-3
 """One in so many of these fits is enough where the emulator missed the last round's fits by less than `_SETTLED`, and
 emulated evidence and interpolated corrections miss these by less than `_CLOSE`, spreads in nats: the integral then errs
 by 1e-3. Emulators that have settled miss by 1e-4."""
+_CORRECTED = 10, 5
+"""Fits with a correction, beside those at representatives, where not all have one, as (a, b) for a + b p."""
 _INTERPOLATION_ERROR, _MOST_AT_DRAWS, _AT_ONCE = 0.03, 250, 25
 """Error of predictors from interpolated sites, in standard deviations, beyond which sites are fitted at draws as well,
 and beyond which these fits alone are kept; the most such fits, and how many of them test those before. Sites of
 outliers under heavy tails jump: 0.10 was measured for two groups under Student-t noise, and 0.01 for counts."""
 _CANDIDATES = 6000
-"""Chain positions from which draws are taken: six for each of at most 1000 draws."""
+"""Chain positions from which draws are taken, one and a half for each draw."""
 _GUESSED, _MOST_GUESSED, _GUESSES = 0.9, 1e-3, 6
 """Share of the emulator's prior standard deviation above which it has learnt nothing of a point, the largest mass of
 points where it guesses, and rounds of fits that reduce it."""
+_LIGHTEST = 1e-4
+"""Mass of all points, at most, that are too light to look at."""
 _MOST_BEYOND, _FORESEEN = 2.5e-3, 0.1
 """Largest mass beyond all fits on either side of a hyperparameter, a quarter of that beyond its quantile of 99%, unless
 the emulator foresaw fits there to within so many nats."""
@@ -145,7 +149,8 @@ class _Integration(Generic[OwnFit]):
         self.kernel = FIRST_KERNEL
         self.most = most_fits(self.form)
         which = explorer.evidence.corrected_fits(mode.at)
-        self.corrects, explorer.correct = which != "none", which == "all"
+        self.corrects = which != "none"
+        explorer.corrected = {"all": np.inf, "some": _CORRECTED[0] + _CORRECTED[1] * self.p, "none": 0.0}[which]
         self.unknown, self.untold = (0.0, 0), (0.0, 0)
         self.scan = Scan(mode, mode.at.theta[None])
         self.checks = _CHECKS[0] + _CHECKS[1] * min(self.p, _CHECKS[2])
@@ -244,7 +249,7 @@ class _Integration(Generic[OwnFit]):
 
     def _known_where(self, z: np.ndarray, value: np.ndarray) -> np.ndarray:
         """`_known`, given the emulated log density, (m,)."""
-        known = (self.emulator.sd(z) < _KNOWN) & (value < self._highest)
+        known = (self.emulator.sd(z, _KNOWN) < _KNOWN) & (value < self._highest)
         return known & ~self._nearer_to(self.unused, z) if known.any() else known
 
     @property
@@ -283,11 +288,11 @@ class _Integration(Generic[OwnFit]):
         pool = self.rng.choice(kept, min(len(kept), 400), replace=False)
         if len(refused):
             beyond = self.rng.choice(refused, min(len(refused), 200), replace=False)
-            pool = np.concatenate([pool, beyond[self.emulator.sd(beyond) < _EXTENDED]])
+            pool = np.concatenate([pool, beyond[self.emulator.sd(beyond, _EXTENDED) < _EXTENDED]])
         far = least_known(self.emulator, pool, batch // 2)
         errors = self._errors(random)
         # Fits at unknown positions extend the emulator and do not count in its test.
-        worst = self._errors(far)[self.emulator.sd(far) < _KNOWN]
+        worst = self._errors(far)[self.emulator.sd(far, _KNOWN) < _KNOWN]
         spread = errors.std() if np.all(np.isfinite(errors)) else np.inf
         return float(spread), float(np.max(np.abs(worst[np.isfinite(worst)]), initial=0.0))
 
@@ -301,10 +306,8 @@ class _Integration(Generic[OwnFit]):
         """Fit at representatives of the chains, let the emulator learn from these fits, and draw."""
         moved = np.concatenate(walkers.move(self._target, self._known, _MOVES))
         even, design, before = np.full(len(moved), 1.0 / len(moved)), self._design_points(), len(self.explorer.points)
-        # Where not all fits have a correction, those at representatives alone tell it.
-        few = self.last_spread < _SETTLED and self.explorer.correct == self.corrects
-        counts = (self.checks // _FEW_CHECKS, self.checks) if few else (self.checks,)
-        self.explorer.correct = self.corrects
+        counts = (self.checks // _FEW_CHECKS, self.checks) if self.last_spread < _SETTLED else (self.checks,)
+        self.explorer.corrected = np.inf if self.corrects else 0.0
         for count in counts:
             logs = self._errors(moved[np.unique(stratified(moved, even, count, self.rng))])
             made = self.explorer.points[before:]
@@ -328,12 +331,14 @@ class _Integration(Generic[OwnFit]):
     def _integral(self, cloud: Cloud, weights: np.ndarray, log_factor: float) -> Integral[OwnFit]:
         """Return draws from a reweighted cloud, its log integral plus `log_factor`, and the fits for their sites."""
         draws = cloud.z[self.rng.permutation(stratified(cloud.z, weights, most_draws(self.form), self.rng))]
+        components = self._some_of(draws, most_posteriors(self.form))
         points, draws = self._design_points(), self.frame.theta(draws)
         return Integral(
             self.mode,
             self.frame.theta(cloud.z),
             weights,
             draws,
+            self.frame.theta(components),
             points,
             self._shares(draws, points),
             cloud.log_integral + float(np.linalg.slogdet(self.frame.axes)[1]) + log_factor,
@@ -346,15 +351,14 @@ class _Integration(Generic[OwnFit]):
         )
 
     def _fitted_at_draws(self, found: Integral[OwnFit]) -> Integral[OwnFit]:
-        """Fit at some draws until sites interpolated between all fits are accurate, or else keep these draws alone."""
+        """Fit at some draws until sites interpolated between all fits are accurate, or else keep these fits alone."""
         if self.interpolation_error < _INTERPOLATION_ERROR:
             return found
         # The draws follow the corrected density already.
-        self.explorer.correct = False
-        even, size = np.full(len(found.draws), 1.0 / len(found.draws)), min(_MOST_AT_DRAWS, len(found.draws))
-        some = found.draws[self.rng.permutation(stratified(self.frame.z(found.draws), even, size, self.rng))]
+        self.explorer.corrected = 0.0
+        some = self.frame.theta(self._some_of(self.frame.z(found.draws), _MOST_AT_DRAWS))
         points: list[DesignPoint] = []
-        for part in np.array_split(some, -(-size // _AT_ONCE)):
+        for part in np.array_split(some, -(-len(some) // _AT_ONCE)):
             made = [point for point in map(self.explorer, part) if point is not None]
             error = self.explorer.evidence.interpolation_error([*found.points, *points], made)
             points += made
@@ -363,7 +367,12 @@ class _Integration(Generic[OwnFit]):
                 shares = self._shares(found.draws, points)
                 return found._replace(points=points, weights=shares, evaluations=self.explorer.evaluations)
         weights, none = np.full(len(points), 1.0 / len(points)), np.zeros((0, self.p))
-        return found._replace(points=points, weights=weights, draws=none, evaluations=self.explorer.evaluations)
+        return found._replace(points=points, weights=weights, components=none, evaluations=self.explorer.evaluations)
+
+    def _some_of(self, draws: np.ndarray, count: int) -> np.ndarray:
+        """Return at most `count` of the draws, rows of z, one from each of as many parts of them, in random order."""
+        even, count = np.full(len(draws), 1.0 / len(draws)), min(count, len(draws))
+        return draws[self.rng.permutation(stratified(draws, even, count, self.rng))]
 
     def _shares(self, draws: np.ndarray, points: list[DesignPoint]) -> np.ndarray:
         """Return the shares of the draws, rows of theta, that are nearest to each of some fits."""
@@ -379,7 +388,7 @@ class _Integration(Generic[OwnFit]):
         cloud, self.untold = self._cloud(walkers), (0.0, 0)
         limit = min(_WORST, _GUESSED * self.emulator.prior_sd)
         for _ in range(_GUESSES):
-            guessed = np.flatnonzero(self.emulator.sd(cloud.z) > limit)
+            guessed = self._guessed(cloud, limit)
             mass = cloud.weights[guessed]
             if guesses := mass.sum() > _MOST_GUESSED:
                 chosen = guessed[self.rng.choice(len(guessed), 2 + self.p, p=mass / mass.sum())]
@@ -395,9 +404,14 @@ class _Integration(Generic[OwnFit]):
         # The fits are used up.
         masses = [(float(cloud.weights[where].sum()), k) for k, where in self._tails(cloud)]
         if len(self.scan.peaks) > 1:
-            masses.append((float(cloud.weights[self.emulator.sd(cloud.z) > limit].sum()), self.scan.coordinate))
+            masses.append((float(cloud.weights[self._guessed(cloud, limit)].sum()), self.scan.coordinate))
         self.untold = max(masses, default=self.untold)
         return cloud
+
+    def _guessed(self, cloud: Cloud, limit: float) -> np.ndarray:
+        """Return the points, but for the lightest, at which the emulator's standard deviation is above a limit."""
+        counting = np.flatnonzero(cloud.weights > _LIGHTEST / len(cloud.weights))
+        return counting[self.emulator.sd(cloud.z[counting], limit) > limit]
 
     def _tails(self, cloud: Cloud) -> list[tuple[int, np.ndarray]]:
         fits = np.array([point.theta for point in self._design_points()])
@@ -434,7 +448,7 @@ class _Integration(Generic[OwnFit]):
                     int(moved_by.argmax()),
                 )
                 return cloud
-        moves = (walkers.move(self._target, self._known, 2)[-1] for _ in range(_CANDIDATES // _WALKERS))
+        moves = (walkers.move(self._target, self._known, 1)[0] for _ in range(_CANDIDATES // _WALKERS))
         draws = np.concatenate(list(moves))
         return by_cells(partial(bridged, rng=self.rng), restricted, draws, self._peaks(draws))
 

@@ -84,17 +84,24 @@ def mirrored(
     weights = np.tile(found.theta_weights, len(group)) * ratios
     points = [p._replace(theta=g(p.theta), gradient=g(p.gradient)) for g in group for p in found.points]
     places = np.array([point.theta for point in points])
-    if len(found.draws):
-        every, ratios = images(found.draws)
+
+    def imaged(rows: np.ndarray) -> np.ndarray:
+        """Return as many rows, drawn from the images of equally weighted ones."""
+        every, ratios = images(rows)
         some = frame.z(every[ratios > 0]), ratios[ratios > 0] / ratios.sum()
-        draws = frame.theta(some[0][rng.permutation(stratified(*some, len(found.draws), rng))])
+        return frame.theta(some[0][rng.permutation(stratified(*some, len(rows), rng))])
+
+    draws, components = imaged(found.draws), found.components
+    if len(components):
+        components = imaged(components)
         of_points = np.bincount(nearest(frame.z(draws), frame.z(places)), minlength=len(points)) / len(draws)
     else:
-        draws, of_points = found.draws, np.tile(found.weights, len(group)) * images(places[: len(found.points)])[1]
+        of_points = np.tile(found.weights, len(group)) * images(places[: len(found.points)])[1]
     whole = found._replace(
         thetas=thetas,
         theta_weights=weights / weights.sum(),
         draws=draws,
+        components=components,
         points=points,
         weights=of_points / of_points.sum(),
         log_evidence=found.log_evidence + float(np.log(weights.sum())),

@@ -2,7 +2,7 @@
 
 from pymc_ep.contracts.cost import Cost
 from pymc_ep.contracts.form import CompiledSiteForm
-from pymc_ep.evidence.budget import most_draws, most_fits
+from pymc_ep.evidence.budget import most_fits, most_posteriors
 from pymc_ep.models.latent_gaussian.compiled import CompiledLatentGaussian
 
 __all__ = ["cost_of", "fits_of"]
@@ -71,5 +71,5 @@ def _seconds(form: CompiledLatentGaussian, hyper: str, fits: int) -> float:
         fit = _FIT_SECONDS + _SITE_SECONDS * _SWEEPS * n * (not gaussian)
         return sweeps + fits * fit * (_SEARCHED if searched else 1.0)
     least, each = _BY_SEARCH if searched else _OF_GAUSSIANS if gaussian else _BY_QUADRATURE
-    draws = _DRAW * most_draws(form) * form.work / _PER_SECOND
+    draws = _DRAW * most_posteriors(form) * form.work / _PER_SECOND
     return sweeps + fits * (least + each * n) + draws + _EMULATOR[0] * p + _EMULATOR[1] * p**2

@@ -1,8 +1,9 @@
-"""Mixture of Gaussian posteriors at draws of the hyperparameters, with sites interpolated between fits.
+"""Mixture of Gaussian posteriors at some draws of the hyperparameters, with sites interpolated between fits.
 
-Its interface is that of `LatentPosterior`. Prior moments are evaluated for many components at once, posteriors one at a
-time. These are cached up to a bound on memory, as moments and draws need the same ones, and each may hold n by n
-matrices.
+Its interface is that of `LatentPosterior`. Latent variables are drawn for more hyperparameters than have a posterior:
+from the nearest posterior, and moved from there. Prior moments are evaluated for many components at once, posteriors
+one at a time. These are cached up to a bound on memory, as moments and draws need the same ones, and each may hold n by
+n matrices.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ from pymc_ep.models.latent_gaussian.log_joint import NoiseDraws
 from pymc_ep.models.latent_gaussian.posterior import LatentPosterior, weighted_moments
 from pymc_ep.models.latent_gaussian.site_functions import SiteFunctions
 from pymc_ep.numerics.gaussian.protocol import GaussianPosterior
+from pymc_ep.numerics.interpolation.nearest_components import NearestComponents, calibrated_weights
 
 __all__ = ["PosteriorMixture"]
 
@@ -33,7 +35,7 @@ _NO_DENSITY = "draws come from a mixture over the hyperparameters, whose density
 
 
 class PosteriorMixture:
-    """Equally weighted mixture of posteriors of a latent Gaussian form, one for each draw of the hyperparameters.
+    """Mixture of posteriors of a latent Gaussian form, and draws of its hyperparameters.
 
     Parameters
     ----------
@@ -45,7 +47,9 @@ class PosteriorMixture:
     shifts, precisions : ndarray, (k, n)
         Sites of the fits.
     draws : ndarray, (s, p)
-        Unconstrained hyperparameters of the components; with s = 0, these are `thetas`.
+        Unconstrained hyperparameters of draws; with s = 0, these are those of the components.
+    components : ndarray, (m, p), optional
+        Unconstrained hyperparameters of the components; with m = 0, these are `thetas`. By default they are the draws.
     """
 
     without_sites = ""
@@ -59,12 +63,18 @@ class PosteriorMixture:
         shifts: np.ndarray,
         precisions: np.ndarray,
         draws: np.ndarray,
+        components: np.ndarray | None = None,
     ):
         self.form = form
         self.centre = centre
         self.fits = thetas, shifts, precisions
-        self.thetas = draws if len(draws) else thetas
-        """Hyperparameters of the components, (s, p)."""
+        components = draws if components is None else components
+        self.thetas = components if len(components) else thetas
+        """Hyperparameters of the components, (m, p)."""
+        self.hyper_draws = draws if len(draws) else self.thetas
+        """Hyperparameters of the draws, (s, p)."""
+        self.weights = calibrated_weights(self.thetas, self.hyper_draws)
+        """Weights of the components, (m,), which add up to one."""
         self._moments: dict[str, Moments] | None = None
         self._cache: dict[int, tuple[np.ndarray, GaussianPosterior]] = {}
         self._cache_left = _CACHE_BYTES
@@ -111,9 +121,7 @@ class PosteriorMixture:
 
     def components(self) -> Iterator[tuple[float, LatentPosterior]]:
         """Yield the weight and posterior of each component."""
-        weight = 1.0 / len(self.thetas)
-        for posterior in self._components(range(len(self.thetas))):
-            yield weight, posterior
+        yield from zip(self.weights.tolist(), self._components(range(len(self.thetas))))
 
     def _components(self, index: Sequence[int]) -> Iterator[LatentPosterior]:
         start, count = 0, 1
@@ -145,46 +153,54 @@ class PosteriorMixture:
 
     def hyper_moments(self) -> dict[str, Moments]:
         """Return moments of the hyperparameters on their own scale."""
-        count = len(self.thetas)
-        return weighted_moments(self.form.constrained(self.thetas), np.full(count, 1.0 / count))
+        count = len(self.hyper_draws)
+        return weighted_moments(self.form.constrained(self.hyper_draws), np.full(count, 1.0 / count))
 
     def draws(
         self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False, budget: float = 0.0
     ) -> JointDraws:
         """Return joint draws of all variables of the form.
 
-        Each round takes one draw from every component, in random order. Densities are never evaluated, so that `budget`
-        is ignored.
+        Each round takes every draw of the hyperparameters once, in random order. Densities are never evaluated, so that
+        `budget` is ignored.
         """
-        rounds = -(-size // len(self.thetas))
-        order = np.concatenate([rng.permutation(len(self.thetas)) for _ in range(rounds)])
-        return self.draws_of(order[:size], rng, log_likelihood=log_likelihood)
+        rounds = -(-size // len(self.hyper_draws))
+        order = np.concatenate([rng.permutation(len(self.hyper_draws)) for _ in range(rounds)])[:size]
+        return self._draws_at(self.hyper_draws[order], rng, log_likelihood=log_likelihood)
 
     def draws_of(self, component: np.ndarray, rng: np.random.Generator, *, log_likelihood: bool = False) -> JointDraws:
         """Return one joint draw from each of the given components, (s,) indices."""
+        return self._draws_at(self.thetas[component], rng, log_likelihood=log_likelihood)
+
+    def _draws_at(self, thetas: np.ndarray, rng: np.random.Generator, *, log_likelihood: bool) -> JointDraws:
+        """Return one joint draw at each row of hyperparameters, (s, p)."""
+        near = NearestComponents(self.thetas, thetas)
         noise: list[np.ndarray] = []
-        used = np.unique(component)
-        places = np.argsort(component, kind="stable")
-        groups = np.split(places, np.searchsorted(component[places], used[1:]))
+        means: list[list[np.ndarray]] = []
+        groups = np.split(np.argsort(near.index, kind="stable"), np.cumsum(np.bincount(near.index))[:-1])
 
         def drawn_from() -> Iterator[LatentPosterior]:
-            for here, posterior in zip(groups, self._components(used.tolist())):
+            for here, posterior in zip(groups, self._components(near.used.tolist())):
                 flat = [part for block in posterior.noise_draws(len(here), rng).noise for part in block]
                 if not noise:
-                    noise.extend(np.empty((len(component), part.shape[1])) for part in flat)
+                    noise.extend(np.empty((len(thetas), part.shape[1])) for part in flat)
                 for rows, part in zip(noise, flat):
                     rows[here] = part
+                means.append([part for block in posterior.noise_means() for part in block])
                 yield posterior
 
-        if self._moments is None and len(used) == len(self.thetas):
+        if self._moments is None and len(near.used) == len(self.thetas):
             # Large posteriors are not cached: this saves computing them again.
-            self._moments = mixed_moments((1.0 / len(used), posterior.moments()) for posterior in drawn_from())
+            self._moments = mixed_moments(
+                zip(self.weights.tolist(), (posterior.moments() for posterior in drawn_from()))
+            )
         else:
             for _ in drawn_from():
                 pass
+        for rows, of_components in zip(noise, zip(*means)):
+            near.move(rows, np.array(of_components))
         blocks = self._by_block(noise)
         drawn, origins = [b[0] for b in blocks], [b[1] for b in blocks if len(b) == 2]
-        thetas = self.thetas[component]
         values, densities = self.form.rows.evaluate(thetas, drawn, origins, log_density=log_likelihood)
         return JointDraws(
             values,

@@ -49,8 +49,8 @@ _MAX_DENSITIES = 10_000_000
 Beyond it the draws of the hyperparameters replace the places, which cover the tails better."""
 AT_VALUES = "log density of the data at the hyperparameters of the result, without their prior"
 """Definition of the log evidence where hyperparameters are maximised over or fixed."""
-_MIXTURE_KEYS = ("design_thetas", "design_shifts", "design_precisions", "hyper_draws")
-"""State entries of a `PosteriorMixture`, in the order of its arguments."""
+_MIXTURE_KEYS = ("design_thetas", "design_shifts", "design_precisions", "hyper_draws", "component_thetas")
+"""State entries of a `PosteriorMixture`, in the order of its arguments; results of earlier versions lack the last."""
 _INTEGRATED = "log density of the data, integrated over the prior of the hyperparameters"
 """Definition of the log evidence where hyperparameters are integrated over."""
 
@@ -73,7 +73,7 @@ def rebuild(
     )
     if "design_thetas" not in state:
         return centre
-    return PosteriorMixture(form, centre, *(state[name] for name in _MIXTURE_KEYS))
+    return PosteriorMixture(form, centre, *(state[name] for name in _MIXTURE_KEYS if name in state))
 
 
 def mode_solution(
@@ -120,6 +120,7 @@ def integral_solution(
         np.array([point.state[0] for point in points]),
         np.array([point.state[1] for point in points]),
         found.draws,
+        found.components,
     )
     values = np.array([point.value for point in points])
     return solution_at(
@@ -168,9 +169,9 @@ def conditional_solution(
     Its mode is the draw nearest to the mean.
     """
     k = len(found.thetas)
-    weights = np.full(k, 1.0 / k)
+    weights, none = np.full(k, 1.0 / k), np.zeros((0, found.thetas.shape[1]))
     state = _state(evidence, found.centre) | _mixture_state(
-        found.thetas, *map(np.array, zip(*found.states)), np.zeros((0, found.thetas.shape[1]))
+        found.thetas, *map(np.array, zip(*found.states)), none, none
     )
     fits = f"fits at {k} draws of the hyperparameters"
     lost = f"{found.stalled} of them did not converge" if found.stalled else ""
@@ -318,7 +319,7 @@ def _loo_over_draws(found: Integral[EvidenceAt]) -> np.ndarray:
     residuals = Spline(np.array([point.theta for point in found.points]), np.sqrt(highest - known))
     rows, weights = found.thetas, found.theta_weights
     if len(rows) * len(found.points[0].kept.log_predictive) > _MAX_DENSITIES:
-        rows = found.draws if len(found.draws) else np.array([point.theta for point in found.points])
+        rows = found.components if len(found.components) else np.array([point.theta for point in found.points])
         weights = np.full(len(rows), 1.0 / len(rows))
     counting = weights > np.finfo(float).tiny
     rows, log_weights = rows[counting], np.log(weights[counting])

@@ -1,0 +1,90 @@
+"""Draws at more places than a mixture has components: each from the nearest one, moved to its own place.
+
+A draw w of the component at z_k becomes, at a place z near it,
+
+    m_k + a(z) - a(z_k) + exp(s(z) - s(z_k)) (w - m_k),
+
+where m_k is the mean of the component. The function a is quadratic, fitted by least squares to the means of all
+components, and s is linear, fitted to half the logarithms of the squared deviations of all draws from their means. Only
+differences of both count, between a place and the component nearest to it.
+"""
+
+import numpy as np
+
+from pymc_ep.numerics.interpolation.stratified_draws import nearest
+
+__all__ = ["NearestComponents", "calibrated_weights"]
+
+_EACH = 4
+"""Components, or draws, for each coefficient of a function that is fitted to them; with fewer, it is of less degree."""
+_COLUMNS = 1000
+"""Columns of the draws that are moved at a time: it bounds the memory of temporary arrays."""
+
+
+class NearestComponents:
+    """The components nearest to some places, and functions of the differences between both.
+
+    Parameters
+    ----------
+    components : ndarray, (k, p)
+    places : ndarray, (m, p)
+    """
+
+    def __init__(self, components: np.ndarray, places: np.ndarray):
+        spread = components.std(axis=0)
+        centre, scale = components.mean(axis=0), np.where(spread > 0.0, spread, 1.0)
+        self._places = (places - centre) / scale
+        near = nearest(self._places, (components - centre) / scale)
+        self.used, self.index = np.unique(near, return_inverse=True)
+        """Components that are nearest to some place, (u,), and the index among these for each place, (m,)."""
+        self._components = ((components - centre) / scale)[self.used]
+
+    def move(self, draws: np.ndarray, means: np.ndarray) -> None:
+        """Move draws of the nearest components, (m, d), to their places, in place; `means`, (u, d), are those used."""
+        if np.array_equal(self._places, self._components[self.index]):
+            return
+        at, at_places = (_features(z, len(means)) for z in (self._components, self._places))
+        shifts, by_means = at_places - at[self.index], np.linalg.pinv(at)
+        linear = _features(self._components, len(draws), degree=1)[self.index]
+        widths = _features(self._places, len(draws), degree=1) - linear
+        by_draws = np.linalg.pinv(linear)
+        for start in range(0, draws.shape[1], _COLUMNS):
+            own = draws[:, start : start + _COLUMNS]
+            mean = means[:, start : start + _COLUMNS]
+            deviations = own - mean[self.index]
+            # A value without variance has no logarithm, and no width to change.
+            squares = np.where(deviations == 0.0, 1.0, deviations**2)
+            log_width = widths @ (by_draws @ np.log(squares)) / 2.0
+            own[:] = mean[self.index] + shifts @ (by_means @ mean) + np.exp(log_width) * deviations
+
+
+def calibrated_weights(components: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Return weights of components, (k,), with which they have the means and covariance of the places, (m, p).
+
+    They are the even weights with the least change by which averages of monomials up to the second degree, or as many
+    as the components tell, agree (Deville and Sarndal 1992): a smooth function of the place averages over the
+    components as it does over the places. Of less degree where a weight would be negative.
+    """
+    k = len(components)
+    centre, spread = places.mean(axis=0), places.std(axis=0)
+    scale = np.where(spread > 0.0, spread, 1.0)
+    own, others = (components - centre) / scale, (places - centre) / scale
+    for degree in (2, 1):
+        monomials = _features(own, k, degree)
+        average = monomials.mean(axis=0)
+        missing = _features(others, k, degree).mean(axis=0) - average
+        weights = 1.0 / k + missing @ np.linalg.pinv(monomials - average)
+        if np.all(weights > 0.0):
+            return weights
+    return np.full(k, 1.0 / k)
+
+
+def _features(z: np.ndarray, observations: int, degree: int = 2) -> np.ndarray:
+    """Return monomials of rows, (m, q), of the highest degree that so many observations tell, up to the given one."""
+    p = z.shape[1]
+    counts = 1, 1 + p, 1 + p + p * (p + 1) // 2
+    while degree and _EACH * counts[degree] > observations:
+        degree -= 1
+    one, rows = np.ones((len(z), 1)), np.triu_indices(p)
+    parts = [one, z, z[:, rows[0]] * z[:, rows[1]]]
+    return np.concatenate(parts[: degree + 1], axis=1)
