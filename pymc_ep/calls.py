@@ -7,19 +7,17 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from threading import Lock, Timer
+from threading import Timer
 from typing import Any
 
 import numpy as np
 import pymc as pm
 from pytensor.compile.mode import get_mode
 from pytensor.link.jax.linker import JAXLinker
-from threadpoolctl import ThreadpoolController
 
 from pymc_ep import compat
 from pymc_ep.compat import Container
@@ -37,8 +35,6 @@ from pymc_ep.results import fit_state, hyper_modes
 from pymc_ep.results.row_labels import earlier_rows
 
 __all__ = [
-    "blas_threads",
-    "check_blas_cores",
     "check_mode",
     "check_numbers",
     "check_options",
@@ -70,10 +66,6 @@ _SOFTWARE = "pymc_ep", "pymc", "pytensor", "numpy", "scipy"
 """Packages that a fit is computed by."""
 _PLAIN = bool, int, float, str, list, tuple, dict, np.generic, np.ndarray
 """Types of options that are values: others are connections to machines."""
-_MANY_MULTIPLICATIONS = 2000.0**3
-"""Multiplications of one factorisation above which several BLAS threads are used. With two threads on two busy cores a
-fit takes 20 times as long at 50 observations, and 4 times at 2000, where a factorisation takes 0.1 s. On idle cores it
-takes half as long."""
 
 
 def check_numbers(draws: int | None, chains: int, random_seed: RandomSeed, log_likelihood: bool) -> None:
@@ -340,52 +332,6 @@ def _settings(method: Method, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options on which the way of an iteration depends: not its length, nor the machines that it runs on."""
     own = {name: value for name, value in (method.options | dict(options)).items() if name not in method.changeable}
     return {name: value for name, value in own.items() if value is None or isinstance(value, _PLAIN)}
-
-
-def check_blas_cores(blas_cores: int | str | None) -> None:
-    """Raise for an invalid number of threads."""
-    if isinstance(blas_cores, int | np.integer) and not isinstance(blas_cores, bool):
-        possible = blas_cores >= 1
-    else:
-        possible = blas_cores in ("auto", None)
-    if not possible:
-        raise ValueError(f"blas_cores={blas_cores!r} must be 'auto', None or a whole number of at least 1.")
-
-
-def blas_threads(form: CompiledForm, blas_cores: int | str | None) -> AbstractContextManager:
-    """Limit the threads of BLAS while a form is fitted: ``"auto"`` to one, unless the matrices are large."""
-    if blas_cores == "auto":
-        blas_cores = 1 if form.work < _MANY_MULTIPLICATIONS else None
-    return nullcontext() if blas_cores is None else _limited_blas(int(blas_cores))
-
-
-_BLAS = Lock()
-_LIMITS: list[int] = []
-"""Limits of the fits in progress, in threads of their own. The number of BLAS threads is one for the process: it is at
-most the least of these, and the last fit to end gives back what the first one found."""
-_FOUND: list[Any] = []
-"""What threadpoolctl restores when the last one ends."""
-
-
-@contextmanager
-def _limited_blas(n: int) -> Iterator[None]:
-    with _BLAS:
-        if n < min(_LIMITS, default=n + 1):
-            _FOUND.append(_controller().limit(limits=n, user_api="blas"))
-        _LIMITS.append(n)
-    try:
-        yield
-    finally:
-        with _BLAS:
-            _LIMITS.remove(n)
-            while _FOUND and not _LIMITS:
-                _FOUND.pop().restore_original_limits()
-
-
-@cache
-def _controller() -> ThreadpoolController:
-    """Return the controller of the BLAS libraries of NumPy and SciPy, cached: finding them takes milliseconds."""
-    return ThreadpoolController()
 
 
 @contextmanager

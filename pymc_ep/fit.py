@@ -12,8 +12,6 @@ from typing import Any, cast
 import pymc as pm
 
 from pymc_ep.calls import (
-    blas_threads,
-    check_blas_cores,
     check_mode,
     check_numbers,
     check_options,
@@ -40,6 +38,7 @@ from pymc_ep.forms import able_methods, compiled_form, forms, get_method, method
 from pymc_ep.graphs.context import model_of
 from pymc_ep.graphs.lengths import require_lengths
 from pymc_ep.marginal import sample
+from pymc_ep.numerics.backend.threads import check_cores, limited_threads
 from pymc_ep.results import check_dims, fit_state, layout_of, write_solution
 from pymc_ep.results.row_labels import earlier_rows, labelled_rows
 
@@ -67,6 +66,7 @@ def fit(
     start: Container | dict[str, Any] | None = None,
     checkpoint: str | os.PathLike | None = None,
     keep_checkpoint: bool = False,
+    cores: int | str | None = "auto",
     blas_cores: int | str | None = "auto",
     compile_kwargs: dict[str, Any] | None = None,
     sample_kwargs: dict[str, Any] | None = None,
@@ -123,10 +123,12 @@ def fit(
     keep_checkpoint : bool
         Whether the file stays when the fit has converged; by default it is removed then. From a file that was kept the
         same call returns at once, with other draws if ``random_seed`` is another.
+    cores : int, "auto" or None
+        Threads of compiled kernels and of BLAS. ``"auto"`` is as many as are idle, since threads that wait for each
+        other on a busy machine take many times as long; of BLAS it is one, unless matrices have about 2000 rows. None
+        leaves them as they are. With ``hyper="sample"`` it is `blas_cores` of `pymc.sample` as well.
     blas_cores : int, "auto" or None
-        Threads of BLAS. ``"auto"`` is one, unless matrices have about 2000 rows, since threads that wait for each other
-        on a busy machine make small algebra many times slower; None leaves them as they are. With ``hyper="sample"`` it
-        goes to `pymc.sample` as well.
+        Another name of `cores`.
     compile_kwargs : dict, optional
         For `pytensor.function`; ``{"mode": "JAX"}`` runs the algorithm under JAX.
     sample_kwargs : dict, optional
@@ -190,7 +192,7 @@ def fit(
     model = model_of(model)
     check_dims(model)
     check_numbers(draws, chains, random_seed, log_likelihood)
-    check_blas_cores(blas_cores)
+    cores = check_cores(cores, blas_cores)
     require_lengths(model)
     form = compiled_form(model, latent, compile_kwargs)
     chosen = get_method(method, form.form)
@@ -209,7 +211,7 @@ def fit(
             "chains": chains,
             "random_seed": random_seed,
             "progressbar": progressbar,
-            "blas_cores": blas_cores,
+            "blas_cores": cores,
         }
         sentence = "" if why is None else why.sentence
         foresee(cost_of(chosen, Call(form, form.start, hyper, options=options), arguments))
@@ -223,7 +225,7 @@ def fit(
     if checkpoint is not None:
         of_fit = identity(model, form, chosen, hyper, options, (theta, state), compile_kwargs)
     compiled = time.perf_counter()
-    with Checkpoint(checkpoint, of_fit, keep=keep_checkpoint) as saved, blas_threads(form, blas_cores):
+    with Checkpoint(checkpoint, of_fit, keep=keep_checkpoint) as saved, limited_threads(form.work, cores):
         with progress(chosen.name, progressbar) as report:
             call = replace(call, report=report, checkpoint=saved, row_labels=partial(labelled_rows, model))
             if start is not None and not isinstance(start, dict):

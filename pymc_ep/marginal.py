@@ -12,8 +12,6 @@ import xarray as xr
 
 from pymc_ep import compat
 from pymc_ep.calls import (
-    blas_threads,
-    check_blas_cores,
     check_options,
     check_seed,
     hyper_start,
@@ -33,6 +31,7 @@ from pymc_ep.forms.marginal_model import latents_missing_from, marginal_model, u
 from pymc_ep.forms.registry import get_method
 from pymc_ep.graphs.context import model_of
 from pymc_ep.graphs.lengths import require_lengths
+from pymc_ep.numerics.backend.threads import check_cores, limited_threads
 from pymc_ep.results import check_dims, write_solution
 
 __all__ = ["marginalize", "recover", "sample"]
@@ -82,7 +81,7 @@ def sample(
         raise KeyboardInterrupt(_INTERRUPTED) from error
     if not compat.group(sampled, "posterior").sizes["draw"]:
         raise KeyboardInterrupt(_INTERRUPTED)
-    with blas_threads(form, arguments["blas_cores"]):
+    with limited_threads(form.work, arguments["blas_cores"]):
         requested = _ChainRequest(arguments["draws"], why, improper)
         seed, progressbar = arguments["random_seed"], arguments["progressbar"]
         return _recover(
@@ -162,6 +161,7 @@ def recover(
     log_likelihood: bool = False,
     random_seed: RandomSeed = None,
     progressbar: bool = True,
+    cores: int | str | None = "auto",
     blas_cores: int | str | None = "auto",
     compile_kwargs: dict[str, Any] | None = None,
     **options: Any,
@@ -182,7 +182,7 @@ def recover(
         rounding up.
     max_fits : int
         Most draws of the hyperparameters that are fitted at; with more of them, evenly spaced ones of each chain.
-    log_likelihood, random_seed, progressbar, blas_cores
+    log_likelihood, random_seed, progressbar, cores, blas_cores
         As in `fit`.
 
     Returns
@@ -207,7 +207,7 @@ def recover(
             "idata has no group 'posterior': recover() takes what a sampler made of the model of marginalize()."
         )
     check_seed(random_seed)
-    check_blas_cores(blas_cores)
+    cores = check_cores(cores, blas_cores)
     latent = latents_missing_from(model, set(map(str, compat.group(idata, "posterior").data_vars)))
     if not latent:
         raise ValueError(
@@ -223,7 +223,7 @@ def recover(
             f"out: {error}"
         ) from error
     chosen = _sampling_method(method, form, options)
-    with blas_threads(form, blas_cores):
+    with limited_threads(form.work, cores):
         return _recover(idata, model, form, chosen, draws, max_fits, random_seed, progressbar, options, log_likelihood)
 
 

@@ -2,16 +2,21 @@
 
 import io
 import logging
+import os
+import subprocess
+import sys
 import time
 from contextlib import redirect_stderr
 from types import SimpleNamespace
 
+import numba
 import pymc as pm
 import pytest
 import threadpoolctl
 
 import pymc_ep as pmep
 from pymc_ep import calls
+from pymc_ep.numerics.backend import threads as backend
 
 
 def shown(tell, monkeypatch, seconds=-1.0, enabled=True, ended=False):
@@ -89,33 +94,62 @@ def threads():
 
 
 @pytest.mark.parametrize(
-    ("rows", "blas_cores", "expected"),
+    ("rows", "cores", "expected"),
     [(50, "auto", {1}), (1999, "auto", {1}), (2000, "auto", {2}), (50, None, {2}), (50, 2, {2}), (5000, 1, {1})],
 )
-def test_blas_threads_by_size(rows, blas_cores, expected):
+def test_blas_threads_by_size(rows, cores, expected, monkeypatch):
+    monkeypatch.setattr(backend, "idle_processors", lambda: 2)
     with threadpoolctl.threadpool_limits(2, user_api="blas"):
-        with calls.blas_threads(SimpleNamespace(work=rows**3), blas_cores):
+        with backend.limited_threads(rows**3, cores):
             assert threads() == expected
         assert threads() == {2}
 
 
-@pytest.mark.parametrize(("blas_cores", "expected"), [("auto", {1}), (None, {2})])
-def test_a_fit_has_that_many_and_gives_them_back(blas_cores, expected, monkeypatch):
+@pytest.mark.parametrize(("cores", "expected"), [("auto", 1), (1, 1), (None, 2), (2, 2)])
+def test_threads_of_kernels(cores, expected, monkeypatch):
+    monkeypatch.setattr(backend, "idle_processors", lambda: 1)
+    if numba.config.NUMBA_NUM_THREADS < 2:
+        pytest.skip("needs two processors")
+    before = numba.get_num_threads()
+    numba.set_num_threads(2)
+    with backend.limited_threads(1.0, cores):
+        assert numba.get_num_threads() == expected
+    assert numba.get_num_threads() == 2
+    numba.set_num_threads(before)
+
+
+def test_a_busy_machine_leaves_one():
+    endless = [sys.executable, "-c", "while True: pass"]
+    busy = [subprocess.Popen(endless) for _ in range(os.cpu_count() or 1)]
+    try:
+        time.sleep(0.5)
+        assert backend.idle_processors() == 1
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.parametrize(
+    ("cores", "expected"), [({}, {1}), ({"cores": None}, {2}), ({"cores": 2}, {2}), ({"blas_cores": None}, {2})]
+)
+def test_a_fit_has_that_many_and_gives_them_back(cores, expected, monkeypatch):
     seen = []
     monkeypatch.setattr(calls._ProgressBar, "__call__", lambda *_: seen.append(threads()))
     with threadpoolctl.threadpool_limits(2, user_api="blas"), pm.Model():
         pm.Poisson("y", pm.math.exp(pm.Normal("a") * pm.math.stack([1.0, 1.1, 1.2])), observed=[1, 0, 2])
-        pmep.fit(draws=0, blas_cores=blas_cores)
+        pmep.fit(draws=0, **cores)
         assert threads() == {2}
     assert seen and all(found == expected for found in seen)
 
 
-@pytest.mark.parametrize("blas_cores", [0, -1, 1.5, True, "one"])
-def test_numbers_of_threads_that_cannot_be(blas_cores):
+@pytest.mark.parametrize("name", ["cores", "blas_cores"])
+@pytest.mark.parametrize("cores", [0, -1, 1.5, True, "one"])
+def test_numbers_of_threads_that_cannot_be(cores, name):
     with pm.Model() as model:
         pm.Poisson("y", pm.math.exp(pm.Normal("a")), observed=[1, 0, 2])
-    with pytest.raises(ValueError, match=r"blas_cores=.*must be 'auto', None or a whole number"):
-        pmep.fit(model=model, draws=0, blas_cores=blas_cores)
+    with pytest.raises(ValueError, match=rf"^{name}=.*must be 'auto', None or a whole number"):
+        pmep.fit(model=model, draws=0, **{name: cores})
 
 
 @pytest.fixture(scope="module")
