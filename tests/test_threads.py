@@ -19,9 +19,9 @@ from scipy import sparse
 
 import pymc_ep as pmep
 from docs.benchmarks.concurrent_fits import outcomes
-from pymc_ep.calls import blas_threads
 from pymc_ep.compat import group, group_names, numpy_mode
 from pymc_ep.concurrency import compiled_function, compiled_property, compiling
+from pymc_ep.numerics.backend.threads import limited_threads
 from pymc_ep.sites import compile_site, get_site
 
 THREADS = 8
@@ -276,7 +276,7 @@ def test_threads_of_blas_are_given_back_by_the_last_of_overlapping_fits():
         return {pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"}
 
     with threadpoolctl.threadpool_limits(3, user_api="blas"):
-        first, second = blas_threads(None, 2), blas_threads(None, 1)
+        first, second = limited_threads(0.0, 2), limited_threads(0.0, 1)
         first.__enter__()
         second.__enter__()
         assert counts() == {1}
