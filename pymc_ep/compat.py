@@ -6,7 +6,7 @@ ArviZ below 1 gets PyMC 5.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import reduce
+from functools import cache, reduce
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
+from pytensor.graph.rewriting.db import RewriteDatabase
 from pytensor.link.vm import VMLinker
 from pytensor.scalar.basic import Add, Cast, Clip, Mul, Second, second
 from pytensor.scalar.math import Log1mexp, Softplus
@@ -35,6 +36,7 @@ __all__ = [
     "Cholesky",
     "Container",
     "ElpdData",
+    "KeptMode",
     "MatrixInverse",
     "c_mode",
     "dim_names",
@@ -95,20 +97,53 @@ def c_mode() -> str:
     return "CVM" if PYMC_6 else "FAST_RUN"
 
 
-def numpy_mode() -> Mode:
+class KeptMode(Mode):
+    """A mode that lives as long as the process, whose functions graphs of one structure share.
+
+    It asks PyTensor's database for its rewrites once, and again where some have been registered: the query takes
+    milliseconds, as long as a small function takes to compile.
+    """
+
+    _queried: tuple[int, Any] = (-1, None)
+
+    @property
+    def optimizer(self) -> Any:
+        """The rewrites of the mode."""
+        registered = _registered(self.optdb)
+        if self._queried[0] != registered:
+            self._queried = registered, super().optimizer
+        return self._queried[1]
+
+
+def _registered(database: RewriteDatabase) -> int:
+    """Return the number of rewrites, counted once for each of their tags."""
+    own = {id(entry): entry for entries in database.__db__.values() for entry in entries}
+    inner = sum(_registered(entry) for entry in own.values() if isinstance(entry, RewriteDatabase))
+    return inner + sum(map(len, database.__db__.values()))
+
+
+@cache
+def numpy_mode(*excluding: str) -> Mode:
     """Return a mode that rewrites as PyTensor's default does but runs each op by NumPy, compiling nothing.
 
     A model's own functions are called some dozens of times on large arrays: NumPy runs them about as fast
     as compiled code would, and the tens of seconds of a first compilation are saved. Elementwise ops must
-    then not be fused, since a fused op would be run element by element in Python.
+    then not be fused, since a fused op would be run element by element in Python. Rewrites may be left out by name.
     """
-    mode = Mode(linker=VMLinker(use_cloop=False, c_thunks=False), optimizer="fast_run").excluding("fusion", "inplace")
+    linker = VMLinker(use_cloop=False, c_thunks=False)
+    mode = KeptMode(linker=linker, optimizer="fast_run").excluding("fusion", "inplace", *excluding)
     return mode.register((dfs_rewriter(_as_ufuncs), 48.9))
 
 
-def quick_mode() -> Mode:
-    """Return a mode for functions that are called a few times: hardly rewritten, and run as in `numpy_mode`."""
-    return get_mode("FAST_COMPILE").register((dfs_rewriter(_as_ufuncs), 48.9))
+@cache
+def quick_mode(*including: str) -> Mode:
+    """Return a mode for functions that are called a few times: hardly rewritten, and run as in `numpy_mode`.
+
+    Rewrites may be added by name.
+    """
+    quick = get_mode("FAST_COMPILE")
+    mode = KeptMode(linker=quick.provided_linker, optimizer=quick.provided_optimizer).including(*including)
+    return mode.register((dfs_rewriter(_as_ufuncs), 48.9))
 
 
 def indexed_first(node: Apply) -> list | None:

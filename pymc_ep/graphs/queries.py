@@ -271,7 +271,7 @@ def evaluate_constants(graphs: Sequence[TensorVariable]) -> list[TensorVariable]
     fixed = [v for v in _maximal_constants(graphs) if None in v.type.shape or math.prod(v.type.shape) <= _MOST_SIZE]
     if not fixed:
         return list(graphs)
-    mode = numpy_mode().excluding("topo_constant_folding")
+    mode = numpy_mode("topo_constant_folding")
     with compiling(cxx=""):
         values = compiled_function([], fixed, mode=mode)()
     found = {v: pt.constant(x, dtype=v.dtype) for v, x in zip(fixed, values) if x.size >= _MIN_SIZE}
@@ -288,5 +288,6 @@ def _maximal_constants(graphs: Sequence[TensorVariable]) -> list[TensorVariable]
     for node in nodes:
         if all(isinstance(v, Constant) or v in fixed for v in node.inputs) and not is_random(node.outputs[0]):
             fixed.update(node.outputs)
-    ends = {v for node in nodes if node.outputs[0] not in fixed for v in node.inputs} | set(graphs)
+    # In an order that the graphs decide, as their functions do.
+    ends = dict.fromkeys([*(v for node in nodes if node.outputs[0] not in fixed for v in node.inputs), *graphs])
     return [v for v in ends if v in fixed and isinstance(v.type, DenseTensorType) and v.ndim]
