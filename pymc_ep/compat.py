@@ -13,13 +13,13 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 from pymc.progress_bar import CustomProgress, default_progress_theme
-from pytensor.compile.mode import Mode, get_mode
+from pytensor.compile.mode import Mode, get_mode, optdb
 from pytensor.graph.basic import Apply
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
-from pytensor.graph.rewriting.db import RewriteDatabase
+from pytensor.graph.rewriting.db import RewriteDatabase, RewriteDatabaseQuery
 from pytensor.link.vm import VMLinker
 from pytensor.scalar.basic import Add, Cast, Clip, Mul, Second, second
 from pytensor.scalar.math import Log1mexp, Softplus
@@ -55,6 +55,7 @@ __all__ = [
     "quick_mode",
     "random_draw",
     "restore_observed",
+    "rewritten",
     "solve_triangular",
     "to_dataset",
 ]
@@ -113,6 +114,20 @@ class KeptMode(Mode):
         if self._queried[0] != registered:
             self._queried = registered, super().optimizer
         return self._queried[1]
+
+
+_QUERIED: dict[tuple[str, ...], tuple[int, Any]] = {}
+"""Rewrites by their names, with the number of all when they were asked for."""
+
+
+def rewritten(graph: Any, *including: str, clone: bool = False) -> Any:
+    """Return a graph after some of PyTensor's rewrites, in place or on a copy, as `rewrite_graph` does."""
+    registered = _registered(optdb)
+    if including not in _QUERIED or _QUERIED[including][0] != registered:
+        _QUERIED[including] = registered, optdb.query(RewriteDatabaseQuery(include=including))
+    fgraph = FunctionGraph(outputs=[graph], clone=clone)
+    _QUERIED[including][1].rewrite(fgraph)
+    return fgraph.outputs[0]
 
 
 def _registered(database: RewriteDatabase) -> int:

@@ -8,9 +8,11 @@ structure.
 
 A graph has no structure here, and shares its function with none, where equality of operations is not certain to mean
 equal results: those that PyTensor, PyMC and this package do not define, those with other properties than numbers and
-names, and random ones.
+names, and random ones. Nor has one that computes large arrays from constants alone, which PyTensor computes once as it
+compiles: with data as inputs every call would.
 """
 
+import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -20,7 +22,10 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.op import Op
 from pytensor.scalar.basic import ScalarType
-from pytensor.tensor.basic import AllocDiag
+from pytensor.tensor.basic import Alloc, AllocDiag
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.shape import Reshape
+from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pytensor.tensor.type import DenseTensorType
 from pytensor.tensor.type_other import NoneTypeT, SliceType
 
@@ -30,6 +35,8 @@ _SHORT = 8
 """Most integers of a constant that is kept by its value, since it may be a shape or the sizes of parts."""
 _KNOWN = ("pytensor", "pymc", "pymc_ep")
 """Packages whose operations are equal only if they compute the same."""
+_MOST_WORK = 20_000
+"""Multiplications from constants alone in one operation from which on each call would take notably longer."""
 _PLAIN = (bool, int, float, str, type(None), np.dtype)
 
 
@@ -57,6 +64,7 @@ def structure_of(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Str
     places: dict[Variable, int] = {}
     words: list[Hashable] = [config.floatX, len(inputs)]
     data: list[Variable] = []
+    sizes: dict[Variable, float] = {}
     try:
         for variable in inputs:
             words.append((_type(variable), *_hints(variable)))
@@ -66,11 +74,14 @@ def structure_of(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Str
         for step in _walk(outputs, places):
             if isinstance(step, Variable):
                 made = [step]
+                if isinstance(step, Constant):
+                    sizes[step] = _size(step, 1.0)
                 if _is_data(step):
                     data.append(step)
                 words.append("data" if _is_data(step) else _value(step))
             else:
                 made = step.outputs
+                _require_cheap(step, sizes)
                 words.append((_operation(step.op), *(places[one] for one in step.inputs), len(made)))
             for variable in made:
                 words.append((_type(variable), *_hints(variable)))
@@ -99,11 +110,35 @@ def _walk(outputs: Iterable[Variable], known: dict[Variable, int]) -> Iterator[A
             yield node
 
 
+def _require_cheap(node: Apply, sizes: dict[Variable, float]) -> None:
+    """Refuse long work on constants alone; enter in `sizes` the numbers of elements of what is computed from them.
+
+    An elementwise operation takes one step an element; a product of matrices, (n, k) and (k, m), takes the root of the
+    product of all three sizes, n k m. What has no static shape is taken to be as large as what it is computed from.
+    """
+    if not all(one in sizes for one in node.inputs):
+        return
+    known = [sizes[one] for one in node.inputs]
+    found = [_size(one, max(known, default=1.0)) for one in node.outputs]
+    sizes |= zip(node.outputs, found)
+    linear = isinstance(node.op, Alloc | AdvancedSubtensor | Elemwise)
+    work = max(*known, *found, 1.0) if linear else math.sqrt(math.prod([*known, *found]))
+    if work >= _MOST_WORK and not isinstance(node.op, DimShuffle | Reshape | Subtensor):
+        raise _NoStructureError
+
+
+def _size(variable: Variable, unknown: float) -> float:
+    shape = getattr(variable.type, "shape", ())
+    return unknown if None in shape else float(math.prod(shape))
+
+
 def _is_data(leaf: Variable) -> bool:
     """Whether a leaf is an array that a function may take as an input."""
     if not isinstance(leaf.type, DenseTensorType):
         return False
     if isinstance(leaf, SharedVariable):
+        if getattr(leaf, "default_update", None) is not None:
+            raise _NoStructureError
         return True
     if not isinstance(leaf, Constant) or leaf.type.ndim == 0:
         return False

@@ -1,7 +1,7 @@
 """What a fit takes, in counts, which no machine's speed and no other work on it change."""
 
 import warnings
-from collections import Counter
+from collections import Counter, OrderedDict
 from functools import partial
 
 import numpy as np
@@ -10,6 +10,7 @@ import pytensor
 import pytest
 
 import pymc_ep as pmep
+from pymc_ep import concurrency
 from pymc_ep.compat import group
 from pymc_ep.numerics.backend import cholesky
 from pymc_ep.numerics.gaussian import coefficient_space, observation_space, sparse_coefficient_space
@@ -91,8 +92,9 @@ _ROUNDING = 1.1
 
 @pytest.fixture
 def counted(monkeypatch):
-    """Counts of compiled functions and of Gaussian posteriors, as they are made."""
+    """Counts of compiled functions, of which none is known, and of Gaussian posteriors, as they are made."""
     found = Counter()
+    monkeypatch.setattr(concurrency, "_SHARED", OrderedDict())
 
     def count(owner, attribute, name):
         original = getattr(owner, attribute)

@@ -9,7 +9,6 @@ import pytensor.tensor as pt
 from pytensor.compile.ops import ViewOp
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.replace import clone_replace, graph_replace
-from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.scalar.basic import Cast
 from pytensor.tensor.basic import Join, MakeVector
@@ -20,7 +19,7 @@ from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.type import DenseTensorType
 from pytensor.tensor.variable import TensorConstant, TensorVariable
 
-from pymc_ep.compat import indices_of, inlined, numpy_mode, quick_mode
+from pymc_ep.compat import indices_of, inlined, numpy_mode, quick_mode, rewritten
 from pymc_ep.concurrency import compiled_function, compiling
 from pymc_ep.graphs.jacobian_products import pullback
 from pymc_ep.graphs.random_nodes import is_random
@@ -175,7 +174,7 @@ def has_slopes_free_of(
     # Rewriting is in place, on a copy with fresh inputs, so that dependence can be tested on these afterwards.
     fresh = [v.type() for v in others]
     slopes = clone_replace(slopes, dict(zip(others, fresh)))
-    slopes = [rewrite_graph(s, include=("ShapeOpt", "canonicalize", "stabilize"), clone=False) for s in slopes]
+    slopes = [rewritten(s, "ShapeOpt", "canonicalize", "stabilize") for s in slopes]
     return not any(value_depends_on(s, fresh) for s in slopes)
 
 
