@@ -131,10 +131,16 @@ def rewritten(graph: Any, *including: str, clone: bool = False) -> Any:
 
 
 def _registered(database: RewriteDatabase) -> int:
-    """Return the number of rewrites, counted once for each of their tags."""
-    own = {id(entry): entry for entries in database.__db__.values() for entry in entries}
-    inner = sum(_registered(entry) for entry in own.values() if isinstance(entry, RewriteDatabase))
-    return inner + sum(map(len, database.__db__.values()))
+    """Return the number of rewrites of a database and of those in it."""
+    count = len(database._names)
+    return count + sum(map(_registered, _databases_in(database, count)))
+
+
+@cache
+def _databases_in(database: RewriteDatabase, count: int) -> tuple[RewriteDatabase, ...]:
+    """Return the databases among the `count` entries of another."""
+    entries = {id(entry): entry for found in database.__db__.values() for entry in found}
+    return tuple(entry for entry in entries.values() if isinstance(entry, RewriteDatabase))
 
 
 @cache
