@@ -35,8 +35,8 @@ _COMPILATION = RLock()
 _FUNCTIONS: "WeakSet[_LockedFunction]" = WeakSet()
 _SHARED: "OrderedDict[Hashable, _LockedFunction]" = OrderedDict()
 """Functions by the structure of their graph and their options, the latest last."""
-_MOST_SHARED = 256
-"""Most of these, those of some ten models."""
+_MOST_SHARED = 128
+"""Most of these, those of some six models: 30 MiB."""
 _PLAIN_OPTIONS = {"mode", "on_unused_input"}
 """Options of functions that are shared."""
 _MODELS: WeakKeyDictionary = WeakKeyDictionary()
