@@ -6,19 +6,20 @@ ArviZ below 1 gets PyMC 5.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import reduce
+from functools import cache, reduce
 from typing import Any
 
 import numpy as np
 import pymc as pm
 import xarray as xr
 from pymc.progress_bar import CustomProgress, default_progress_theme
-from pytensor.compile.mode import Mode, get_mode
+from pytensor.compile.mode import Mode, get_mode, optdb
 from pytensor.graph.basic import Apply
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
+from pytensor.graph.rewriting.db import RewriteDatabase, RewriteDatabaseQuery
 from pytensor.link.vm import VMLinker
 from pytensor.scalar.basic import Add, Cast, Clip, Mul, Second, second
 from pytensor.scalar.math import Log1mexp, Softplus
@@ -35,6 +36,7 @@ __all__ = [
     "Cholesky",
     "Container",
     "ElpdData",
+    "KeptMode",
     "MatrixInverse",
     "c_mode",
     "dim_names",
@@ -53,6 +55,7 @@ __all__ = [
     "quick_mode",
     "random_draw",
     "restore_observed",
+    "rewritten",
     "solve_triangular",
     "to_dataset",
 ]
@@ -95,20 +98,73 @@ def c_mode() -> str:
     return "CVM" if PYMC_6 else "FAST_RUN"
 
 
-def numpy_mode() -> Mode:
+class KeptMode(Mode):
+    """A mode that lives as long as the process, whose functions graphs of one structure share.
+
+    It asks PyTensor's database for its rewrites once, and again where some have been registered: the query takes
+    milliseconds, as long as a small function takes to compile.
+    """
+
+    _queried: tuple[int, Any] = (-1, None)
+
+    @property
+    def optimizer(self) -> Any:
+        """The rewrites of the mode."""
+        registered = _registered(self.optdb)
+        if self._queried[0] != registered:
+            self._queried = registered, super().optimizer
+        return self._queried[1]
+
+
+_QUERIED: dict[tuple[str, ...], tuple[int, Any]] = {}
+"""Rewrites by their names, with the number of all when they were asked for."""
+
+
+def rewritten(graph: Any, *including: str, clone: bool = False) -> Any:
+    """Return a graph after some of PyTensor's rewrites, in place or on a copy, as `rewrite_graph` does."""
+    registered = _registered(optdb)
+    if including not in _QUERIED or _QUERIED[including][0] != registered:
+        _QUERIED[including] = registered, optdb.query(RewriteDatabaseQuery(include=including))
+    fgraph = FunctionGraph(outputs=[graph], clone=clone)
+    _QUERIED[including][1].rewrite(fgraph)
+    return fgraph.outputs[0]
+
+
+def _registered(database: RewriteDatabase) -> int:
+    """Return the number of rewrites of a database and of those in it."""
+    count = len(database._names)
+    return count + sum(map(_registered, _databases_in(database, count)))
+
+
+@cache
+def _databases_in(database: RewriteDatabase, count: int) -> tuple[RewriteDatabase, ...]:
+    """Return the databases among the `count` entries of another."""
+    entries = {id(entry): entry for found in database.__db__.values() for entry in found}
+    return tuple(entry for entry in entries.values() if isinstance(entry, RewriteDatabase))
+
+
+@cache
+def numpy_mode(*excluding: str) -> Mode:
     """Return a mode that rewrites as PyTensor's default does but runs each op by NumPy, compiling nothing.
 
     A model's own functions are called some dozens of times on large arrays: NumPy runs them about as fast
     as compiled code would, and the tens of seconds of a first compilation are saved. Elementwise ops must
-    then not be fused, since a fused op would be run element by element in Python.
+    then not be fused, since a fused op would be run element by element in Python. Rewrites may be left out by name.
     """
-    mode = Mode(linker=VMLinker(use_cloop=False, c_thunks=False), optimizer="fast_run").excluding("fusion", "inplace")
+    linker = VMLinker(use_cloop=False, c_thunks=False)
+    mode = KeptMode(linker=linker, optimizer="fast_run").excluding("fusion", "inplace", *excluding)
     return mode.register((dfs_rewriter(_as_ufuncs), 48.9))
 
 
-def quick_mode() -> Mode:
-    """Return a mode for functions that are called a few times: hardly rewritten, and run as in `numpy_mode`."""
-    return get_mode("FAST_COMPILE").register((dfs_rewriter(_as_ufuncs), 48.9))
+@cache
+def quick_mode(*including: str) -> Mode:
+    """Return a mode for functions that are called a few times: hardly rewritten, and run as in `numpy_mode`.
+
+    Rewrites may be added by name.
+    """
+    quick = get_mode("FAST_COMPILE")
+    mode = KeptMode(linker=quick.provided_linker, optimizer=quick.provided_optimizer).including(*including)
+    return mode.register((dfs_rewriter(_as_ufuncs), 48.9))
 
 
 def indexed_first(node: Apply) -> list | None:

@@ -8,8 +8,10 @@ so that no thread waits for another in a circle.
 PyTensor holds the interpreter's lock while it computes, so that little runs beside a function in any case.
 """
 
+import gc
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, wraps
 from inspect import signature
@@ -19,7 +21,10 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import pymc as pm
 import pytensor
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Constant, Variable
+
+from pymc_ep.compat import KeptMode
+from pymc_ep.structure import structure_of
 
 __all__ = ["CompiledFunction", "compiled_function", "compiled_property", "compiling", "one_at_a_time"]
 
@@ -27,11 +32,34 @@ Value = TypeVar("Value")
 Arguments = ParamSpec("Arguments")
 
 _COMPILATION = RLock()
-_FUNCTIONS: "WeakSet[CompiledFunction]" = WeakSet()
+_FUNCTIONS: "WeakSet[_LockedFunction]" = WeakSet()
+_SHARED: "OrderedDict[Hashable, _LockedFunction]" = OrderedDict()
+"""Functions by the structure of their graph and their options, the latest last."""
+_MOST_SHARED = 128
+"""Most of these, those of some six models: 30 MiB."""
+_PLAIN_OPTIONS = {"mode", "on_unused_input"}
+"""Options of functions that are shared."""
 _MODELS: WeakKeyDictionary = WeakKeyDictionary()
 """Lock of each model."""
 _UNDER_WAY: list[str] = []
 """PyTensor's C compiler before all calls under way, once for each of these."""
+
+
+class _LockedFunction:
+    """A function of PyTensor whose calls follow one another."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+        self.renew_lock()
+        _FUNCTIONS.add(self)
+
+    def __call__(self, *values: Any) -> Any:
+        with self._lock:
+            return self.function(*values)
+
+    def renew_lock(self) -> None:
+        """Replace the lock by one that is free."""
+        self._lock = Lock()
 
 
 class CompiledFunction:
@@ -40,37 +68,34 @@ class CompiledFunction:
     Attributes
     ----------
     graph : FunctionGraph
-        What is computed, after all rewrites.
+        What is computed, after all rewrites. Data may be its last inputs.
     index_error : callable, optional
         Returns what is raised for an index out of range.
     """
 
-    def __init__(self, function: Any) -> None:
-        self.graph = function.maker.fgraph
-        self._function = function
+    def __init__(self, function: _LockedFunction, data: Sequence[Variable]) -> None:
+        self.graph = function.function.maker.fgraph
         self.index_error: Callable[[IndexError], Exception] | None = None
-        self.renew_lock()
-        _FUNCTIONS.add(self)
+        self._function, self._data = function, data
 
     def __call__(self, *values: Any) -> Any:
         """Return what the function of PyTensor returns."""
+        data = (v.data if isinstance(v, Constant) else v.get_value(borrow=True) for v in self._data)
         try:
-            with self._lock:
-                return self._function(*values)
+            return self._function(*values, *data)
         except IndexError as error:
             if self.index_error is None:
                 raise
             raise self.index_error(error) from error
-
-    def renew_lock(self) -> None:
-        """Replace the lock by one that is free."""
-        self._lock = Lock()
 
 
 def compiled_function(
     inputs: Iterable[Variable], outputs: Any, *, trust_input: bool = False, **options: Any
 ) -> CompiledFunction:
     """Compile a function that threads may share.
+
+    One that runs in `KeptMode` is also shared by graphs that have their structure in common, see `structure`: a second
+    model that differs in its data compiles nothing.
 
     Parameters
     ----------
@@ -81,17 +106,55 @@ def compiled_function(
     **options
         For `pytensor.function`.
     """
-    with _COMPILATION:
-        function = pytensor.function(list(inputs), outputs, **options)
+    inputs, single = list(inputs), isinstance(outputs, Variable)
+    outputs = outputs if single else list(outputs)
+    with compiling():
+        kept = isinstance(options.get("mode"), KeptMode) and options.keys() <= _PLAIN_OPTIONS
+        found = structure_of(inputs, [outputs] if single else outputs) if kept else None
+        if found is None:
+            return CompiledFunction(_made(inputs, outputs, trust_input, options), ())
+        key = found.key, single, trust_input, tuple(sorted(options.items()))
+        if key not in _SHARED:
+            places = {variable: variable.type() for variable in found.data}
+            own = options | {"givens": places}
+            _SHARED[key] = _made([*inputs, *places.values()], outputs, trust_input, own)
+            if len(_SHARED) > _MOST_SHARED:
+                _SHARED.popitem(last=False)
+        _SHARED.move_to_end(key)
+        return CompiledFunction(_SHARED[key], found.data)
+
+
+def _made(inputs: list[Variable], outputs: Any, trust_input: bool, options: Mapping[str, Any]) -> _LockedFunction:
+    function = pytensor.function(inputs, outputs, **options)
     function.trust_input = trust_input
-    return CompiledFunction(function)
+    return _LockedFunction(function)
 
 
 @contextmanager
 def compiling(**flags: Any) -> Iterator[None]:
-    """Keep other threads from compiling within a ``with`` block, under temporary flags of PyTensor."""
-    with _COMPILATION, pytensor.config.change_flags(**flags):
+    """Keep other threads from compiling within a ``with`` block, under temporary flags of PyTensor.
+
+    Graphs are built there without the lines of code that built them, which only PyTensor's own errors would show, and
+    without garbage collection.
+    """
+    with _COMPILATION, _uncollected(), pytensor.config.change_flags(traceback__limit=0, **flags):
         yield
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Collect no garbage within a ``with`` block.
+
+    Graphs are full of cycles that are all alive, and collections grow with them: up to a third of a compilation. Taken
+    by the thread that holds the lock of compilation, so that the innermost of nested blocks changes nothing.
+    """
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 class compiled_property(cached_property[Value]):
@@ -99,7 +162,9 @@ class compiled_property(cached_property[Value]):
 
     def __get__(self, instance: object | None, owner: type[Any] | None = None) -> Any:
         """Return the value; once known it is in the instance, and this is not called."""
-        with _COMPILATION:
+        if instance is None:
+            return self
+        with compiling():
             return super().__get__(instance, owner)
 
 

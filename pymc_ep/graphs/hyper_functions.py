@@ -11,7 +11,7 @@ import pytensor
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_ep.concurrency import CompiledFunction, compiled_function
+from pymc_ep.concurrency import CompiledFunction, compiled_function, compiled_property
 from pymc_ep.graphs.jacobian_products import batch
 
 __all__ = [
@@ -201,7 +201,7 @@ class HyperFunctions:
         names = ", ".join(f"{name} ({int(np.prod(s))})" if s else name for name, s in sizes) or "none"
         return "; ".join(filter(None, [names, self.form.gaussian_remark]))
 
-    @cached_property
+    @compiled_property
     def _constrained(self) -> Callable[..., Any]:
         rows = row_variables(self.form.hyper_values)
         return self.function(rows.values(), [batch(v, rows) for v in self.form.hyper_constrained])
@@ -239,17 +239,17 @@ class HyperRows:
         log_det, slopes = self._compiled.log_det(theta)
         return np.asarray(value) + log_det, self._compiled.pull(theta, gradient) + slopes
 
-    @cached_property
+    @compiled_property
     def _log_prior(self) -> Callable[..., Any]:
         form = self._compiled.form
         rows = row_variables(form.hyper_values)
         return self._compiled.function(rows.values(), batch(form.log_prior_unconstrained, rows))
 
-    @cached_property
+    @compiled_property
     def _log_prior_gradients(self) -> Callable[..., Any]:
         return self._with_gradients(self._compiled.form.log_prior_unconstrained)
 
-    @cached_property
+    @compiled_property
     def _natural_gradients(self) -> Callable[..., Any]:
         return self._with_gradients(self._compiled.form.log_prior)
 
@@ -276,7 +276,7 @@ class DrawFunctions(HyperFunctions):
         found = self._deterministics(*self.unpack_rows(theta), *(values[name] for name in self.form.stand_ins))
         return self.constrained(theta) | dict(zip(self.form.deterministics, map(np.asarray, found)))
 
-    @cached_property
+    @compiled_property
     def _deterministics(self) -> Callable[..., Any]:
         rows = row_variables([*self.form.hyper_values, *self.form.stand_ins.values()])
         return self.function(rows.values(), [batch(v, rows) for v in self.form.deterministics.values()])

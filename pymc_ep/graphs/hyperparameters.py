@@ -14,6 +14,7 @@ from pymc.pytensorf import compile as compile_with_seed
 from pymc.pytensorf import replace_rng_nodes
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.concurrency import compiling
@@ -22,6 +23,7 @@ from pymc_ep.graphs.densities import outside_support
 from pymc_ep.graphs.gaussian_variables import gaussian_of
 from pymc_ep.graphs.hyper_functions import Coordinates
 from pymc_ep.graphs.queries import depends_on, evaluated
+from pymc_ep.graphs.random_nodes import is_random
 from pymc_ep.numerics.interpolation.heavy_tails import HeavyTails
 from pymc_ep.numerics.interpolation.partial_correlations import PartialCorrelations
 
@@ -101,10 +103,8 @@ def initial_values(
         initval_strategies=model.rvs_to_initial_values | dict(overrides or {}),
         return_transformed=True,
     )
-    with compiling():
-        function = compile_with_seed([], replace_rng_nodes(graphs), random_seed=random_seed, mode="FAST_COMPILE")
     with np.errstate(all="ignore"):
-        found = dict(zip(behind, function()))
+        found = dict(zip(behind, _drawn(graphs, random_seed) if _is_drawn(graphs) else evaluated(graphs)))
     for rv, value in found.items():
         given = model.rvs_to_initial_values.get(rv)
         if isinstance(given, np.ndarray | float | int) and not np.all(np.isfinite(value)):
@@ -113,6 +113,16 @@ def initial_values(
                 f"{kind_of(rv)}. Give one inside it, or none."
             )
     return [found[rv] for rv in hyper]
+
+
+def _is_drawn(graphs: Sequence[TensorVariable]) -> bool:
+    return any(is_random(v) for v in ancestors(graphs))
+
+
+def _drawn(graphs: Sequence[TensorVariable], random_seed: int | None) -> list[np.ndarray]:
+    """Return values of graphs with random variables."""
+    with compiling():
+        return compile_with_seed([], replace_rng_nodes(graphs), random_seed=random_seed, mode="FAST_COMPILE")()
 
 
 def _behind(model: Model, hyper: Sequence[TensorVariable]) -> list[TensorVariable]:
@@ -167,10 +177,10 @@ def coordinates_of(model: Model, hyper: Sequence[TensorVariable]) -> tuple[Coord
     do not. A prior whose tails are powers of a real variable has exponential ones in the coordinates of `HeavyTails`.
     """
     factors = [isinstance(model.rvs_to_transforms.get(rv), CholeskyCovPacked) for rv in hyper]
-    sizes = model.initial_point() if any(factors) else {}
+    values = [model.rvs_to_values[rv] for rv, factor in zip(hyper, factors) if factor]
+    sizes = iter([value.size for value in initial_values(model, values)] if values else [])
     return tuple(
-        PartialCorrelations(int(sizes[model.rvs_to_values[rv].name].size)) if factor else _heavy_tails(model, rv)
-        for rv, factor in zip(hyper, factors)
+        PartialCorrelations(next(sizes)) if factor else _heavy_tails(model, rv) for rv, factor in zip(hyper, factors)
     )
 
 

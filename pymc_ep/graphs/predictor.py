@@ -105,8 +105,7 @@ class AffineTest:
         needed = set(explicit_graph_inputs([graph]))
         at_point = {v: pt.constant(x, dtype=v.dtype) for v, x in self.point.items() if v in needed}
         fixed = graph_replace([graph], at_point, strict=False)[0] if at_point else graph
-        mode = quick_mode()
-        mode = mode.including("local_remove_check_parameter") if without_checks else mode
+        mode = quick_mode("local_remove_check_parameter") if without_checks else quick_mode()
         return compiled_function(arguments, fixed, mode=mode, on_unused_input="ignore")
 
 

@@ -8,13 +8,12 @@ from pymc import Model, logp
 from pymc.distributions.multivariate import LKJCorrRV, _LKJCholeskyCovRV
 from pytensor.compile.builders import infer_shape
 from pytensor.graph.basic import Apply, Constant, Variable
-from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import GE, GT, LE, LT
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_ep.compat import quick_mode
+from pymc_ep.compat import quick_mode, rewritten
 from pymc_ep.concurrency import compiled_function
 from pymc_ep.engines.prior import perturbed
 from pymc_ep.exceptions import InvalidDataError, at_index, first_index
@@ -37,7 +36,7 @@ def require_parameters(model: Model) -> None:
     require_matrices(model)
     for rv in model.free_RVs:
         for condition, conditions in _checks(rv):
-            holds = rewrite_graph(pt.all([pt.all(one) for one in conditions]), clone=True)
+            holds = rewritten(pt.all([pt.all(one) for one in conditions]), "canonicalize", clone=True)
             if isinstance(holds, Constant) and not np.all(holds.data):
                 raise InvalidDataError(
                     f"The prior of {rv.name!r}, {kind_of(rv)}, has parameters outside their range: {condition} does "

@@ -9,7 +9,6 @@ import pytensor.tensor as pt
 from pytensor.compile.ops import ViewOp
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.replace import clone_replace, graph_replace
-from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.scalar.basic import Cast
 from pytensor.tensor.basic import Join, MakeVector
@@ -20,7 +19,7 @@ from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.type import DenseTensorType
 from pytensor.tensor.variable import TensorConstant, TensorVariable
 
-from pymc_ep.compat import indices_of, inlined, numpy_mode, quick_mode
+from pymc_ep.compat import indices_of, inlined, numpy_mode, quick_mode, rewritten
 from pymc_ep.concurrency import compiled_function, compiling
 from pymc_ep.graphs.jacobian_products import pullback
 from pymc_ep.graphs.random_nodes import is_random
@@ -175,7 +174,7 @@ def has_slopes_free_of(
     # Rewriting is in place, on a copy with fresh inputs, so that dependence can be tested on these afterwards.
     fresh = [v.type() for v in others]
     slopes = clone_replace(slopes, dict(zip(others, fresh)))
-    slopes = [rewrite_graph(s, include=("ShapeOpt", "canonicalize", "stabilize"), clone=False) for s in slopes]
+    slopes = [rewritten(s, "ShapeOpt", "canonicalize", "stabilize") for s in slopes]
     return not any(value_depends_on(s, fresh) for s in slopes)
 
 
@@ -271,7 +270,7 @@ def evaluate_constants(graphs: Sequence[TensorVariable]) -> list[TensorVariable]
     fixed = [v for v in _maximal_constants(graphs) if None in v.type.shape or math.prod(v.type.shape) <= _MOST_SIZE]
     if not fixed:
         return list(graphs)
-    mode = numpy_mode().excluding("topo_constant_folding")
+    mode = numpy_mode("topo_constant_folding")
     with compiling(cxx=""):
         values = compiled_function([], fixed, mode=mode)()
     found = {v: pt.constant(x, dtype=v.dtype) for v, x in zip(fixed, values) if x.size >= _MIN_SIZE}
@@ -288,5 +287,6 @@ def _maximal_constants(graphs: Sequence[TensorVariable]) -> list[TensorVariable]
     for node in nodes:
         if all(isinstance(v, Constant) or v in fixed for v in node.inputs) and not is_random(node.outputs[0]):
             fixed.update(node.outputs)
-    ends = {v for node in nodes if node.outputs[0] not in fixed for v in node.inputs} | set(graphs)
+    # In an order that the graphs decide, as their functions do.
+    ends = dict.fromkeys([*(v for node in nodes if node.outputs[0] not in fixed for v in node.inputs), *graphs])
     return [v for v in ends if v in fixed and isinstance(v.type, DenseTensorType) and v.ndim]

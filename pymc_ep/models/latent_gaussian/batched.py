@@ -8,6 +8,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.traversal import ancestors
 
+from pymc_ep.concurrency import compiled_property
 from pymc_ep.graphs.hyper_functions import HyperRows, row_variables
 from pymc_ep.graphs.jacobian_products import batch
 from pymc_ep.models.latent_gaussian.form import LatentGaussian
@@ -122,37 +123,37 @@ class RowFunctions(HyperRows):
         hyper = set(self.form.hyper_values)
         return tuple(not hyper.isdisjoint(ancestors([scale_of(block)])) for block in self.form.blocks)
 
-    @cached_property
+    @compiled_property
     def noise_shapes(self) -> Callable[..., Any]:
         """Compiled function from `form.hyper_values` to the shape of each block's noise."""
         shapes = [pt.stack([pt.as_tensor(n) for n in b.shape]) if b.shape else pt.zeros(0) for b in self.form.blocks]
         return self._compiled.function(self.form.hyper_values, [self.form.at_zero_noise(s) for s in shapes])
 
-    @cached_property
+    @compiled_property
     def _scales(self) -> Callable[..., Any]:
         rows = row_variables(self.form.hyper_values)
         outputs = [scale_of(block) for block, varies in zip(self.form.blocks, self.varying) if varies]
         return self._compiled.function(rows.values(), [batch(self.form.at_zero_noise(v), rows) for v in outputs])
 
-    @cached_property
+    @compiled_property
     def _log_excess(self) -> Callable[..., Any]:
         rows = row_variables(self.form.hyper_values)
         return self._compiled.function(rows.values(), batch(self.form.log_excess, rows))
 
-    @cached_property
+    @compiled_property
     def _fixed_rows(self) -> Callable[..., Any]:
         rows = row_variables(self.form.hyper_values)
         outputs = [term.log_density for term in self.form.fixed if not term.joint]
         return self._compiled.function(rows.values(), [batch(v, rows) if rows else v[None] for v in outputs])
 
-    @cached_property
+    @compiled_property
     def _predictors(self) -> Callable[..., Any]:
         rows = row_variables([b.noise for b in self.form.blocks])
         return self._compiled.function(
             [*self.form.hyper_values, *rows.values()], batch(self.form.residual_predictor, rows)
         )
 
-    @cached_property
+    @compiled_property
     def _site_rows(self) -> Callable[..., Any]:
         rows = row_variables([*self.form.hyper_values, *(b.noise for b in self.form.blocks)])
         return self._compiled.function(rows.values(), [batch(v, rows) for v in self._site_graphs])
@@ -165,11 +166,11 @@ class RowFunctions(HyperRows):
     def _evaluated(self) -> dict[str, Any]:
         return {v.name: v.expression for v in self.form.affine} | self.form.deterministics
 
-    @cached_property
+    @compiled_property
     def _evaluate(self) -> Callable[..., Any]:
         return self._compile_rows(self._evaluated.values())
 
-    @cached_property
+    @compiled_property
     def _evaluate_all(self) -> Callable[..., Any]:
         # One function, so that common subexpressions of predictors and Deterministics are computed once.
         return self._compile_rows([*self._evaluated.values(), *self._site_graphs])

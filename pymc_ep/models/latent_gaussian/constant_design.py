@@ -18,7 +18,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_ep.concurrency import CompiledFunction
+from pymc_ep.concurrency import CompiledFunction, compiled_property
 from pymc_ep.models.latent_gaussian.form import LatentGaussian
 from pymc_ep.models.latent_gaussian.prior_moments import deviations_of, push
 from pymc_ep.models.latent_gaussian.values import AffineMoments
@@ -183,7 +183,7 @@ class Design:
         self._matrix: DesignMatrix | None = None
         self._pattern: VaryingPattern | None = None
 
-    @cached_property
+    @compiled_property
     def roots(self) -> list[TensorVariable]:
         """Root of each block: standard deviations, (d,), of independent noise, else the matrix, (k, d)."""
         found = [(deviations_of(block), block.root) for block in self._form.blocks]
@@ -206,7 +206,7 @@ class Design:
         # The predictors are mapped from every block, which may be zero.
         return [(name, j) for name, _ in self._targets for j, b in blocks if not name or b.noise in behind[name]]
 
-    @cached_property
+    @compiled_property
     def _graphs(self) -> list[TensorVariable]:
         graphs = dict(self._targets)
         return [
@@ -214,7 +214,7 @@ class Design:
             for name, j in self._places
         ]
 
-    @cached_property
+    @compiled_property
     def _evaluate(self) -> CompiledFunction:
         """Compiled function from rows of noise, one matrix a block, to `_graphs`."""
         return self._compile([*self._form.hyper_values, *self._units], self._graphs)

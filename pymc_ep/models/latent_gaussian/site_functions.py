@@ -11,13 +11,14 @@ import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.mode import get_mode
 from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.link.jax.linker import JAXLinker
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.compat import indices_of, numpy_mode
-from pymc_ep.concurrency import CompiledFunction, compiled_function, compiling
+from pymc_ep.concurrency import CompiledFunction, compiled_function, compiled_property, compiling
 from pymc_ep.contracts.form import Likelihood, Representation
 from pymc_ep.distributions.shapes import shape_error
 from pymc_ep.engines.prior import FactorValues, Prior
@@ -266,7 +267,7 @@ class SiteFunctions(HyperFunctions, ABC):
         """Return the cure of squared distances that lose digits, a sentence before others; empty where none do."""
         return cure_of(self._scaled_inputs(*self.unpack(theta)))
 
-    @cached_property
+    @compiled_property
     def _scaled_inputs(self) -> Callable[..., list[np.ndarray]]:
         outputs = [inputs for _, inputs in self.form.scaled_inputs]
         return self.function(self.form.hyper_values, outputs) if outputs else lambda *values: []
@@ -333,11 +334,14 @@ class SiteFunctions(HyperFunctions, ABC):
                 return index_error(names_of(node.inputs[0], noise), error)
         return index_error("a variable", error)
 
-    @cached_property
+    @compiled_property
     def _observed(self) -> Callable[..., Any]:
-        return self.function([], [g.observed for g in self.form.factors])
+        found = [g.observed for g in self.form.factors]
+        if all(isinstance(v, Constant | SharedVariable) for v in found):
+            return lambda: [np.array(v.data if isinstance(v, Constant) else v.get_value(borrow=True)) for v in found]
+        return self.function([], found)
 
-    @cached_property
+    @compiled_property
     def _predictor_values(self) -> Callable[..., Any]:
         outputs = [self.form.at_zero_noise(group.predictor) for group in self.form.factors]
         return self.function(self.form.hyper_values, outputs)
@@ -346,7 +350,8 @@ class SiteFunctions(HyperFunctions, ABC):
         """Return functions that depend on the solver, compiled once for each `_solver_key` and name."""
         key = (*self._solver_key(), name)
         if key not in self._solver_functions:
-            self._solver_functions[key] = build()
+            with compiling():
+                self._solver_functions[key] = build()
         return self._solver_functions[key]
 
     @property
@@ -378,7 +383,9 @@ class SiteFunctions(HyperFunctions, ABC):
 
         return self._for_solver("pullback", build)
 
-    @cached_property
+    @compiled_property
     def _coefficients(self) -> Callable[..., Any]:
+        if not any(b.origin_shape for b in self.form.blocks):
+            return lambda *values: np.array([np.prod(shape) for shape in self.rows.noise_shapes(*values)], dtype=int)
         sizes = [b.origin_shape[0] if b.origin_shape else pt.prod([*b.shape, 1]) for b in self.form.blocks]
         return self.function(self.form.hyper_values, self.form.at_zero_noise(pt.stack(sizes)))

@@ -16,7 +16,7 @@ from pymc_ep.compat import quick_mode, random_draw
 from pymc_ep.concurrency import compiled_function
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError, at_index, first_index
 from pymc_ep.graphs.families import family_of, site_names
-from pymc_ep.graphs.hyperparameters import follows_from, hyper_fields, relevant_variables
+from pymc_ep.graphs.hyperparameters import follows_from, hyper_fields, initial_values, relevant_variables
 from pymc_ep.graphs.inner_products import (
     InnerProducts,
     inner_products,
@@ -239,8 +239,8 @@ def _cells(
     stand_in = pt.tensor("predictor", dtype=eta.dtype, shape=(None,) * eta.ndim)
     parameters = graph_replace(parameters, {eta: stand_in}, strict=False)
     parameters, offset = (list(model.replace_rvs_by_values(part)) for part in (parameters, [offset]))
-    start = model.initial_point()
-    point = {model.rvs_to_values[v]: start[model.rvs_to_values[v].name] for v in hyper}
+    values = [model.rvs_to_values[v] for v in hyper]
+    point = dict(zip(values, initial_values(model, values)))
     shape = tuple(int(n) for n in evaluated(products.shape))
     zeros = pt.zeros(products.shape, dtype=stand_in.dtype)
     found = None

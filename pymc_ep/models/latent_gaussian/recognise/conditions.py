@@ -67,7 +67,7 @@ class ParameterConditions:
             places.append([k for k, value in enumerate(values) if depends_on([met], [value])])
             own = _closed(met) if met in value_dependent([met], [eta]) else met
             outputs.append(_of_rows(own, 1) if met in dependent else met.all())
-        mode = quick_mode().including("local_remove_check_parameter")
+        mode = quick_mode("local_remove_check_parameter")
         return messages, places, compiled_function(arguments, outputs, mode=mode, on_unused_input="ignore")
 
     def __call__(self, name: str, y: Any, values: Sequence[Any]) -> None:

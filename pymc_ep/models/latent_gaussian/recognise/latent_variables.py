@@ -7,7 +7,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.exceptions import UnsupportedModelError, did_you_mean
 from pymc_ep.graphs.gaussian_variables import PriorOf, gaussian_of
-from pymc_ep.graphs.hyperparameters import keeps_gaussian, kind_of
+from pymc_ep.graphs.hyperparameters import initial_values, keeps_gaussian, kind_of
 from pymc_ep.graphs.inner_products import SPELLINGS
 from pymc_ep.graphs.predictor import NotAffineError
 from pymc_ep.graphs.queries import depends_on
@@ -91,8 +91,9 @@ def largest_affine_set(
     if not sets:
         raise refusals[-1]
     if len(sets) > 1:
-        start = model.initial_point()
-        sizes = [sum(start[model.rvs_to_values[rv].name].size for rv in latents) for latents in sets]
+        starts = initial_values(model, [model.rvs_to_values[rv] for rv in candidates])
+        size_of = {rv: start.size for rv, start in zip(candidates, starts)}
+        sizes = [sum(size_of[rv] for rv in latents) for latents in sets]
         sets = [latents for latents, size in zip(sets, sizes) if size == max(sizes)]
     if len(sets) > 1:
         fits(list(candidates))

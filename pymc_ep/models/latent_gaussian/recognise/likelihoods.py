@@ -11,6 +11,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.graphs.families import family_of
 from pymc_ep.graphs.gaussian_variables import gaussian_of
+from pymc_ep.graphs.hyperparameters import initial_values
 from pymc_ep.graphs.predictor import AffineTest, Found, NotAffineError, find_predictor
 from pymc_ep.graphs.queries import depends_on
 from pymc_ep.graphs.random_nodes import distribution_name, parameters_of, separated
@@ -125,8 +126,9 @@ def outside_predictor(
         return {c for c in candidates if depends_on(vector.covariance_inputs, [c], blockers=model.basic_RVs)}
     rv = separated(rv)
     reached = [{c for c in candidates if depends_on([p], [c], blockers=model.basic_RVs)} for p in parameters_of(rv)]
-    start = model.initial_point() if len(set().union(*reached)) > 1 else {}
-    sizes = [sum(np.size(start.get(model.rvs_to_values[c].name, 0.0)) for c in found) for found in reached]
+    found = list(set().union(*reached))
+    start = dict(zip(found, initial_values(model, [model.rvs_to_values[c] for c in found]) if len(found) > 1 else []))
+    sizes = [sum(np.size(start.get(c, 0.0)) for c in found) for found in reached]
     family = family_of(rv)
     registered = () if family is None else family.carriers
     ndims = getattr(rv.owner.op, "ndims_params", None) or [0] * len(reached)

@@ -18,6 +18,7 @@ from pymc_ep.graphs.hyperparameters import (
     coordinates_of,
     follows_from,
     hyper_fields,
+    initial_values,
     kind_of,
     relevant_variables,
 )
@@ -313,8 +314,8 @@ def _absorb_factors(
 
 def _working_point(model: Model, blocks: Sequence[NoiseBlock], hyper: Sequence[TensorVariable]) -> AffineTest:
     """Return the affine test with hyperparameters at PyMC's initial point."""
-    start = model.initial_point()
-    point = {model.rvs_to_values[rv]: start[model.rvs_to_values[rv].name] for rv in hyper}
+    values = [model.rvs_to_values[rv] for rv in hyper]
+    point = dict(zip(values, initial_values(model, values)))
     sizes = pt.stack([pt.as_tensor(n) for b in blocks for n in b.shape] or [pt.zeros((), "int64")])
     found = iter(AffineTest({}, point).compile(sizes, [])())
     zeros = {b.noise: pt.zeros(b.shape, dtype=b.noise.dtype) for b in blocks}

@@ -1,0 +1,205 @@
+"""Structures of graphs: what two graphs have in common that differ in their data alone.
+
+The structure of a graph is all that decides how its outputs follow from its inputs and data: the operations with their
+properties, in the order of a walk from the outputs, the places of their inputs, all types with their static shapes, and
+the values of constants that are no data. Data are the arrays: constants with an axis, but for short ones of integers,
+which may be shapes, and shared variables. A function that takes them as further inputs serves every graph of the same
+structure.
+
+A graph has no structure here, and shares its function with none, where equality of operations is not certain to mean
+equal results: those that PyTensor, PyMC and this package do not define, those with other properties than numbers and
+names, and random ones. Nor has one that computes large arrays from constants alone, which PyTensor computes once as it
+compiles: with data as inputs every call would.
+"""
+
+import math
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from pytensor import config
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.op import Op
+from pytensor.scalar.basic import ScalarType
+from pytensor.tensor.basic import Alloc, AllocDiag
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.shape import Reshape
+from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
+from pytensor.tensor.type import DenseTensorType
+from pytensor.tensor.type_other import NoneTypeT, SliceType
+
+__all__ = ["Structure", "structure_of"]
+
+_SHORT = 8
+"""Most integers of a constant that is kept by its value, since it may be a shape or the sizes of parts."""
+_KNOWN = ("pytensor", "pymc", "pymc_ep")
+"""Packages whose operations are equal only if they compute the same."""
+_MOST_WORK = 20_000
+"""Multiplications from constants alone in one operation from which on each call would take notably longer."""
+_PLAIN = (bool, int, float, str, type(None), np.dtype)
+
+
+class Structure(NamedTuple):
+    """Structure of a graph, and its data.
+
+    Attributes
+    ----------
+    key : hashable
+        Equal for graphs of equal structure.
+    data : tuple of Variable
+        Constants and shared variables, in the order of the walk, which equal structures have in common.
+    """
+
+    key: Hashable
+    data: tuple[Variable, ...]
+
+
+class _NoStructureError(Exception):
+    """A graph shares its function with no other."""
+
+
+def structure_of(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Structure | None:
+    """Return the structure of the graph from inputs to outputs; None where it has none."""
+    places: dict[Variable, int] = {}
+    words: list[Hashable] = [config.floatX, len(inputs)]
+    data: list[Variable] = []
+    sizes: dict[Variable, float] = {}
+    try:
+        for variable in inputs:
+            words.append((_type(variable), *_hints(variable)))
+            places[variable] = len(places)
+        if len(places) != len(inputs):
+            return None
+        for step in _walk(outputs, places):
+            if isinstance(step, Variable):
+                made = [step]
+                if isinstance(step, Constant):
+                    sizes[step] = _size(step, 1.0)
+                if _is_data(step):
+                    data.append(step)
+                words.append("data" if _is_data(step) else _value(step))
+            else:
+                made = step.outputs
+                _require_cheap(step, sizes)
+                words.append((_operation(step.op), *(places[one] for one in step.inputs), len(made)))
+            for variable in made:
+                words.append((_type(variable), *_hints(variable)))
+                places[variable] = len(places)
+    except _NoStructureError:
+        return None
+    return Structure((*words, *(places[one] for one in outputs)), tuple(data))
+
+
+def _walk(outputs: Iterable[Variable], known: dict[Variable, int]) -> Iterator[Apply | Variable]:
+    """Yield nodes and leaves behind the outputs, each after all that it depends on.
+
+    The caller enters what is yielded, with all outputs of a node, in `known`, which holds the inputs at first.
+    """
+    pending = list(reversed(list(outputs)))
+    while pending:
+        variable = pending.pop()
+        if variable in known:
+            continue
+        node = variable.owner
+        if node is None:
+            yield variable
+        elif unknown := [one for one in node.inputs if one not in known]:
+            pending += [variable, *reversed(unknown)]
+        else:
+            yield node
+
+
+def _require_cheap(node: Apply, sizes: dict[Variable, float]) -> None:
+    """Refuse long work on constants alone; enter in `sizes` the numbers of elements of what is computed from them.
+
+    An elementwise operation takes one step an element; a product of matrices, (n, k) and (k, m), takes the root of the
+    product of all three sizes, n k m. What has no static shape is taken to be as large as what it is computed from.
+    """
+    if not all(one in sizes for one in node.inputs):
+        return
+    known = [sizes[one] for one in node.inputs]
+    found = [_size(one, max(known, default=1.0)) for one in node.outputs]
+    sizes |= zip(node.outputs, found)
+    linear = isinstance(node.op, Alloc | AdvancedSubtensor | Elemwise)
+    work = max(*known, *found, 1.0) if linear else math.sqrt(math.prod([*known, *found]))
+    if work >= _MOST_WORK and not isinstance(node.op, DimShuffle | Reshape | Subtensor):
+        raise _NoStructureError
+
+
+def _size(variable: Variable, unknown: float) -> float:
+    shape = getattr(variable.type, "shape", ())
+    return unknown if None in shape else float(math.prod(shape))
+
+
+def _is_data(leaf: Variable) -> bool:
+    """Whether a leaf is an array that a function may take as an input."""
+    if not isinstance(leaf.type, DenseTensorType):
+        return False
+    if isinstance(leaf, SharedVariable):
+        if getattr(leaf, "default_update", None) is not None:
+            raise _NoStructureError
+        return True
+    if not isinstance(leaf, Constant) or leaf.type.ndim == 0:
+        return False
+    return leaf.data.size > (1 if leaf.data.dtype.kind == "f" else _SHORT)
+
+
+def _value(leaf: Variable) -> Hashable:
+    """Return the value of a constant that is no data."""
+    if not isinstance(leaf, Constant):
+        raise _NoStructureError
+    value = leaf.data
+    if isinstance(leaf.type, DenseTensorType | ScalarType):
+        array = np.asarray(value)
+        if array.dtype.hasobject:
+            raise _NoStructureError
+        return array.dtype.str, array.shape, array.tobytes()
+    if value is None:
+        return None
+    if isinstance(value, slice):
+        parts = value.start, value.stop, value.step
+        if all(part is None or type(part) is int for part in parts):
+            return "slice", *parts
+    raise _NoStructureError
+
+
+def _type(variable: Variable) -> Hashable:
+    if not isinstance(variable.type, DenseTensorType | ScalarType | NoneTypeT | SliceType):
+        raise _NoStructureError
+    return variable.type
+
+
+def _hints(variable: Variable) -> list[str]:
+    """Return what else PyTensor's rewrites are told of a variable, such as that a matrix is positive definite.
+
+    What they note about a constant follows from its value; an input that stands for data has no notes.
+    """
+    if isinstance(variable, Constant):
+        return []
+    return sorted(name for name, value in vars(variable.tag).items() if value is True)
+
+
+def _operation(op: Op) -> Hashable:
+    """Return an operation, whose equality means equal results, or what says the same of it."""
+    package = type(op).__module__.partition(".")[0]
+    names = getattr(op, "__props__", None)
+    if package not in _KNOWN:
+        raise _NoStructureError
+    if package != "pytensor" and (names is None or not all(_is_plain(getattr(op, name)) for name in names)):
+        raise _NoStructureError
+    for name in ("scalar_op", "core_op"):
+        if (inner := getattr(op, name, None)) is not None:
+            _operation(inner)
+    if (graph := getattr(op, "fgraph", None)) is None:
+        return op
+    if (own := structure_of(graph.inputs, graph.outputs)) is None:
+        raise _NoStructureError
+    if isinstance(op, AllocDiag) and not own.data:
+        # Equal only if it is the same, in the older PyTensor.
+        return AllocDiag, op.axis1, op.axis2, op.offset, own.key
+    return op
+
+
+def _is_plain(value: object) -> bool:
+    return all(map(_is_plain, value)) if isinstance(value, tuple) else isinstance(value, _PLAIN)
