@@ -6,25 +6,15 @@ ArviZ below 1 gets PyMC 5.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache, reduce
 from typing import Any
 
 import numpy as np
 import pymc as pm
 import xarray as xr
 from pymc.progress_bar import CustomProgress, default_progress_theme
-from pytensor.compile.mode import Mode, get_mode, optdb
 from pytensor.graph.basic import Apply
-from pytensor.graph.fg import FunctionGraph
-from pytensor.graph.op import Op
 from pytensor.graph.replace import clone_replace
-from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
-from pytensor.graph.rewriting.db import RewriteDatabase, RewriteDatabaseQuery
-from pytensor.link.vm import VMLinker
-from pytensor.scalar.basic import Add, Cast, Clip, Mul, Second, second
-from pytensor.scalar.math import Log1mexp, Softplus
-from pytensor.tensor import constant, exp, expm1, log, log1p, maximum, minimum, random, switch
-from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor import random
 from pytensor.tensor.subtensor import indices_from_subtensor
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.type_other import NoneTypeT, SliceType
@@ -36,7 +26,6 @@ __all__ = [
     "Cholesky",
     "Container",
     "ElpdData",
-    "KeptMode",
     "MatrixInverse",
     "c_mode",
     "dim_names",
@@ -49,13 +38,10 @@ __all__ = [
     "inlined",
     "largest_rhat",
     "make_container",
-    "numpy_mode",
     "pareto_shape",
     "progress",
-    "quick_mode",
     "random_draw",
     "restore_observed",
-    "rewritten",
     "solve_triangular",
     "to_dataset",
 ]
@@ -98,75 +84,6 @@ def c_mode() -> str:
     return "CVM" if PYMC_6 else "FAST_RUN"
 
 
-class KeptMode(Mode):
-    """A mode that lives as long as the process, whose functions graphs of one structure share.
-
-    It asks PyTensor's database for its rewrites once, and again where some have been registered: the query takes
-    milliseconds, as long as a small function takes to compile.
-    """
-
-    _queried: tuple[int, Any] = (-1, None)
-
-    @property
-    def optimizer(self) -> Any:
-        """The rewrites of the mode."""
-        registered = _registered(self.optdb)
-        if self._queried[0] != registered:
-            self._queried = registered, super().optimizer
-        return self._queried[1]
-
-
-_QUERIED: dict[tuple[str, ...], tuple[int, Any]] = {}
-"""Rewrites by their names, with the number of all when they were asked for."""
-
-
-def rewritten(graph: Any, *including: str, clone: bool = False) -> Any:
-    """Return a graph after some of PyTensor's rewrites, in place or on a copy, as `rewrite_graph` does."""
-    registered = _registered(optdb)
-    if including not in _QUERIED or _QUERIED[including][0] != registered:
-        _QUERIED[including] = registered, optdb.query(RewriteDatabaseQuery(include=including))
-    fgraph = FunctionGraph(outputs=[graph], clone=clone)
-    _QUERIED[including][1].rewrite(fgraph)
-    return fgraph.outputs[0]
-
-
-def _registered(database: RewriteDatabase) -> int:
-    """Return the number of rewrites of a database and of those in it."""
-    count = len(database._names)
-    return count + sum(map(_registered, _databases_in(database, count)))
-
-
-@cache
-def _databases_in(database: RewriteDatabase, count: int) -> tuple[RewriteDatabase, ...]:
-    """Return the databases among the `count` entries of another."""
-    entries = {id(entry): entry for found in database.__db__.values() for entry in found}
-    return tuple(entry for entry in entries.values() if isinstance(entry, RewriteDatabase))
-
-
-@cache
-def numpy_mode(*excluding: str) -> Mode:
-    """Return a mode that rewrites as PyTensor's default does but runs each op by NumPy, compiling nothing.
-
-    A model's own functions are called some dozens of times on large arrays: NumPy runs them about as fast
-    as compiled code would, and the tens of seconds of a first compilation are saved. Elementwise ops must
-    then not be fused, since a fused op would be run element by element in Python. Rewrites may be left out by name.
-    """
-    linker = VMLinker(use_cloop=False, c_thunks=False)
-    mode = KeptMode(linker=linker, optimizer="fast_run").excluding("fusion", "inplace", *excluding)
-    return mode.register((dfs_rewriter(_as_ufuncs), 48.9))
-
-
-@cache
-def quick_mode(*including: str) -> Mode:
-    """Return a mode for functions that are called a few times: hardly rewritten, and run as in `numpy_mode`.
-
-    Rewrites may be added by name.
-    """
-    quick = get_mode("FAST_COMPILE")
-    mode = KeptMode(linker=quick.provided_linker, optimizer=quick.provided_optimizer).including(*including)
-    return mode.register((dfs_rewriter(_as_ufuncs), 48.9))
-
-
 def indexed_first(node: Apply) -> list | None:
     """Return the index arrays of the leading axes, one per axis; None if another kind of index is among them."""
     indices = indices_of(node)
@@ -189,59 +106,6 @@ def _as_slice(index: Any) -> slice:
     if index.owner is None:
         return index.data
     return slice(*(None if isinstance(part.type, NoneTypeT) else part for part in index.owner.inputs))
-
-
-class _AsType(Op):
-    """A cast by NumPy."""
-
-    __props__ = ("dtype",)
-
-    def __init__(self, dtype: str):
-        self.dtype = dtype
-
-    def make_node(self, x: Any) -> Apply:
-        return Apply(self, [x], [x.type.clone(dtype=self.dtype)()])
-
-    def perform(self, node: Apply, inputs: Sequence[np.ndarray], output_storage: Sequence[list[np.ndarray]]) -> None:
-        output_storage[0][0] = inputs[0].astype(self.dtype)
-
-
-class _Fill(Op):
-    """The second of two arrays, in the shape of both, by NumPy."""
-
-    __props__ = ()
-
-    def make_node(self, x: Any, y: Any) -> Apply:
-        return Apply(self, [x, y], [Elemwise(second)(x, y).type()])
-
-    def perform(self, node: Apply, inputs: Sequence[np.ndarray], output_storage: Sequence[list[np.ndarray]]) -> None:
-        output_storage[0][0] = np.array(np.broadcast_arrays(*inputs)[1], dtype=node.outputs[0].dtype)
-
-
-@node_rewriter([Elemwise])
-def _as_ufuncs(fgraph: FunctionGraph, node: Apply) -> list | None:
-    """Rewrite elementwise ops that have no NumPy ufunc: PyTensor would run them element by element in Python."""
-    scalar_op = node.op.scalar_op
-    target = node.outputs[0].dtype
-    if isinstance(scalar_op, Cast):
-        return [_AsType(target)(node.inputs[0])]
-    if isinstance(scalar_op, Second):
-        return [_Fill()(*node.inputs)]
-    if isinstance(scalar_op, Softplus):
-        x = node.inputs[0]
-        return [(maximum(x, 0.0) + log1p(exp(-abs(x)))).astype(target)]
-    if isinstance(scalar_op, Log1mexp):
-        (x,) = node.inputs
-        half = constant(np.log(0.5), dtype=target)
-        # The arguments are clipped so that the branch not taken stays finite.
-        low, high = log1p(-exp(minimum(x, half))), log(-expm1(maximum(x, half)))
-        return [switch(x < half, low, high).astype(target)]
-    if isinstance(scalar_op, Clip):
-        x, low, high = node.inputs
-        return [minimum(maximum(x, low), high).astype(node.outputs[0].dtype)]
-    if isinstance(scalar_op, Add | Mul) and len(node.inputs) > 2:
-        return [reduce(node.op, node.inputs).astype(node.outputs[0].dtype)]
-    return None
 
 
 def inlined(node: Apply) -> list:

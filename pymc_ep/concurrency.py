@@ -19,11 +19,12 @@ from threading import Lock, RLock
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
+import numpy as np
 import pymc as pm
 import pytensor
 from pytensor.graph.basic import Constant, Variable
 
-from pymc_ep.compat import KeptMode
+from pymc_ep.modes import KeptMode
 from pymc_ep.structure import structure_of
 
 __all__ = ["CompiledFunction", "compiled_function", "compiled_property", "compiling", "one_at_a_time"]
@@ -54,7 +55,8 @@ class _LockedFunction:
         _FUNCTIONS.add(self)
 
     def __call__(self, *values: Any) -> Any:
-        with self._lock:
+        # Elementwise operations do so in PyTensor, each by itself.
+        with self._lock, np.errstate(all="ignore"):
             return self.function(*values)
 
     def renew_lock(self) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 import pymc_ep as pmep
 from pymc_ep import calls
-from pymc_ep.compat import PYMC_6, group, group_names, has_group, numpy_mode
+from pymc_ep.compat import PYMC_6, group, group_names, has_group
+from pymc_ep.modes import numpy_mode
 from pymc_ep.sites import sites
 
 N = 10

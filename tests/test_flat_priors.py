@@ -9,10 +9,10 @@ import scipy.special
 import scipy.stats
 
 import pymc_ep as pmep
-from pymc_ep.compat import numpy_mode
 from pymc_ep.evidence.ep.engine import EP
 from pymc_ep.evidence.ep.evidence import Evidence
 from pymc_ep.forms import compiled_form
+from pymc_ep.modes import numpy_mode
 from pymc_ep.results import fit_group
 
 N, GROUPS = 40, 5

@@ -14,8 +14,9 @@ from pytensor.graph.op import Op
 
 import pymc_ep as pmep
 from pymc_ep import concurrency
-from pymc_ep.compat import group, numpy_mode, quick_mode
+from pymc_ep.compat import group
 from pymc_ep.concurrency import compiled_function, compiling
+from pymc_ep.modes import numpy_mode, quick_mode
 from pymc_ep.structure import structure_of
 
 

@@ -19,8 +19,9 @@ from scipy import sparse
 
 import pymc_ep as pmep
 from docs.benchmarks.concurrent_fits import outcomes
-from pymc_ep.compat import group, group_names, numpy_mode
+from pymc_ep.compat import group, group_names
 from pymc_ep.concurrency import compiled_function, compiled_property, compiling
+from pymc_ep.modes import numpy_mode
 from pymc_ep.numerics.backend.threads import limited_threads
 from pymc_ep.sites import compile_site, get_site
 

@@ -12,9 +12,10 @@ from pytensor.tensor.basic import get_underlying_scalar_constant_value
 from pytensor.tensor.random.basic import LaplaceRV, NormalRV, StudentTRV
 from pytensor.tensor.random.op import RandomVariable
 
-from pymc_ep.compat import quick_mode, random_draw
+from pymc_ep.compat import random_draw
 from pymc_ep.concurrency import compiling
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError, at_index, first_index
+from pymc_ep.modes import quick_mode
 
 __all__ = ["Potential", "known_shape", "length_of", "read_potential", "require_positive", "static_shape"]
 

@@ -9,11 +9,11 @@ from pymc import Model, Potential
 from pytensor.graph.replace import graph_replace
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_ep.compat import numpy_mode
 from pymc_ep.concurrency import compiled_function
 from pymc_ep.contracts.form import Form
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.graphs.queries import depends_on
+from pymc_ep.modes import numpy_mode
 
 __all__ = ["latents_missing_from", "marginal_model", "unconstrained"]
 

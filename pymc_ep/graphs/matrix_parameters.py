@@ -11,10 +11,11 @@ from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.math import Dot
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_ep.compat import Cholesky, MatrixInverse, quick_mode
+from pymc_ep.compat import Cholesky, MatrixInverse
 from pymc_ep.concurrency import compiled_function
 from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.graphs.random_nodes import is_random
+from pymc_ep.modes import quick_mode
 
 __all__ = ["InitialValue", "constant_value", "depends_on_unknowns", "require_symmetric", "require_symmetric_factored"]
 

@@ -17,7 +17,6 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_ep.compat import quick_mode
 from pymc_ep.concurrency import compiled_function
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError, at_index, first_index
 from pymc_ep.graphs.families import Family, Link
@@ -28,6 +27,7 @@ from pymc_ep.graphs.queries import (
     is_affine_symbolically,
     value_depends_on,
 )
+from pymc_ep.modes import quick_mode
 from pymc_ep.operators.apply import ApplyLinearMap, apply_operator
 from pymc_ep.sites.base import Site, get_site
 

@@ -13,7 +13,6 @@ from pytensor.scalar.basic import GE, GT, LE, LT
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_ep.compat import quick_mode, rewritten
 from pymc_ep.concurrency import compiled_function
 from pymc_ep.engines.prior import perturbed
 from pymc_ep.exceptions import InvalidDataError, at_index, first_index
@@ -23,6 +22,7 @@ from pymc_ep.graphs.hyperparameters import initial_values, kind_of
 from pymc_ep.graphs.matrix_parameters import InitialValue
 from pymc_ep.graphs.queries import evaluated
 from pymc_ep.graphs.random_nodes import parameter_positions
+from pymc_ep.modes import quick_mode, rewritten
 
 __all__ = ["require_matrices", "require_parameters"]
 

@@ -19,10 +19,11 @@ from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.type import DenseTensorType
 from pytensor.tensor.variable import TensorConstant, TensorVariable
 
-from pymc_ep.compat import indices_of, inlined, numpy_mode, quick_mode, rewritten
+from pymc_ep.compat import indices_of, inlined
 from pymc_ep.concurrency import compiled_function, compiling
 from pymc_ep.graphs.jacobian_products import pullback
 from pymc_ep.graphs.random_nodes import is_random
+from pymc_ep.modes import numpy_mode, quick_mode, rewritten
 
 __all__ = [
     "applies",

@@ -7,9 +7,10 @@ import numpy as np
 import pymc as pm
 from pytensor.graph.traversal import ancestors
 
-from pymc_ep.compat import Container, group, has_group, quick_mode
+from pymc_ep.compat import Container, group, has_group
 from pymc_ep.concurrency import compiled_function, compiling
 from pymc_ep.diagnostics.agreement import flat_draws
+from pymc_ep.modes import quick_mode
 from pymc_ep.plots.axes import axes_for
 from pymc_ep.plots.intervals import hyper_names, labels_of
 

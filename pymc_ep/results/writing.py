@@ -11,10 +11,11 @@ from pymc.pytensorf import compile as compile_with_seed
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 
-from pymc_ep.compat import Container, numpy_mode
+from pymc_ep.compat import Container
 from pymc_ep.contracts.form import CompiledForm
 from pymc_ep.contracts.solution import RandomSeed, Solution
 from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.modes import numpy_mode
 from pymc_ep.results.container import build_container, model_dims
 
 __all__ = ["STORED_NUMBERS", "drawn_forward", "layout_of", "write_solution"]
@@ -180,5 +181,6 @@ def drawn_forward(model: pm.Model, draws: Mapping[str, np.ndarray], rng: np.rand
     outputs = graph_replace(wanted, data, strict=False)
     seed = int(rng.integers(2**31))
     function = compile_with_seed(given, outputs, random_seed=seed, mode=numpy_mode(), on_unused_input="ignore")
-    rows = [function(*row) for row in zip(*(draws[v.name] for v in given))]
+    with np.errstate(all="ignore"):
+        rows = [function(*row) for row in zip(*(draws[v.name] for v in given))]
     return {v.name: np.array([row[i] for row in rows]) for i, v in enumerate(wanted)}

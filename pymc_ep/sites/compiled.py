@@ -17,10 +17,10 @@ from pytensor.compile.mode import Mode, get_mode
 from pytensor.graph.traversal import ancestors
 from pytensor.link.jax.linker import JAXLinker
 
-from pymc_ep.compat import numpy_mode
 from pymc_ep.concurrency import compiled_function, compiled_property
 from pymc_ep.exceptions import ImpossibleDensityError, NumericalError, at_index, first_index
 from pymc_ep.kernels.scalar_kernel import ScalarKernel
+from pymc_ep.modes import numpy_mode
 from pymc_ep.numerics.backend.namespace import Array, is_jax
 from pymc_ep.numerics.quadrature.gauss_legendre import REACH, reweighted
 from pymc_ep.sites.base import Site, Tilted, get_site

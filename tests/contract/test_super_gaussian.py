@@ -5,7 +5,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 
-from pymc_ep.compat import numpy_mode
+from pymc_ep.modes import numpy_mode
 from pymc_ep.sites import compile_site, get_site, sites
 
 SUPER_GAUSSIAN = sorted(name for name, site in sites().items() if site.super_gaussian is not None)

@@ -12,8 +12,9 @@ import scipy.sparse
 import scipy.stats
 
 import pymc_ep as pmep
-from pymc_ep.compat import group, group_names, numpy_mode
+from pymc_ep.compat import group, group_names
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
+from pymc_ep.modes import numpy_mode
 from pymc_ep.operators import Gradient2D, Wavelet2D
 
 RNG = np.random.default_rng(3)

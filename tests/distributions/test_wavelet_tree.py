@@ -14,7 +14,8 @@ import scipy.special
 import scipy.stats
 
 import pymc_ep as pmep
-from pymc_ep.compat import group, numpy_mode
+from pymc_ep.compat import group
+from pymc_ep.modes import numpy_mode
 
 # PyWavelets' own transform, which the references take, finds these images small.
 pytestmark = pytest.mark.filterwarnings("ignore:Level value of")

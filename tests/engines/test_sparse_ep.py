@@ -10,11 +10,12 @@ import scipy.stats
 import xarray as xr
 
 import pymc_ep as pmep
-from pymc_ep.compat import PYMC_6, group, numpy_mode
+from pymc_ep.compat import PYMC_6, group
 from pymc_ep.evidence.ep.engine import EP
 from pymc_ep.evidence.ep.evidence import Evidence
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms import compiled_form
+from pymc_ep.modes import numpy_mode
 from pymc_ep.operators import Convolution2D, Gradient2D, Mask, Wavelet2D
 from pymc_ep.results import fit_group
 

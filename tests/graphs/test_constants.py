@@ -9,8 +9,8 @@ from pytensor.graph.basic import Constant
 from pytensor.graph.traversal import ancestors
 
 import pymc_ep as pmep
-from pymc_ep.compat import numpy_mode
 from pymc_ep.graphs.queries import evaluate_constants
+from pymc_ep.modes import numpy_mode
 
 TIME = np.linspace(0.0, 1.0, 60)[:, None]
 COUNTS = np.random.default_rng(1).poisson(2.0, 60)

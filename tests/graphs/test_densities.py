@@ -14,10 +14,10 @@ import pytensor.tensor as pt
 import pytest
 
 import pymc_ep
-from pymc_ep.compat import numpy_mode
 from pymc_ep.exceptions import ImpossibleDensityError, UnsupportedModelError
 from pymc_ep.forms import compiled_form
 from pymc_ep.graphs.densities import log_density
+from pymc_ep.modes import numpy_mode
 
 from .exact_values import DIGITS, exact_value, number
 

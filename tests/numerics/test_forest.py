@@ -9,7 +9,7 @@ import pytensor.tensor as pt
 import pytest
 import scipy.special
 
-from pymc_ep.compat import numpy_mode
+from pymc_ep.modes import numpy_mode
 from pymc_ep.numerics.factorisation.quad_forest import Forest, quad_forest
 
 FORESTS = {

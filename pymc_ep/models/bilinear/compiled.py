@@ -9,12 +9,12 @@ import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.traversal import ancestors
 
-from pymc_ep.compat import numpy_mode
 from pymc_ep.engines.checkpoint import digest
 from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.graphs.hyper_functions import DrawFunctions
 from pymc_ep.models.bilinear.engine.values import BilinearPrior, Cells, MatrixPrior
 from pymc_ep.models.bilinear.form import Bilinear
+from pymc_ep.modes import numpy_mode
 from pymc_ep.sites.base import first_outside
 from pymc_ep.sites.cells.base import require_observations
 

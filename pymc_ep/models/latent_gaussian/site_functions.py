@@ -17,7 +17,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.link.jax.linker import JAXLinker
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_ep.compat import indices_of, numpy_mode
+from pymc_ep.compat import indices_of
 from pymc_ep.concurrency import CompiledFunction, compiled_function, compiled_property, compiling
 from pymc_ep.contracts.form import Likelihood, Representation
 from pymc_ep.distributions.shapes import shape_error
@@ -32,6 +32,7 @@ from pymc_ep.models.latent_gaussian.distances import cure_of, require_distances
 from pymc_ep.models.latent_gaussian.form import AffineVariable, LatentGaussian
 from pymc_ep.models.latent_gaussian.prior_moments import variances_of
 from pymc_ep.models.latent_gaussian.values import AffineMoments, NoiseMoments
+from pymc_ep.modes import numpy_mode
 from pymc_ep.numerics.backend.namespace import Array, on_host, to_jax
 from pymc_ep.numerics.gaussian.protocol import GaussianPrior
 from pymc_ep.sites.compiled import CompiledSite, compile_site

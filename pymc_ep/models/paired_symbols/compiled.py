@@ -9,7 +9,6 @@ import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.traversal import ancestors
 
-from pymc_ep.compat import numpy_mode
 from pymc_ep.distributions.pair_data import as_counts, require_others
 from pymc_ep.engines.checkpoint import digest
 from pymc_ep.exceptions import InvalidDataError
@@ -18,6 +17,7 @@ from pymc_ep.graphs.hyper_functions import DrawFunctions
 from pymc_ep.models.paired_symbols.engine.values import Block, GammaFactor, PairCounts, PairedPrior, Side
 from pymc_ep.models.paired_symbols.form import GaussianEntries, PairedSymbolsForm
 from pymc_ep.models.paired_symbols.kernel import Symbols
+from pymc_ep.modes import numpy_mode
 
 __all__ = ["CompiledPairedSymbols"]
 

@@ -11,7 +11,6 @@ from pytensor.graph.replace import graph_replace
 from pytensor.tensor.random.basic import DirichletRV, ExponentialRV, GammaRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_ep.compat import quick_mode
 from pymc_ep.concurrency import compiled_function
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.graphs.hyperparameters import follows_from, hyper_fields, relevant_variables, require_all_latent
@@ -25,6 +24,7 @@ from pymc_ep.models.paired_symbols.form import (
     PairGroup,
     SideOfPairs,
 )
+from pymc_ep.modes import quick_mode
 
 __all__ = ["recognise_paired_symbols"]
 

@@ -12,7 +12,6 @@ from pytensor.compile.mode import get_mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import graph_inputs
 
-from pymc_ep.compat import numpy_mode
 from pymc_ep.concurrency import compiled_function
 from pymc_ep.engines.checkpoint import digest
 from pymc_ep.exceptions import InvalidDataError, at_index, first_index
@@ -23,6 +22,7 @@ from pymc_ep.models.preferences.engine.kernels import Curvature, DenseKernel, Ke
 from pymc_ep.models.preferences.engine.values import ComparedUsers, Learned, UtilityPrior
 from pymc_ep.models.preferences.form import Preferences
 from pymc_ep.models.preferences.kernel import Comparisons
+from pymc_ep.modes import numpy_mode
 
 __all__ = ["CompiledPreferences"]
 

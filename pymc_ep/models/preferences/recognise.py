@@ -15,7 +15,7 @@ from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_ep.compat import indexed_first, quick_mode
+from pymc_ep.compat import indexed_first
 from pymc_ep.concurrency import compiled_function
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.graphs.families import family_of
@@ -26,6 +26,7 @@ from pymc_ep.graphs.queries import depends_on, evaluated, without_casts
 from pymc_ep.graphs.random_nodes import distribution_name, parameters_of
 from pymc_ep.models.preferences.distributions.preference_utility import LowRankUtilityRV, PreferenceUtilityRV
 from pymc_ep.models.preferences.form import ComparisonGroup, Preferences, PriorGraphs
+from pymc_ep.modes import quick_mode
 
 __all__ = ["recognise_preferences"]
 

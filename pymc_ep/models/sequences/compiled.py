@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from pymc_ep.compat import numpy_mode
 from pymc_ep.engines.checkpoint import digest
 from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.graphs.bodies import bodies_of
@@ -15,6 +14,7 @@ from pymc_ep.models.sequences.engine.values import Prior, Priors
 from pymc_ep.models.sequences.form import SequencesForm, WeightPrior
 from pymc_ep.models.sequences.kernel import CELLS, Sequences
 from pymc_ep.models.sequences.sequence_data import require_contexts, require_items
+from pymc_ep.modes import numpy_mode
 
 __all__ = ["CompiledSequences"]
 

@@ -9,7 +9,6 @@ from pymc import Model
 from pytensor.tensor.random.basic import LaplaceRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_ep.compat import quick_mode
 from pymc_ep.concurrency import compiled_function
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.graphs.families import family_of
@@ -23,6 +22,7 @@ from pymc_ep.models.latent_gaussian.recognise.recogniser import recognise_latent
 from pymc_ep.models.sparse_linear.distributions.sparse_field import SparseFieldRV
 from pymc_ep.models.sparse_linear.distributions.wavelet_tree import WaveletTreeRV, each_probability
 from pymc_ep.models.sparse_linear.form import SparseLinear
+from pymc_ep.modes import quick_mode
 from pymc_ep.numerics.factorisation.quad_forest import quad_forest
 from pymc_ep.operators import LinearMap, apply_operator
 from pymc_ep.sites.base import Site, get_site

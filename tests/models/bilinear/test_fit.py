@@ -11,8 +11,9 @@ import scipy.optimize
 import scipy.stats
 
 import pymc_ep as pmep
-from pymc_ep.compat import group, numpy_mode
+from pymc_ep.compat import group
 from pymc_ep.diagnostics import predictive_pit
+from pymc_ep.modes import numpy_mode
 from pymc_ep.results.reading import settings
 
 I, J, D, N = 12, 9, 2, 150  # noqa: E741

@@ -13,10 +13,10 @@ import scipy.stats
 from scipy.integrate import trapezoid
 
 import pymc_ep as pmep
-from pymc_ep.compat import numpy_mode
 from pymc_ep.evidence.ep.engine import EP
 from pymc_ep.evidence.ep.evidence import Evidence
 from pymc_ep.forms import compiled_form
+from pymc_ep.modes import numpy_mode
 
 N = 8
 COUNTS = np.array([0, 1, 3, 2, 0, 7, 1, 4])

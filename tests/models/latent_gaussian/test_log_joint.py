@@ -8,8 +8,9 @@ import pytest
 import scipy.stats
 
 import pymc_ep as pmep
-from pymc_ep.compat import group, has_group, numpy_mode
+from pymc_ep.compat import group, has_group
 from pymc_ep.models.latent_gaussian.posterior import LatentPosterior
+from pymc_ep.modes import numpy_mode
 
 N = 7
 X = np.linspace(0.0, 3.0, N)[:, None]

@@ -12,8 +12,8 @@ import pytensor.tensor as pt
 import pytest
 
 import pymc_ep as pmep
-from pymc_ep.compat import numpy_mode
 from pymc_ep.forms import compiled_form
+from pymc_ep.modes import numpy_mode
 
 N = 6
 X = np.linspace(0.0, 2.0, N)[:, None]

@@ -11,12 +11,12 @@ import scipy.stats
 from scipy import ndimage
 
 import pymc_ep as pmep
-from pymc_ep.compat import numpy_mode
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms import compiled_form
 from pymc_ep.models.sparse_linear import linear_map as linear_predictors
 from pymc_ep.models.sparse_linear import probing
 from pymc_ep.models.sparse_linear.form import SparseLinear
+from pymc_ep.modes import numpy_mode
 from pymc_ep.operators import Convolution2D, Gradient2D, Mask, Wavelet2D, stack
 
 RNG = np.random.default_rng(12)

@@ -12,7 +12,7 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_ep.compat import quick_mode, random_draw
+from pymc_ep.compat import random_draw
 from pymc_ep.concurrency import compiled_function
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError, at_index, first_index
 from pymc_ep.graphs.families import family_of, site_names
@@ -38,6 +38,7 @@ from pymc_ep.graphs.random_nodes import distribution_name, parameters_of
 from pymc_ep.models.bilinear.form import Bilinear, CellGroup
 from pymc_ep.models.bilinear.recognise.biases import with_biases
 from pymc_ep.models.bilinear.recognise.matrix_priors import all_latent, entries_of, is_gaussian
+from pymc_ep.modes import quick_mode
 from pymc_ep.sites.cells.base import cell_site, cell_site_names
 
 __all__ = ["bilinear_sites", "recognise_bilinear"]

@@ -16,11 +16,11 @@ from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.math import All
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_ep.compat import quick_mode
 from pymc_ep.concurrency import CompiledFunction, compiled_function
 from pymc_ep.exceptions import InvalidDataError, at_index
 from pymc_ep.graphs.densities import parameter_checks
 from pymc_ep.graphs.queries import depends_on, value_dependent
+from pymc_ep.modes import quick_mode
 
 __all__ = ["ParameterConditions", "within_conditions"]
 

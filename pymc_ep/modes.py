@@ -1,0 +1,216 @@
+"""Modes of PyTensor for functions that NumPy runs."""
+
+from collections.abc import Sequence
+from functools import cache, reduce
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import scipy.special
+from pytensor.compile.mode import Mode, get_mode, optdb
+from pytensor.graph.basic import Apply
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.op import Op
+from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
+from pytensor.graph.rewriting.db import RewriteDatabase, RewriteDatabaseQuery
+from pytensor.link.vm import VMLinker
+from pytensor.scalar.basic import Add, Cast, Clip, Mul, Second, second
+from pytensor.scalar.math import Log1mexp, Softplus
+from pytensor.tensor import constant, exp, expm1, log, log1p, maximum, minimum, switch
+from pytensor.tensor.elemwise import Elemwise
+
+__all__ = ["KeptMode", "numpy_mode", "quick_mode", "rewritten"]
+
+
+class KeptMode(Mode):
+    """A mode that lives as long as the process, whose functions graphs of one structure share.
+
+    It asks PyTensor's database for its rewrites once, and again where some have been registered: the query takes
+    milliseconds, as long as a small function takes to compile.
+    """
+
+    _queried: tuple[int, Any] = (-1, None)
+
+    @property
+    def optimizer(self) -> Any:
+        """The rewrites of the mode."""
+        registered = _registered(self.optdb)
+        if self._queried[0] != registered:
+            self._queried = registered, super().optimizer
+        return self._queried[1]
+
+
+_QUERIED: dict[tuple[str, ...], tuple[int, Any]] = {}
+"""Rewrites by their names, with the number of all when they were asked for."""
+
+
+def rewritten(graph: Any, *including: str, clone: bool = False) -> Any:
+    """Return a graph after some of PyTensor's rewrites, in place or on a copy, as `rewrite_graph` does."""
+    registered = _registered(optdb)
+    if including not in _QUERIED or _QUERIED[including][0] != registered:
+        _QUERIED[including] = registered, optdb.query(RewriteDatabaseQuery(include=including))
+    fgraph = FunctionGraph(outputs=[graph], clone=clone)
+    _QUERIED[including][1].rewrite(fgraph)
+    return fgraph.outputs[0]
+
+
+def _registered(database: RewriteDatabase) -> int:
+    """Return the number of rewrites of a database and of those in it."""
+    count = len(database._names)
+    return count + sum(map(_registered, _databases_in(database, count)))
+
+
+@cache
+def _databases_in(database: RewriteDatabase, count: int) -> tuple[RewriteDatabase, ...]:
+    """Return the databases among the `count` entries of another."""
+    entries = {id(entry): entry for found in database.__db__.values() for entry in found}
+    return tuple(entry for entry in entries.values() if isinstance(entry, RewriteDatabase))
+
+
+@cache
+def numpy_mode(*excluding: str) -> Mode:
+    """Return a mode that rewrites as PyTensor's default does but runs each op by NumPy, compiling nothing.
+
+    A model's own functions are called some dozens of times on large arrays: NumPy runs them about as fast
+    as compiled code would, and the tens of seconds of a first compilation are saved. Elementwise ops must
+    then not be fused, since a fused op would be run element by element in Python. Rewrites may be left out by name.
+    """
+    linker = VMLinker(use_cloop=False, c_thunks=False)
+    mode = KeptMode(linker=linker, optimizer="fast_run").excluding("fusion", "inplace", *excluding)
+    return mode.register((dfs_rewriter(_as_ufuncs), 48.9), (dfs_rewriter(_as_calls), 99))
+
+
+@cache
+def quick_mode(*including: str) -> Mode:
+    """Return a mode for functions that are called a few times: hardly rewritten, and run as in `numpy_mode`.
+
+    Rewrites may be added by name.
+    """
+    quick = get_mode("FAST_COMPILE")
+    mode = KeptMode(linker=quick.provided_linker, optimizer=quick.provided_optimizer).including(*including)
+    return mode.register((dfs_rewriter(_as_ufuncs), 48.9))
+
+
+class _AsType(Op):
+    """A cast by NumPy."""
+
+    __props__ = ("dtype",)
+
+    def __init__(self, dtype: str):
+        self.dtype = dtype
+
+    def make_node(self, x: Any) -> Apply:
+        return Apply(self, [x], [x.type.clone(dtype=self.dtype)()])
+
+    def perform(self, node: Apply, inputs: Sequence[np.ndarray], output_storage: Sequence[list[np.ndarray]]) -> None:
+        output_storage[0][0] = inputs[0].astype(self.dtype)
+
+
+class _Fill(Op):
+    """The second of two arrays, in the shape of both, by NumPy."""
+
+    __props__ = ()
+
+    def make_node(self, x: Any, y: Any) -> Apply:
+        return Apply(self, [x, y], [Elemwise(second)(x, y).type()])
+
+    def perform(self, node: Apply, inputs: Sequence[np.ndarray], output_storage: Sequence[list[np.ndarray]]) -> None:
+        output_storage[0][0] = np.array(np.broadcast_arrays(*inputs)[1], dtype=node.outputs[0].dtype)
+
+
+@node_rewriter([Elemwise])
+def _as_ufuncs(fgraph: FunctionGraph, node: Apply) -> list | None:
+    """Rewrite elementwise ops that have no NumPy ufunc: PyTensor would run them element by element in Python."""
+    scalar_op = node.op.scalar_op
+    target = node.outputs[0].dtype
+    if isinstance(scalar_op, Cast):
+        return [_AsType(target)(node.inputs[0])]
+    if isinstance(scalar_op, Second):
+        return [_Fill()(*node.inputs)]
+    if isinstance(scalar_op, Softplus):
+        x = node.inputs[0]
+        return [(maximum(x, 0.0) + log1p(exp(-abs(x)))).astype(target)]
+    if isinstance(scalar_op, Log1mexp):
+        (x,) = node.inputs
+        half = constant(np.log(0.5), dtype=target)
+        # The arguments are clipped so that the branch not taken stays finite.
+        low, high = log1p(-exp(minimum(x, half))), log(-expm1(maximum(x, half)))
+        return [switch(x < half, low, high).astype(target)]
+    if isinstance(scalar_op, Clip):
+        x, low, high = node.inputs
+        return [minimum(maximum(x, low), high).astype(node.outputs[0].dtype)]
+    if isinstance(scalar_op, Add | Mul) and len(node.inputs) > 2:
+        return [reduce(node.op, node.inputs).astype(node.outputs[0].dtype)]
+    return None
+
+
+class _Ufunc(Op):
+    """An elementwise operation by one call of a NumPy ufunc.
+
+    `Elemwise` looks for the function, switches off warnings and converts results at each call, which takes six times as
+    long as a ufunc does at a hundred numbers. `_LockedFunction` switches off warnings once for all operations.
+
+    Parameters
+    ----------
+    elemwise : Elemwise
+    """
+
+    __props__ = ("elemwise",)
+
+    def __init__(self, elemwise: Elemwise):
+        self.elemwise = elemwise
+
+    def make_node(self, *inputs: Any) -> Apply:
+        return Apply(self, list(inputs), [v.type() for v in self.elemwise.make_node(*inputs).outputs])
+
+    def perform(self, node: Apply, inputs: Sequence[np.ndarray], output_storage: Sequence[list[np.ndarray]]) -> None:
+        self.elemwise.perform(node, inputs, output_storage)
+
+    def make_thunk(
+        self, node: Apply, storage_map: Any, compute_map: Any, no_recycling: Any, impl: str | None = None
+    ) -> Any:
+        """Return a function of no arguments that computes the output from the inputs' storage."""
+        function, dtype = _function(self.elemwise), np.dtype(node.outputs[0].dtype)
+        inputs, output = [storage_map[v] for v in node.inputs], storage_map[node.outputs[0]]
+        computed, require_shapes = compute_map[node.outputs[0]], self.elemwise._check_runtime_broadcast
+        patterns = [v.type.broadcastable for v in node.inputs]
+        lengths = [[i for i, pattern in enumerate(patterns) if not pattern[axis]] for axis in range(len(patterns[0]))]
+        pairs = [(axis, *pair) for axis, own in enumerate(lengths) for pair in pairwise(own)]
+
+        def thunk() -> None:
+            values = [storage[0] for storage in inputs]
+            for axis, one, other in pairs:
+                if values[one].shape[axis] != values[other].shape[axis]:
+                    require_shapes(node, values)
+            found = function(*values)
+            # Of scalars it is a NumPy scalar, and of some types a wider one.
+            same = found.__class__ is np.ndarray and found.dtype == dtype
+            output[0] = found if same else np.asarray(found, dtype=dtype)
+            computed[0] = True
+
+        thunk.inputs, thunk.outputs, thunk.lazy = inputs, [output], False  # type: ignore[attr-defined]
+        return thunk
+
+
+def _function(elemwise: Elemwise) -> Any:
+    """Return the function of NumPy or SciPy for an elementwise operation; None where it has none."""
+    if elemwise.nfunc_spec is None:
+        return None
+    name = elemwise.nfunc_spec[0].rpartition("scipy.special.")[2]
+    return getattr(scipy.special if "." in elemwise.nfunc_spec[0] else np, name, None)
+
+
+@node_rewriter([Elemwise])
+def _as_calls(fgraph: FunctionGraph, node: Apply) -> list | None:
+    """Rewrite elementwise operations that are one call of a ufunc, or of `numpy.where`, into these calls.
+
+    Of integers PyTensor's types may differ from those of NumPy.
+    """
+    function = _function(node.op)
+    if not (isinstance(function, np.ufunc) or function is np.where) or node.op.inplace_pattern:
+        return None
+    values = node.inputs[1:] if function is np.where else node.inputs
+    whole = any(not v.dtype.startswith("float") for v in values)
+    if whole or node.op.nfunc_spec[1:] != (len(node.inputs), 1):
+        return None
+    return _Ufunc(node.op)(*node.inputs, return_list=True)
