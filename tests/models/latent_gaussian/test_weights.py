@@ -20,7 +20,7 @@ def log_density(value, rate, weights):
     return weights * pm.logp(pm.Poisson.dist(rate), value)
 
 
-def fitted(rows, weights=None, by_potential=False):
+def fitted(rows, weights=None, by_potential=False, **options):
     with pm.Model() as model:
         level, slope = pm.Normal("level", 0.0, 1.0), pm.Normal("slope", 0.0, pm.HalfNormal("tau", 1.0))
         rate = pm.math.exp(level + slope * X[rows])
@@ -35,7 +35,7 @@ def fitted(rows, weights=None, by_potential=False):
                 return pm.Poisson.dist(rate, size=size)
 
             pm.CustomDist("y", rate, logp=density, dist=draw, dtype="int64", observed=COUNTS[rows])
-    return pmep.fit(model=model, draws=20, random_seed=1, progressbar=False, log_likelihood=True)
+    return pmep.fit(model=model, draws=20, random_seed=1, progressbar=False, log_likelihood=True, **options)
 
 
 def test_whole_weights_are_repetitions():
@@ -60,9 +60,10 @@ def test_fractions_of_weights_are_powers():
 
 
 def test_weights_of_zero_leave_out():
-    found = fitted(np.arange(6), (np.arange(6) < 4).astype(float))
-    wanted = fitted(np.arange(4))
-    np.testing.assert_allclose(found["posterior_mean"]["slope"], wanted["posterior_mean"]["slope"], atol=1e-4)
+    """At the mode of the scale: draws of it begin to differ where two fits differ by rounding."""
+    found = fitted(np.arange(6), (np.arange(6) < 4).astype(float), hyper="optimize")
+    wanted = fitted(np.arange(4), hyper="optimize")
+    np.testing.assert_allclose(found["posterior_mean"]["slope"], wanted["posterior_mean"]["slope"], atol=1e-6)
 
 
 def test_weights_without_a_distribution_to_draw_from():
