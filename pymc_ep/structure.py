@@ -78,7 +78,9 @@ def structure_of(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Str
                     sizes[step] = _size(step, 1.0)
                 if _is_data(step):
                     data.append(step)
-                words.append("data" if _is_data(step) else _value(step))
+                    words.append("data")
+                else:
+                    words.append(_value(step))
             else:
                 made = step.outputs
                 _require_cheap(step, sizes)

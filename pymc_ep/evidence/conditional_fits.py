@@ -7,6 +7,7 @@ import scipy
 
 from pymc_ep.contracts.evidence import FitState, LogEvidence, OwnFit
 from pymc_ep.engines.interrupt import INTERRUPTS, is_interrupt
+from pymc_ep.numerics.interpolation.scaling import centre_and_scale
 
 __all__ = ["ManyFits", "fit_many"]
 
@@ -45,8 +46,8 @@ def fit_many(evidence: LogEvidence[OwnFit], thetas: np.ndarray) -> ManyFits[OwnF
     interruption the remaining draws take the state of the nearest fit.
     """
     k = len(thetas)
-    spread = thetas.std(axis=0)
-    scaled = (thetas - thetas.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+    mean, scale = centre_and_scale(thetas)
+    scaled = (thetas - mean) / scale
     first = int(np.argmin((scaled**2).sum(axis=1)))
     states: list[Any] = [None] * k
     kept: list[Any] = [None] * k

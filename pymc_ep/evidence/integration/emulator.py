@@ -179,30 +179,47 @@ def _best_kernel(points: np.ndarray, observed: np.ndarray, start: Kernel) -> Ker
     return best
 
 
-def _covariance(a: np.ndarray, b: np.ndarray, kernel: Kernel) -> np.ndarray:
-    """Return covariances in units of s^2 of values at a, (m, p), with values and gradients at b, (m, n (1 + p))."""
+def _parts(a: np.ndarray, b: np.ndarray, kernel: Kernel) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return differences of rows of a, (m, p), and b, (n, p), and the two parts of the kernel in units of s^2.
+
+    Returns
+    -------
+    differences : ndarray, (m, n, p)
+    joint : ndarray, (m, n)
+    single : ndarray, (m, n, p)
+    """
     length, single_length, weight = kernel.values
     differences = a[:, None, :] - b
     joint = np.exp(-0.5 * (differences**2).sum(axis=-1) / length**2)
-    single = weight * np.exp(-0.5 * (differences / single_length) ** 2)
-    cross = np.empty((*joint.shape, 1 + b.shape[1]))
+    return differences, joint, weight * np.exp(-0.5 * (differences / single_length) ** 2)
+
+
+def _of_values(differences: np.ndarray, joint: np.ndarray, single: np.ndarray, kernel: Kernel) -> np.ndarray:
+    """Return covariances of values with values and gradients, (m, n, 1 + p), from `_parts`."""
+    length, single_length, _ = kernel.values
+    cross = np.empty((*joint.shape, 1 + differences.shape[2]))
     cross[:, :, 0] = joint + single.sum(axis=-1)
     cross[:, :, 1:] = differences * (joint[:, :, None] / length**2 + single / single_length**2)
-    return cross.reshape(len(a), -1)
+    return cross
+
+
+def _covariance(a: np.ndarray, b: np.ndarray, kernel: Kernel) -> np.ndarray:
+    """Return covariances in units of s^2 of values at a, (m, p), with values and gradients at b, (m, n (1 + p))."""
+    return _of_values(*_parts(a, b, kernel), kernel).reshape(len(a), -1)
 
 
 def _factor(points: np.ndarray, kernel: Kernel) -> np.ndarray:
     """Return the Cholesky factor of the covariance, (n (1 + p), n (1 + p)), with as little jitter as it takes."""
     n, p = points.shape
     length, single_length, weight = kernel.values
-    u = (points[:, None, :] - points) / length
-    v = (points[:, None, :] - points) / single_length
-    joint, single = np.exp(-0.5 * (u**2).sum(axis=-1)), weight * np.exp(-0.5 * v**2)
+    differences, joint, single = _parts(points, points, kernel)
     gram = np.empty((n, 1 + p, n, 1 + p))
-    gram[:, 0] = _covariance(points, points, kernel).reshape(n, n, 1 + p)
+    gram[:, 0] = _of_values(differences, joint, single, kernel)
     gram[:, 1:, :, 0] = gram[:, 0, :, 1:].transpose(1, 2, 0)
+    u = differences / length
     slopes = -(joint / length**2)[:, :, None, None] * u[:, :, :, None] * u[:, :, None, :]
-    slopes[:, :, np.arange(p), np.arange(p)] += joint[:, :, None] / length**2 + single * (1.0 - v**2) / single_length**2
+    diagonal = joint[:, :, None] / length**2 + single * (1.0 - (differences / single_length) ** 2) / single_length**2
+    slopes[:, :, np.arange(p), np.arange(p)] += diagonal
     gram[:, 1:, :, 1:] = slopes.transpose(0, 2, 1, 3)
     matrix = gram.reshape(n * (1 + p), n * (1 + p))
     jitter = _JITTER * (1.0 + weight)

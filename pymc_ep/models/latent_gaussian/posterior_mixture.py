@@ -22,6 +22,7 @@ from pymc_ep.models.latent_gaussian.posterior import LatentPosterior, weighted_m
 from pymc_ep.models.latent_gaussian.site_functions import SiteFunctions
 from pymc_ep.numerics.gaussian.protocol import GaussianPosterior
 from pymc_ep.numerics.interpolation.nearest_components import NearestComponents, calibrated_weights
+from pymc_ep.numerics.interpolation.stratified_draws import nearest
 
 __all__ = ["PosteriorMixture"]
 
@@ -189,11 +190,11 @@ class PosteriorMixture:
                 means.append([part for block in posterior.noise_means() for part in block])
                 yield posterior
 
-        if self._moments is None and len(near.used) == len(self.thetas):
-            # Large posteriors are not cached: this saves computing them again.
-            self._moments = mixed_moments(
-                zip(self.weights.tolist(), (posterior.moments() for posterior in drawn_from()))
-            )
+        used = self.thetas[near.used]
+        if self._moments is None and len(used) == len(np.unique(self.thetas, axis=0)):
+            # Large posteriors are not cached: this saves computing them again. Equal components count as one.
+            weights = np.bincount(nearest(self.thetas, used), self.weights)
+            self._moments = mixed_moments(zip(weights.tolist(), (posterior.moments() for posterior in drawn_from())))
         else:
             for _ in drawn_from():
                 pass

@@ -11,6 +11,7 @@ differences of both count, between a place and the component nearest to it.
 
 import numpy as np
 
+from pymc_ep.numerics.interpolation.scaling import centre_and_scale
 from pymc_ep.numerics.interpolation.stratified_draws import nearest
 
 __all__ = ["NearestComponents", "calibrated_weights"]
@@ -33,13 +34,12 @@ class NearestComponents:
     """
 
     def __init__(self, components: np.ndarray, places: np.ndarray):
-        spread = components.std(axis=0)
-        centre, scale = components.mean(axis=0), np.where(spread > 0.0, spread, 1.0)
-        self._places = (places - centre) / scale
-        near = nearest(self._places, (components - centre) / scale)
+        centre, scale = centre_and_scale(components)
+        white, self._places = (components - centre) / scale, (places - centre) / scale
+        near = nearest(self._places, white)
         self.used, self.index = np.unique(near, return_inverse=True)
         """Components that are nearest to some place, (u,), and the index among these for each place, (m,)."""
-        self._components = ((components - centre) / scale)[self.used]
+        self._components = white[self.used]
 
     def move(self, draws: np.ndarray, means: np.ndarray) -> None:
         """Move draws of the nearest components, (m, d), to their places, in place; `means`, (u, d), are those used."""
@@ -71,8 +71,7 @@ def calibrated_weights(components: np.ndarray, places: np.ndarray) -> np.ndarray
     components as it does over the places. Of less degree where a weight would be negative.
     """
     k = len(components)
-    centre, spread = places.mean(axis=0), places.std(axis=0)
-    scale = np.where(spread > 0.0, spread, 1.0)
+    centre, scale = centre_and_scale(places)
     own, others = (components - centre) / scale, (places - centre) / scale
     for degree in (2, 1):
         monomials = _features(own, k, degree)

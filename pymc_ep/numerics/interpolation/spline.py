@@ -3,6 +3,8 @@
 import numpy as np
 import scipy
 
+from pymc_ep.numerics.interpolation.scaling import centre_and_scale
+
 __all__ = ["Spline"]
 
 _APART = 1e-3
@@ -20,8 +22,7 @@ class Spline:
     """
 
     def __init__(self, points: np.ndarray, values: np.ndarray):
-        spread = points.std(axis=0)
-        self._centre, self._scale = points.mean(axis=0), np.where(spread > 0, spread, 1.0)
+        self._centre, self._scale = centre_and_scale(points)
         self._mean = values.mean(axis=0)
         self._spline = None
         white = (points - self._centre) / self._scale
