@@ -14,13 +14,14 @@ from pytensor.link.c.op import OpenMPOp
 from pymc_ep.compat import c_mode
 from pymc_ep.concurrency import compiled_function
 
-__all__ = ["FLAT", "INDICES", "MATRIX", "NUMBER", "PLACES", "ArrayOp", "compiled_in_c"]
+__all__ = ["CUBE", "FLAT", "INDICES", "MATRIX", "NUMBER", "PLACES", "ArrayOp", "compiled_in_c"]
 
 Array = tuple[str, int]
 """Type and number of dimensions."""
 NUMBER: Array = ("float64", 0)
 FLAT: Array = ("float64", 1)
 MATRIX: Array = ("float64", 2)
+CUBE: Array = ("float64", 3)
 PLACES: Array = ("int64", 1)
 INDICES: Array = ("int32", 1)
 _C_TYPES = {"int64": "npy_int64", "int32": "npy_int32", "float64": "double"}

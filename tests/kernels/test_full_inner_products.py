@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pymc_ep.models.bilinear import kernel as inner_products
-from pymc_ep.models.bilinear.kernel import FactoredRows, FullRows, Rows, full_body, op
+from pymc_ep.models.bilinear.kernel import FactoredRows, FullRows, Rows, dispatch, full_body
 from pymc_ep.numerics.pairs import Pairs
 
 RNG = np.random.default_rng(0)
@@ -30,7 +30,7 @@ def in_small_chunks(monkeypatch):
 
 @pytest.fixture(params=["numpy", "numba"])
 def bodies(request, monkeypatch):
-    monkeypatch.setattr(op, "_FEW", np.inf if request.param == "numpy" else -1)
+    monkeypatch.setattr(dispatch, "_chosen", lambda *given: request.param)
 
 
 def expected(function):
@@ -112,22 +112,25 @@ def test_pullbacks_are_derivatives(what):
     assert not found.mean[1].any() and not found.covariance[1].any()
 
 
+@pytest.mark.parametrize("bodies", ["numba", "c", "jax"])
 @pytest.mark.parametrize("width", [1, 3, 9, 20])
 @pytest.mark.parametrize("what", ["log_mean_exp", "variance"])
-def test_bodies_agree_at_any_width(what, width, monkeypatch):
+def test_bodies_agree_at_any_width(what, width, bodies):
     """Eigenvalues in NumPy, Cholesky factors in Numba; some pairs are not feasible."""
     rng = np.random.default_rng(width)
     own, other = (factored(n, width, 0.5 / np.sqrt(width), rng) for n in (30, 20))
     own.factor[::2] *= 12.0
     pairs = Pairs.of(rng.integers(0, 30, 200), rng.integers(0, 20, 200), 30)
     weights = rng.normal(size=(2, 200))
-    found = {}
-    for few in (np.inf, -1):
-        monkeypatch.setattr(op, "_FEW", few)
-        moments = getattr(inner_products, what)(pairs, own, other.full)
-        safe = FactoredRows(own.mean, 0.1 * own.factor)
-        found[few] = *moments, *getattr(inner_products, f"{what}_pullback")(pairs, safe, other.full, *weights)
-    for one, reference in zip(found[-1], found[np.inf]):
+    moments, derivatives = (getattr(inner_products, name) for name in (what, f"{what}_pullback"))
+    safe = FactoredRows(own.mean, 0.1 * own.factor)
+
+    def found(bodies):
+        given = derivatives(pairs, safe, other.full, *weights, backend=bodies)
+        return *moments(pairs, own, other.full, backend=bodies), *given
+
+    expected = found("numpy")
+    for one, reference in zip(found(bodies), expected, strict=True):
         largest = np.abs(reference[np.isfinite(reference)]).max()
         np.testing.assert_allclose(one, reference, rtol=1e-9, atol=1e-12 * largest)
-    assert what == "variance" or np.isinf(found[-1][1]).any()
+    assert what == "variance" or np.isinf(expected[1]).any()

@@ -1,10 +1,13 @@
 """Moments of inner products of Gaussian rows, against quadrature, draws and finite differences."""
 
 import numpy as np
+import pytensor
+import pytensor.tensor as pt
 import pytest
 
 from pymc_ep.models.bilinear import kernel as inner_products
-from pymc_ep.models.bilinear.kernel import Rows, body, op
+from pymc_ep.models.bilinear.kernel import Rows, body, dispatch
+from pymc_ep.models.bilinear.kernel.op import ProductDerivatives, ProductMoments
 from pymc_ep.numerics.pairs import Pairs
 
 RNG = np.random.default_rng(0)
@@ -23,7 +26,7 @@ def in_small_chunks(monkeypatch):
 
 @pytest.fixture(params=["numpy", "numba"])
 def bodies(request, monkeypatch):
-    monkeypatch.setattr(op, "_FEW", np.inf if request.param == "numpy" else -1)
+    monkeypatch.setattr(dispatch, "_chosen", lambda *given: request.param)
 
 
 def expected(function):
@@ -94,36 +97,39 @@ def test_pullbacks_are_derivatives(what):
     assert not found.mean[1].any() and not found.variance[1].any()
 
 
+@pytest.mark.parametrize("bodies", ["numba", "c", "jax"])
 @pytest.mark.parametrize("width", [1, 15, 16, 17, 40])
 @pytest.mark.parametrize("what", ["log_mean_exp", "variance"])
-def test_bodies_agree_at_any_width(what, width, monkeypatch):
+def test_bodies_agree_at_any_width(what, width, bodies):
     """Numba takes logarithms of sixteen columns at a time; some pairs are not feasible."""
     rng = np.random.default_rng(width)
     own, other = (Rows(rng.normal(size=(n, width)), rng.uniform(0.0, 1.1, (n, width))) for n in (30, 20))
     pairs = Pairs.of(rng.integers(0, 30, 200), rng.integers(0, 20, 200), 30)
     weights = rng.normal(size=(2, 200))
-    found = {}
-    for few in (np.inf, -1):
-        monkeypatch.setattr(op, "_FEW", few)
-        moments = getattr(inner_products, what)(pairs, own, other)
-        safe = Rows(own.mean, 0.8 * own.variance)
-        found[few] = *moments, *getattr(inner_products, f"{what}_pullback")(pairs, safe, other, *weights)
-    for one, reference in zip(found[-1], found[np.inf]):
-        np.testing.assert_allclose(
-            one, reference, rtol=1e-11, atol=1e-11 * np.abs(reference[np.isfinite(reference)]).max()
-        )
-    assert what == "variance" or width == 1 or np.isinf(found[-1][1]).any()
+    moments, derivatives = (getattr(inner_products, name) for name in (what, f"{what}_pullback"))
+    safe = Rows(own.mean, 0.8 * own.variance)
+
+    def found(bodies):
+        given = derivatives(pairs, safe, other, *weights, backend=bodies)
+        return *moments(pairs, own, other, backend=bodies), *given
+
+    expected = found("numpy")
+    for one, reference in zip(found(bodies), expected, strict=True):
+        largest = np.abs(reference[np.isfinite(reference)]).max()
+        np.testing.assert_allclose(one, reference, rtol=1e-11, atol=1e-11 * largest)
+    assert what == "variance" or width == 1 or np.isinf(expected[1]).any()
 
 
 def example(mode):
-    """Moments and derivatives by the body that a mode stands for: these are no Ops yet."""
+    """Outputs of both Ops in one graph."""
     rng = np.random.default_rng(0)
     own, other = (Rows(rng.normal(size=(n, 5)), rng.uniform(0.0, 0.8, (n, 5))) for n in (30, 20))
     pairs, weights = Pairs.of(rng.integers(0, 30, 200), rng.integers(0, 20, 200), 30), rng.normal(size=(2, 200))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(op, "_FEW", -1 if mode == "NUMBA" else np.inf)
-        moments = inner_products.log_mean_exp(pairs, own, other)
-        return [*moments, *inner_products.log_mean_exp_pullback(pairs, own, other, *weights)]
+    values = pairs.ends, pairs.others, *own, *other, *weights
+    inputs = [pt.as_tensor(value).type() for value in values]
+    moments = ProductMoments("log_mean_exp", False)(*inputs[:6])
+    derivatives = ProductDerivatives("log_mean_exp", False)(*inputs)
+    return pytensor.function(inputs, [*moments, *derivatives], mode=mode)(*values)
 
 
 @pytest.mark.usefixtures("bodies")

@@ -11,6 +11,7 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_ep.engines.checkpoint import digest
 from pymc_ep.exceptions import InvalidDataError
+from pymc_ep.graphs.bodies import bodies_of
 from pymc_ep.graphs.hyper_functions import DrawFunctions
 from pymc_ep.models.bilinear.engine.values import BilinearPrior, Cells, MatrixPrior
 from pymc_ep.models.bilinear.form import Bilinear
@@ -46,7 +47,7 @@ class CompiledBilinear(DrawFunctions):
     """Default number of draws in a chain: trades off Monte Carlo error against memory for both matrices."""
 
     def __init__(self, form: Bilinear, hyper_start: Sequence[np.ndarray], compile_kwargs: dict | None = None):
-        self.form = form
+        self.form, self.backend = form, bodies_of(compile_kwargs)
         self._kwargs = {"on_unused_input": "ignore", "mode": numpy_mode()} | (compile_kwargs or {})
         self.restart(hyper_start)
 

@@ -9,6 +9,7 @@ of variance zero. Columns that are point estimates have variance zero too, and t
 divergence. Rows have independent entries (`Rows`) or covariances (`FactoredRows`).
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -70,6 +71,8 @@ class BilinearBound:
         D; a further column is a bias.
     points : pair of ndarray of bool, (K,) and (K',)
         Columns of the left and of the right matrix that are point estimates.
+    backend : {"auto", "numpy", "c", "numba", "jax"}
+        Bodies of the inner products.
 
     Attributes
     ----------
@@ -77,10 +80,10 @@ class BilinearBound:
         Order of the sides in block ascents.
     """
 
-    def __init__(self, cells: Cells, n_factors: int, points: tuple[np.ndarray, np.ndarray]):
+    def __init__(self, cells: Cells, n_factors: int, points: tuple[np.ndarray, np.ndarray], backend: str = "auto"):
         self.cells, self.n_factors, self.points = cells, n_factors, points
         self.pairs = cells.by_left, cells.by_right
-        self.statistics, self._pullback = _STATISTICS[cells.site.spread]
+        self.statistics, self._pullback = (partial(one, backend=backend) for one in _STATISTICS[cells.site.spread])
         self.order = _order(cells)
         self._ones = places_of_ones((len(points[0]), len(points[1])), n_factors)
 

@@ -126,6 +126,8 @@ class SingularValueShrinkage(BoundAscent[State]):
         Whether hyperparameters are learned.
     tol : float
         Increase of the objective in one step, per cell, at which the iteration ends.
+    backend : {"auto", "numpy", "c", "numba", "jax"}
+        Bodies of the inner products.
     """
 
     def __init__(
@@ -138,9 +140,10 @@ class SingularValueShrinkage(BoundAscent[State]):
         ard: bool = False,
         learn: bool = False,
         tol: float = 1e-6,
+        backend: str = "auto",
     ):
         super().__init__(tol)
-        self.cells, self.shape, self.rank = cells, shape, rank
+        self.cells, self.shape, self.rank, self.backend = cells, shape, rank, backend
         self.site = cast(CurvedCellSite, cells.site)
         self.points, self.ard, self.learn = shrinkage == "map", ard, learn
         self._zeros = np.zeros(cells.y.shape)
@@ -285,7 +288,8 @@ class SingularValueShrinkage(BoundAscent[State]):
     def _products(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
         """Return the inner products of rows at the cells, (n,)."""
         pairs, out = self.cells.by_left, np.empty(self.cells.y.shape)
-        out[pairs.order] = variance(pairs, *(Rows(mean, np.zeros(mean.shape)) for mean in (left, right)))[0]
+        rows = (Rows(mean, np.zeros(mean.shape)) for mean in (left, right))
+        out[pairs.order] = variance(pairs, *rows, backend=self.backend)[0]
         return out
 
     def _cell_bounds(self, prior: BilinearPrior, products: np.ndarray) -> CellBound:

@@ -2,8 +2,8 @@
 
 from pymc_ep.kernels import ArrayKernel, register_kernel
 from pymc_ep.models.bilinear.kernel.body import Rows
+from pymc_ep.models.bilinear.kernel.dispatch import log_mean_exp, log_mean_exp_pullback, variance, variance_pullback
 from pymc_ep.models.bilinear.kernel.full_body import FactoredRows, FullRows
-from pymc_ep.models.bilinear.kernel.op import log_mean_exp, log_mean_exp_pullback, variance, variance_pullback
 
 __all__ = [
     "FactoredRows",
@@ -15,4 +15,4 @@ __all__ = [
     "variance_pullback",
 ]
 
-register_kernel(ArrayKernel("inner_products", __name__, ("numba",)))
+register_kernel(ArrayKernel("inner_products", __name__, ("c", "jax", "numba")))

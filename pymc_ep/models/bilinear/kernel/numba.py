@@ -1,9 +1,15 @@
 """Numba bodies of the moments of inner products, parallel over own rows; body.py and full_body.py have the formulas."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numba
 import numpy as np
+from pytensor.graph.basic import Apply
+from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_and_cache_key
 
 from pymc_ep.jit_numba import jit
+from pymc_ep.models.bilinear.kernel.op import ProductDerivatives, ProductMoments
 
 __all__ = [
     "full_log_mean_exp",
@@ -352,3 +358,31 @@ def _mirror(matrix: np.ndarray) -> None:
     for d in range(len(matrix)):
         for e in range(d):
             matrix[e, d] = matrix[d, e]
+
+
+@register_funcify_and_cache_key(ProductMoments)
+def numba_product_moments(op: ProductMoments, node: Apply, **kwargs: object) -> tuple[Callable[..., Any], str]:
+    """Return the Numba body of `ProductMoments` and the key of its cache."""
+    write = globals()[op.compiled_function]
+
+    @numba_njit
+    def run(ends: Any, others: Any, m: Any, a: Any, n: Any, b: Any) -> Any:
+        out, second = np.empty(len(others)), np.empty(len(others))
+        write(ends, others, m, a, n, b, out, second)
+        return out, second
+
+    return run, op.numba_cache_key(__file__)
+
+
+@register_funcify_and_cache_key(ProductDerivatives)
+def numba_product_derivatives(op: ProductDerivatives, node: Apply, **kwargs: object) -> tuple[Callable[..., Any], str]:
+    """Return the Numba body of `ProductDerivatives` and the key of its cache."""
+    write = globals()[op.compiled_function]
+
+    @numba_njit
+    def run(ends: Any, others: Any, m: Any, a: Any, n: Any, b: Any, first: Any, second: Any) -> Any:
+        of_mean, of_spread = np.empty(m.shape), np.empty(a.shape)
+        write(ends, others, m, a, n, b, first, second, of_mean, of_spread)
+        return of_mean, of_spread
+
+    return run, op.numba_cache_key(__file__)

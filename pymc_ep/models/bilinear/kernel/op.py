@@ -1,99 +1,113 @@
-"""Dispatch of moments of inner products of Gaussian rows: the NumPy body for small problems, the Numba body for others.
+"""Ops of the moments of inner products, with bodies in NumPy, C, Numba and JAX."""
 
-The Numba body takes some seconds to compile at first, and a tenth of the time of the NumPy body or less to run.
-"""
-
-from collections.abc import Callable
-from importlib import import_module
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from pymc_ep.kernels.array_op import CUBE, FLAT, MATRIX, PLACES, ArrayOp
 from pymc_ep.models.bilinear.kernel import body, full_body
-from pymc_ep.models.bilinear.kernel.body import Pairs, Rows
-from pymc_ep.models.bilinear.kernel.full_body import FactoredRows, FullRows
+from pymc_ep.numerics.pairs import Pairs
 
-__all__ = ["log_mean_exp", "log_mean_exp_pullback", "variance", "variance_pullback"]
-
-OwnRows = Rows | FactoredRows
-"""Rows whose derivatives are wanted."""
-OtherRows = Rows | FullRows
-"""Rows that they are multiplied by."""
-
-_FEW = 30_000
-"""Largest size for the NumPy body: pairs times columns, or with covariances ten times pairs times squared columns. A
-call of that size takes milliseconds, and a fit seconds."""
+__all__ = ["ProductDerivatives", "ProductMoments"]
 
 
-def log_mean_exp(pairs: Pairs, own: OwnRows, other: OtherRows) -> tuple[np.ndarray, np.ndarray]:
-    """Return E f and log E e^f of each pair, (n,) each; the latter is infinite where it does not exist.
+class _RowsOp(ArrayOp):
+    """An Op of pairs of Gaussian rows: inputs are ends and others of `Pairs`, and the fields of own and other rows.
 
     Parameters
     ----------
-    pairs : Pairs
-        n pairs of rows.
-    own, other : Rows, or FactoredRows and FullRows
-        Moments of all own and all other rows.
+    statistic : {"log_mean_exp", "variance"}
+        Second moment of the inner products.
+    full : bool
+        Whether rows have covariances.
     """
-    return _statistics("log_mean_exp", pairs, own, other)
+
+    __props__ = ("statistic", "full")
+    source = Path(__file__).with_name("body.c")
+
+    def __init__(self, statistic: str, full: bool):
+        super().__init__()
+        self.statistic, self.full = statistic, full
+        spread = CUBE if full else MATRIX
+        self.types = (PLACES, PLACES, *(MATRIX, spread) * 2, *self._weights)
+        self.outputs = self._results(spread)
+
+    _weights: tuple[tuple[str, int], ...] = ()
+    """Types of further inputs."""
+
+    @staticmethod
+    def _results(spread: tuple[str, int]) -> tuple[tuple[str, int], ...]:
+        """Return the types of the outputs."""
+        raise NotImplementedError
+
+    @property
+    def function(self) -> str:
+        """Name of the NumPy body."""
+        raise NotImplementedError
+
+    @property
+    def compiled_function(self) -> str:
+        """Name of the Numba body, and the end of that of the C body."""
+        return f"full_{self.function}" if self.full else self.function
+
+    def evaluate(self, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        """Return the outputs by the NumPy body."""
+        ends, others, m, own, n, other, *weights = inputs
+        bodies: Any = full_body if self.full else body
+        kinds = (full_body.FactoredRows, full_body.FullRows) if self.full else (body.Rows, body.Rows)
+        pairs = Pairs(ends, others, np.arange(len(others)))
+        return getattr(bodies, self.function)(pairs, kinds[0](m, own), kinds[1](n, other), *weights)
+
+    def c_compile_args(self, **kwargs: object) -> list[str]:
+        """Return flags of the compiler, with the one for vector instructions in sums, which need no OpenMP to run."""
+        return [*super().c_compile_args(**kwargs), "-fopenmp-simd"]
+
+    def c_sizes(self, arrays: Sequence[str], pointers: Sequence[str]) -> str:
+        """Return C declarations of the numbers of own rows, columns and pairs."""
+        return (
+            f"const npy_intp n_rows = PyArray_DIM({arrays[0]}, 0) - 1, width = PyArray_DIM({arrays[2]}, 1);\n"
+            f"const npy_intp n_pairs = PyArray_DIM({arrays[1]}, 0);\n"
+        )
+
+    def c_call(self, inputs: Sequence[str], outputs: Sequence[str], fail: str) -> str:
+        """Return the C statement that runs the body, which returns nonzero where memory is short."""
+        call = f"pymc_ep_{self.compiled_function}(n_rows, width, {', '.join([*inputs, *outputs])})"
+        return f"if ({call}) {{ PyErr_NoMemory(); {fail} }}"
 
 
-def variance(pairs: Pairs, own: OwnRows, other: OtherRows) -> tuple[np.ndarray, np.ndarray]:
-    """Return E f and Var f of each pair, (n,) each; arguments are those of `log_mean_exp`."""
-    return _statistics("variance", pairs, own, other)
+class ProductMoments(_RowsOp):
+    """Op of `pymc_ep.models.bilinear.kernel.log_mean_exp` or `variance`; outputs are both moments of each pair."""
+
+    @staticmethod
+    def _results(spread: tuple[str, int]) -> tuple[tuple[str, int], ...]:
+        return FLAT, FLAT
+
+    @property
+    def function(self) -> str:
+        """Name of the NumPy body."""
+        return self.statistic
+
+    def c_shapes(self) -> Sequence[str]:
+        """Return the shapes of both moments."""
+        return ["n_pairs", "n_pairs"]
 
 
-def log_mean_exp_pullback(
-    pairs: Pairs, own: OwnRows, other: OtherRows, of_mean: np.ndarray, of_log: np.ndarray
-) -> Rows | FullRows:
-    """Return the derivatives in the own moments of the sum of E f and log E e^f with weights, (n,) each.
+class ProductDerivatives(_RowsOp):
+    """Op of the pullbacks, whose weights are further inputs; outputs are derivatives in the own moments."""
 
-    Parameters
-    ----------
-    pairs, own, other
-        As in `log_mean_exp`.
-    of_mean, of_log : ndarray, (n,)
-        Weights of the pairs.
+    _weights = (FLAT, FLAT)
 
-    Returns
-    -------
-    Rows or FullRows
-        (I, K) each, or (I, K) and (I, K, K) for rows with covariances.
-    """
-    return _derivatives("log_mean_exp_pullback", pairs, own, other, of_mean, of_log)
+    @staticmethod
+    def _results(spread: tuple[str, int]) -> tuple[tuple[str, int], ...]:
+        return MATRIX, spread
 
+    @property
+    def function(self) -> str:
+        """Name of the NumPy body."""
+        return f"{self.statistic}_pullback"
 
-def variance_pullback(
-    pairs: Pairs, own: OwnRows, other: OtherRows, of_mean: np.ndarray, of_variance: np.ndarray
-) -> Rows | FullRows:
-    """Return the derivatives of sum(of_mean * E f + of_variance * Var f), as `log_mean_exp_pullback` does."""
-    return _derivatives("variance_pullback", pairs, own, other, of_mean, of_variance)
-
-
-def _chosen(name: str, pairs: Pairs, own: OwnRows) -> tuple[bool, Callable[..., Any]]:
-    """Return True for the NumPy body or False for the Numba body, and the function of that body."""
-    full, width = isinstance(own, FactoredRows), own.mean.shape[1]
-    if len(pairs.others) * (10 * width**2 if full else width) <= _FEW:
-        return True, getattr(full_body if full else body, name)
-    return False, getattr(import_module("pymc_ep.models.bilinear.kernel.numba"), f"full_{name}" if full else name)
-
-
-def _statistics(name: str, pairs: Pairs, own: OwnRows, other: OtherRows) -> tuple[np.ndarray, np.ndarray]:
-    few, run = _chosen(name, pairs, own)
-    if few:
-        return run(pairs, own, other)
-    out = np.empty(len(pairs.others)), np.empty(len(pairs.others))
-    run(pairs.ends, pairs.others, *own, *other, *out)
-    return out
-
-
-def _derivatives(
-    name: str, pairs: Pairs, own: OwnRows, other: OtherRows, first: np.ndarray, second: np.ndarray
-) -> Rows | FullRows:
-    few, run = _chosen(name, pairs, own)
-    if few:
-        return run(pairs, own, other, first, second)
-    kind = FullRows if isinstance(own, FactoredRows) else Rows
-    out = kind(*(np.empty(part.shape) for part in own))
-    run(pairs.ends, pairs.others, *own, *other, first, second, *out)
-    return out
+    def c_shapes(self) -> Sequence[str]:
+        """Return the shapes of the derivatives."""
+        return ["n_rows, width", "n_rows, width, width" if self.full else "n_rows, width"]

@@ -74,6 +74,7 @@ def solve(call: Call[CompiledBilinear]) -> Solution:
         cells,
         (len(prior.left.mean), len(prior.right.mean)),
         learn=call.hyper == "optimize",
+        backend=form.backend,
         **{name: settings[name] for name in ("rank", "ard", "shrinkage", "tol")},
     )
     first = ascent.first(prior, theta, settings["seed"])
@@ -268,4 +269,5 @@ VBMF = Method(
     suits=lambda site: False,
     takes_form=lambda form: _unsupported_reason(form) is None,
     cost=_cost,
+    jax=True,
 )

@@ -67,7 +67,7 @@ def solve(call: Call[CompiledBilinear]) -> Solution:
             f"value than the model's initial point by start={{{scales[0]!r}: ...}}, or leave them out of estimate=."
         )
     cells, prior = form.started(theta)
-    bound = BilinearBound(cells, form.n_factors, points)
+    bound = BilinearBound(cells, form.n_factors, points, form.backend)
     full = settings["covariance"] == "full"
     if call.start is None:
         sides = first_sides(bound, prior, settings["seed"])
@@ -160,4 +160,5 @@ VG = Method(
     ("optimize", "fixed"),
     takes=lambda site: isinstance(site, CellSite),
     cost=_cost,
+    jax=True,
 )

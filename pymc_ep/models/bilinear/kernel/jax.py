@@ -1,0 +1,176 @@
+"""JAX bodies of the moments of inner products; body.py and full_body.py have the formulas.
+
+Pairs are taken in chunks, so that memory is that of the rows and of one chunk.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from pytensor.link.jax.dispatch import jax_funcify
+
+from pymc_ep.kernels.truncated_normal.jax import require_float64
+from pymc_ep.models.bilinear.kernel.op import ProductDerivatives, ProductMoments
+
+__all__ = ["product_derivatives", "product_moments"]
+
+_NUMBERS = 2**22
+"""Largest number of entries of the rows of a chunk, or of their covariances: 32 MiB."""
+_LEAST = 64
+"""Least number of rows and of pairs to which arrays are filled up: JAX compiles for each size, for half a second."""
+
+Row = tuple[jax.Array, ...]
+"""Own m and a, or L, and other n and b of one pair."""
+
+
+def _log_mean_exp(m: jax.Array, a: jax.Array, n: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    r = 1.0 - a * b
+    terms = (m * n + 0.5 * (a * n**2 + b * m**2)) / r - 0.5 * jnp.log(r)
+    return m @ n, jnp.where((r > 0.0).all(), terms.sum(), jnp.inf)
+
+
+def _log_mean_exp_slopes(m: jax.Array, a: jax.Array, n: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    r = 1.0 - a * b
+    g = (n + b * m) / r
+    return g, 0.5 * (b / r + g**2)
+
+
+def _variance(m: jax.Array, a: jax.Array, n: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return m @ n, (a * (n**2 + b) + b * m**2).sum()
+
+
+def _variance_slopes(m: jax.Array, a: jax.Array, n: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return 2.0 * b * m, n**2 + b
+
+
+def _weighted(m: jax.Array, L: jax.Array, n: jax.Array, b: jax.Array) -> tuple[jax.Array, ...]:
+    """Return n + B m, L^T B, the Cholesky factor C of M, NaN where there is none, and C^{-1} w."""
+    tilted, across = n + b @ m, L.T @ b
+    root = jnp.linalg.cholesky(jnp.eye(len(m)) - across @ L)
+    return tilted, across, root, jax.scipy.linalg.solve_triangular(root, L.T @ tilted, lower=True)
+
+
+def _full_log_mean_exp(m: jax.Array, L: jax.Array, n: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    tilted, _, root, x = _weighted(m, L, n, b)
+    found = m @ n + 0.5 * (m @ (tilted - n) + x @ x) - jnp.log(jnp.diagonal(root)).sum()
+    return m @ n, jnp.where(jnp.isfinite(root).all(), found, jnp.inf)
+
+
+def _full_log_mean_exp_slopes(m: jax.Array, L: jax.Array, n: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    tilted, across, root, x = _weighted(m, L, n, b)
+    z = jax.scipy.linalg.solve_triangular(root, across, lower=True)
+    h = tilted + x @ z
+    return h, 0.5 * (b + z.T @ z + jnp.outer(h, h))
+
+
+def _full_variance(m: jax.Array, L: jax.Array, n: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    along = n @ L
+    return m @ n, along @ along + m @ b @ m + ((b @ L) * L).sum()
+
+
+def _full_variance_slopes(m: jax.Array, L: jax.Array, n: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return 2.0 * b @ m, jnp.outer(n, n) + b
+
+
+_MOMENTS: dict[tuple[str, bool], Callable[..., Any]] = {
+    ("log_mean_exp", False): _log_mean_exp,
+    ("log_mean_exp", True): _full_log_mean_exp,
+    ("variance", False): _variance,
+    ("variance", True): _full_variance,
+}
+"""E f and the second moment of one pair, by statistic and whether rows have covariances."""
+_SLOPES: dict[tuple[str, bool], Callable[..., Any]] = {
+    ("log_mean_exp", False): _log_mean_exp_slopes,
+    ("log_mean_exp", True): _full_log_mean_exp_slopes,
+    ("variance", False): _variance_slopes,
+    ("variance", True): _full_variance_slopes,
+}
+"""Derivatives of the second moment of one pair; that of E f in m is n."""
+
+
+def _owners(ends: jax.Array, n_pairs: int) -> jax.Array:
+    """Return the own row of each pair, and the number of rows for those that fill up."""
+    return jnp.searchsorted(ends, jnp.arange(n_pairs), side="right") - 1
+
+
+def _chunks(own: jax.Array, others: jax.Array, spread: jax.Array, *weights: jax.Array) -> tuple[jax.Array, ...]:
+    """Return arrays of pairs as (chunks, pairs of a chunk); what fills up the last one belongs to no row."""
+    size = max(1, min(len(others), _NUMBERS // max(1, int(np.prod(spread.shape[1:])))))
+    missing = -len(others) % size
+    filled = (
+        jnp.pad(own, (0, missing), constant_values=len(spread)),
+        *(jnp.pad(one, (0, missing)) for one in (others, *weights)),
+    )
+    return tuple(one.reshape(-1, size) for one in filled)
+
+
+@partial(jax.jit, static_argnames=("key",))
+def product_moments(
+    key: tuple[str, bool], ends: jax.Array, others: jax.Array, *rows: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Return both moments of each pair, (n,) each; `key` is that of `_MOMENTS`, `rows` are m, a, n, b."""
+    m, a, n, b = rows
+    moments = jax.vmap(_MOMENTS[key])
+    chunks = _chunks(_owners(ends, len(others)), others, a)
+    found = jax.lax.map(lambda ij: moments(m[ij[0]], a[ij[0]], n[ij[1]], b[ij[1]]), chunks)
+    return found[0].ravel()[: len(others)], found[1].ravel()[: len(others)]
+
+
+@partial(jax.jit, static_argnames=("key",))
+def product_derivatives(
+    key: tuple[str, bool], ends: jax.Array, others: jax.Array, *rows_and_weights: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Return the derivatives in m and a, or in covariances; the last two arguments are weights, (n,) each."""
+    m, a, n, b, first, second = rows_and_weights
+    slopes = jax.vmap(_SLOPES[key])
+
+    def added(total: tuple[jax.Array, jax.Array], chunk: tuple[jax.Array, ...]) -> tuple[tuple[jax.Array, ...], None]:
+        i, j, weight, weight_second = chunk
+        of_mean, of_spread = slopes(m[i], a[i], n[j], b[j])
+        # Chunks are filled up with pairs of weight zero, of which some have no derivative.
+        some = weight_second != 0.0
+        in_mean = weight[:, None] * n[j] + jnp.where(some[:, None], weight_second[:, None] * of_mean, 0.0)
+        wide = weight_second.reshape(-1, *(1,) * (of_spread.ndim - 1))
+        in_spread = jnp.where(wide != 0.0, wide * of_spread, 0.0)
+        parts = zip(total, (in_mean, in_spread), strict=True)
+        return tuple(whole.at[i].add(part, mode="drop") for whole, part in parts), None
+
+    chunks = _chunks(_owners(ends, len(others)), others, a, first, second)
+    return jax.lax.scan(added, (jnp.zeros_like(m), jnp.zeros_like(a)), chunks)[0]
+
+
+def on_host(op: ProductMoments | ProductDerivatives, *inputs: np.ndarray) -> list[np.ndarray]:
+    """Return the outputs of an Op, with rows and pairs filled up to powers of two."""
+    require_float64()
+    ends, others, m, a, n, b, *weights = inputs
+    rows, pairs = (_power_of_two(size) for size in (len(m), len(others)))
+    owned = np.pad(ends, (0, rows - len(m)), mode="edge")
+    filled = [_filled(one, pairs) for one in (others, *weights)]
+    moved = _filled(m, rows), _filled(a, rows), _filled(n, _power_of_two(len(n))), _filled(b, _power_of_two(len(b)))
+    found = _FUNCTIONS[type(op)]((op.statistic, op.full), owned, filled[0], *moved, *filled[1:])
+    kept = len(m) if weights else len(others)
+    return [np.asarray(one)[:kept] for one in found]
+
+
+def _power_of_two(size: int) -> int:
+    """Return the least power of two that is no smaller, and at least `_LEAST`."""
+    return max(_LEAST, 1 << (size - 1).bit_length())
+
+
+def _filled(values: np.ndarray, size: int) -> np.ndarray:
+    """Return values, filled up with zeros to a length."""
+    return np.pad(values, [(0, size - len(values))] + [(0, 0)] * (values.ndim - 1))
+
+
+_FUNCTIONS: dict[type, Callable[..., Any]] = {ProductMoments: product_moments, ProductDerivatives: product_derivatives}
+
+
+@jax_funcify.register(ProductMoments)
+@jax_funcify.register(ProductDerivatives)
+def jax_of_rows(op: ProductMoments | ProductDerivatives, **kwargs: object) -> Callable[..., Any]:
+    """Return the JAX body of an Op."""
+    require_float64()
+    return partial(_FUNCTIONS[type(op)], (op.statistic, op.full))
