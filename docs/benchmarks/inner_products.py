@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+import numba
 import numpy as np
 
 from docs.benchmarks._common import header, markdown_table, write_page
@@ -46,6 +47,7 @@ def bodies() -> dict[str, Body]:
 
 def main() -> None:
     """Measure and write the page."""
+    numba.set_num_threads(1)
     runs = bodies()
     reference, seconds, apart = runs["NumPy, some pairs at a time"](), {name: [] for name in runs}, {}
     for name, run in runs.items():

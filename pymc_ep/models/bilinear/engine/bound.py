@@ -9,7 +9,6 @@ of variance zero. Columns that are point estimates have variance zero too, and t
 divergence. Rows have independent entries (`Rows`) or covariances (`FactoredRows`).
 """
 
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -83,7 +82,8 @@ class BilinearBound:
     def __init__(self, cells: Cells, n_factors: int, points: tuple[np.ndarray, np.ndarray], backend: str = "auto"):
         self.cells, self.n_factors, self.points = cells, n_factors, points
         self.pairs = cells.by_left, cells.by_right
-        self.statistics, self._pullback = (partial(one, backend=backend) for one in _STATISTICS[cells.site.spread])
+        self._backend = backend
+        self._statistics, self._pullback = _STATISTICS[cells.site.spread]
         self.order = _order(cells)
         self._ones = places_of_ones((len(points[0]), len(points[1])), n_factors)
 
@@ -144,7 +144,8 @@ class BilinearBound:
         self, own: int, pairs: Pairs, rows: AnyRows, offset: np.ndarray | float, partner: Rows | FullRows
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return both statistics, (n,) each, of the predictors of some pairs, with offsets."""
-        return self._with_offset(*self.statistics(pairs, with_ones(rows, self._ones[own]), partner), offset)
+        found = self._statistics(pairs, with_ones(rows, self._ones[own]), partner, backend=self._backend)
+        return self._with_offset(*found, offset)
 
     def pullback(
         self,
@@ -157,7 +158,7 @@ class BilinearBound:
     ) -> Rows | FullRows:
         """Return the derivatives in the moments of `rows`, given those in both statistics, (n,) each."""
         place = self._ones[own]
-        found = self._pullback(pairs, with_ones(rows, place), partner, of_mean, of_spread)
+        found = self._pullback(pairs, with_ones(rows, place), partner, of_mean, of_spread, backend=self._backend)
         if place is None:
             return found
         mean, spread = np.delete(found.mean, place, axis=1), np.delete(found[1], place, axis=-1)

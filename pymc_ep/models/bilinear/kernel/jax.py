@@ -17,8 +17,9 @@ from pymc_ep.models.bilinear.kernel.op import ProductDerivatives, ProductMoments
 
 __all__ = ["product_derivatives", "product_moments"]
 
-_NUMBERS = 2**22
-"""Largest number of entries of the rows of a chunk, or of their covariances: 32 MiB."""
+_NUMBERS = 2**18
+"""Largest number of entries of the rows of a chunk, or of their covariances: 2 MiB, which fits in a cache. On a
+processor sixteen times as many take twice the time."""
 _LEAST = 64
 """Least number of rows and of pairs to which arrays are filled up: JAX compiles for each size, for half a second."""
 
