@@ -1,5 +1,7 @@
 """Exact algebra of sparse precisions against dense inverses by NumPy."""
 
+from importlib import import_module
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -66,7 +68,7 @@ def problem(request):
     return design, shape
 
 
-@pytest.fixture(params=["nested dissection", "dense", "dense, dense products"])
+@pytest.fixture(params=["nested dissection", "dense", "dense, dense products", "dense, JAX"])
 def algebra(request, problem, monkeypatch):
     design = scipy.sparse.csr_array(problem[0])
     if request.param == "nested dissection":
@@ -74,6 +76,9 @@ def algebra(request, problem, monkeypatch):
         found = dissect(pattern(design), problem[1])
         assert len(found.parents) > 4
         return Multifrontal(design, found)
+    if request.param == "dense, JAX":
+        pytest.importorskip("jax").config.update("jax_enable_x64", True)
+        return import_module("pymc_ep.numerics.precision.dense_jax").dense_on_device(design)
     monkeypatch.setattr(precision_module, "_DENSE", 0.0 if request.param.endswith("products") else 1.0)
     monkeypatch.setattr(precision_module, "_CHUNK", 5000)
     return Dense(design)

@@ -16,7 +16,8 @@ from pytensor.link.jax.dispatch import jax_funcify
 from pymc_ep.kernels.rectified_poisson.body import HALF_LOG_TWO_PI, LOG_MASS, MEAN, SADDLE_FROM, VARIANCE
 from pymc_ep.kernels.rectified_poisson.coefficients import SADDLE_TERMS
 from pymc_ep.kernels.rectified_poisson.op import RectifiedPoisson
-from pymc_ep.kernels.truncated_normal.jax import require_float64, truncated_normal
+from pymc_ep.kernels.truncated_normal.jax import truncated_normal
+from pymc_ep.numerics.backend.namespace_jax import require_float64
 
 __all__ = ["rectified_poisson"]
 

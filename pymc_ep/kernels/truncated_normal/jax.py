@@ -14,22 +14,9 @@ from pymc_ep.kernels.truncated_normal.body import (
     SCALED_VARIANCE,
 )
 from pymc_ep.kernels.truncated_normal.op import TruncatedNormal
+from pymc_ep.numerics.backend.namespace_jax import require_float64
 
-__all__ = ["require_float64", "truncated_normal"]
-
-
-def require_float64() -> None:
-    """Raise unless JAX computes in double precision, which the tails need.
-
-    Raises
-    ------
-    RuntimeError
-        If ``jax_enable_x64`` is not set.
-    """
-    if not jax.config.jax_enable_x64:
-        raise RuntimeError(
-            "The kernels of pymc_ep need double precision in JAX; call jax.config.update('jax_enable_x64', True)."
-        )
+__all__ = ["truncated_normal"]
 
 
 def gaussian(k: jax.Array) -> jax.Array:

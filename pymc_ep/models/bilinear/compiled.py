@@ -39,7 +39,7 @@ class CompiledBilinear(DrawFunctions):
     hyper_start : sequence of ndarray
         Unconstrained values of the hyperparameters at PyMC's initial point, for their shapes.
     compile_kwargs : dict, optional
-        Keywords of `pytensor.function`; by default functions run on NumPy.
+        Keywords of `pytensor.function`. A mode picks the bodies of kernels; the model's own graphs run on NumPy.
     """
 
     form: Bilinear
@@ -48,7 +48,7 @@ class CompiledBilinear(DrawFunctions):
 
     def __init__(self, form: Bilinear, hyper_start: Sequence[np.ndarray], compile_kwargs: dict | None = None):
         self.form, self.backend = form, bodies_of(compile_kwargs)
-        self._kwargs = {"on_unused_input": "ignore", "mode": numpy_mode()} | (compile_kwargs or {})
+        self._kwargs = {"on_unused_input": "ignore"} | (compile_kwargs or {}) | {"mode": numpy_mode()}
         self.restart(hyper_start)
 
     def observed(self) -> list[np.ndarray]:

@@ -39,7 +39,7 @@ class CompiledPreferences(DrawFunctions):
     hyper_start : sequence of ndarray
         Unconstrained values of the hyperparameters at PyMC's initial point, for their shapes.
     compile_kwargs : dict, optional
-        Keywords of `pytensor.function`; by default functions run on NumPy. A mode also picks the bodies of kernels.
+        Keywords of `pytensor.function`. A mode picks the bodies of kernels; the model's own graphs run on NumPy.
     """
 
     form: Preferences
@@ -48,7 +48,7 @@ class CompiledPreferences(DrawFunctions):
 
     def __init__(self, form: Preferences, hyper_start: Sequence[np.ndarray], compile_kwargs: dict | None = None):
         self.form = form
-        self._kwargs = {"on_unused_input": "ignore", "mode": numpy_mode()} | (compile_kwargs or {})
+        self._kwargs = {"on_unused_input": "ignore"} | (compile_kwargs or {}) | {"mode": numpy_mode()}
         self._compile_kwargs = compile_kwargs
         self.backend = bodies_of(compile_kwargs)
         self._known: tuple[Kernel | None, list[np.ndarray], np.ndarray] = None, [], np.zeros(0)

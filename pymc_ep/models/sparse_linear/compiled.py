@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -82,8 +83,9 @@ class CompiledSparseLinear(SiteFunctions):
     def linear(self) -> LinearPredictors:
         """The linear map from unknowns to predictors."""
         shapes = [tuple(int(n) for n in s) for s in self.rows.noise_shapes(*self.unpack(self.start))]
+        plan = import_module("pymc_ep.numerics.precision.dense_jax").dense_on_device if self.on_jax else None
         return LinearPredictors(
-            self.form, shapes, self.function, lambda: self.unpack(self.start), self._noise_precisions
+            self.form, shapes, self.function, lambda: self.unpack(self.start), self._noise_precisions, plan
         )
 
     def _noise_precisions(self) -> list[np.ndarray]:

@@ -52,6 +52,8 @@ class LinearPredictors:
         Returns unconstrained hyperparameters, one array each; any will do, as D is constant.
     noise : callable
         Returns the precisions of all observations, (m,), at several hyperparameters; an empty list if they depend on x.
+    plan : callable, optional
+        ``plan(design, shape) -> Algebra`` in place of the algebras of the host.
 
     Attributes
     ----------
@@ -68,9 +70,10 @@ class LinearPredictors:
         compile_function: Callable[..., Function],
         theta: Callable[[], Sequence[np.ndarray]],
         noise: Callable[[], Sequence[np.ndarray]],
+        plan: Callable[..., Algebra] | None = None,
     ):
         self._form, self._blocks, self._compile = form, Blocks(shapes), compile_function
-        self._theta, self._noise = theta, noise
+        self._theta, self._noise, self._device_plan = theta, noise, plan
         self.ends, self.size = self._blocks.ends, self._blocks.size
         self._fitted_data: Mapping[SharedVariable, np.ndarray] = {}
         self._data: list[Any] | None = None
@@ -158,6 +161,8 @@ class LinearPredictors:
         return self._cached_for_data("rows on jax", build)
 
     def _plan(self) -> Algebra:
+        if self._device_plan is not None:
+            return self._device_plan(self.matrix)
         basis = self._basis
         if basis is None or not self._single_unknowns or basis.squared_adjoint is None:
             return self._by_entries()

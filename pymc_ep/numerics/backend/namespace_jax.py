@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy
 
-__all__ = ["jax_numpy", "while_loop_jax"]
+__all__ = ["jax_numpy", "require_float64", "while_loop_jax"]
 
 
 def jax_numpy() -> ModuleType:
@@ -18,3 +18,15 @@ def jax_numpy() -> ModuleType:
 def while_loop_jax(cond: Callable[[tuple], Any], body: Callable[[tuple], tuple], state: tuple) -> tuple:
     """`jax.lax.while_loop` with the argument order and the tuple state of `namespace.while_loop`."""
     return jax.lax.while_loop(cond, body, state)
+
+
+def require_float64() -> None:
+    """Raise unless JAX computes in double precision, which the tails need.
+
+    Raises
+    ------
+    RuntimeError
+        If ``jax_enable_x64`` is not set.
+    """
+    if not jax.config.jax_enable_x64:
+        raise RuntimeError("pymc_ep needs double precision in JAX; call jax.config.update('jax_enable_x64', True).")

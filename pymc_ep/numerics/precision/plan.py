@@ -204,7 +204,7 @@ class Dense:
             out[start:, start : start + step] = self._transposed[start:] @ scaled
         return out
 
-    def factor(self, weights: np.ndarray, ridge: np.ndarray | None = None) -> "DenseFactor":
+    def factor(self, weights: np.ndarray, ridge: np.ndarray | None = None) -> PrecisionFactor:
         """Factor D^T diag(weights) D, with `ridge`, (N,), added to its diagonal where given."""
         counts["factorizations"] += 1
         matrix = self.precision(weights)

@@ -354,6 +354,16 @@ def test_dense_memory_under_jax_is_foreseen(monkeypatch):
     assert bool(fit_group(pmep.fit(model=model, **QUIET))["converged"])
 
 
+@pytest.mark.parametrize("variance", ["perturb-and-map", "lanczos"])
+def test_estimated_variances_are_refused_under_jax(variance):
+    pytest.importorskip("jax")
+    with pm.Model() as model:
+        u = pmep.SparseField("u", operator=pmep.operators.Gradient2D(SHAPE), potential=pm.Laplace.dist(0, 1.0))
+        pm.Normal("y", u, 1.0, observed=np.ones(SHAPE))
+    with pytest.raises(pmep.UnsupportedModelError, match=f"variance='{variance}' .* leave .*JAX.* out"):
+        pmep.fit(model=model, variance=variance, compile_kwargs={"mode": "JAX"}, **(QUIET | {"method": "dsb"}))
+
+
 def test_maps_without_entries(monkeypatch):
     """Beyond a size, a map that is not local has too many entries to find or to hold."""
     monkeypatch.setattr(probing, "MOST_UNKNOWNS", 20)

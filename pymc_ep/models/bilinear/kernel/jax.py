@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from pytensor.link.jax.dispatch import jax_funcify
 
-from pymc_ep.kernels.truncated_normal.jax import require_float64
 from pymc_ep.models.bilinear.kernel.op import ProductDerivatives, ProductMoments
+from pymc_ep.numerics.backend.namespace_jax import require_float64
 
 __all__ = ["product_derivatives", "product_moments"]
 

@@ -13,7 +13,6 @@ import numpy as np
 from jax import lax
 from pytensor.link.jax.dispatch import jax_funcify
 
-from pymc_ep.kernels.truncated_normal.jax import require_float64
 from pymc_ep.models.paired_symbols.kernel.body import (
     NOTHING,
     SERIES,
@@ -26,6 +25,7 @@ from pymc_ep.models.paired_symbols.kernel.body import (
     with_symbol,
 )
 from pymc_ep.models.paired_symbols.kernel.op import PairSums, RowStatistics, SolveRows, UpdateInTurn, UpdateRows
+from pymc_ep.numerics.backend.namespace_jax import require_float64
 
 __all__ = ["pair_sums", "row_statistics", "solve_rows", "update_in_turn", "update_rows"]
 

@@ -13,9 +13,9 @@ from pytensor.graph.basic import Apply, Constant
 from pytensor.link.jax.dispatch import jax_funcify
 
 from pymc_ep.kernels.array_op import ArrayOp
-from pymc_ep.kernels.truncated_normal.jax import require_float64
 from pymc_ep.models.preferences.kernel.body import Comparisons, Differences
 from pymc_ep.models.preferences.kernel.op import DifferenceMeans, DifferenceMoments, PrecisionLosses, PriorFactors
+from pymc_ep.numerics.backend.namespace_jax import require_float64
 
 __all__ = ["difference_means", "difference_moments", "precision_losses", "prior_factors"]
 

@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pymc_ep.kernels.truncated_normal.jax import require_float64
 from pymc_ep.models.sequences.engine.rules import RULES, stepped
 from pymc_ep.models.sequences.engine.update import Settings, Shares, Updated
 from pymc_ep.models.sequences.engine.values import Learned, Moments, Priors
 from pymc_ep.models.sequences.kernel import Weights, Window
 from pymc_ep.models.sequences.kernel.jax import Grid, grid_gradient, grid_of
+from pymc_ep.numerics.backend.namespace_jax import require_float64
 
 __all__ = ["updated_jax"]
 

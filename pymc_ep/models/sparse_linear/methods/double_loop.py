@@ -295,6 +295,11 @@ def _solver(form: CompiledSparseLinear, settings: dict[str, Any], *, truncate: b
     """Return the exact solver if requested or affordable, else the iterative one; see there for `truncate`."""
     if _is_exact(form, settings["variance"]):
         return Exact(form.linear)
+    if form.on_jax:
+        raise UnsupportedModelError(
+            f"variance={settings['variance']!r} takes products with operators, which run on NumPy and Numba alone: "
+            f"leave compile_kwargs={{'mode': 'JAX'}} out, or use variance='exact'."
+        )
     if settings["variance"] == "auto":
         settings["variance"] = "perturb-and-map"
     names = ("variance", "n_samples", "lanczos_steps", "seed", "cg_tol", "cg_max_iter")
@@ -303,7 +308,7 @@ def _solver(form: CompiledSparseLinear, settings: dict[str, Any], *, truncate: b
 
 def _is_exact(form: CompiledSparseLinear, wanted: str) -> bool:
     """Return whether precisions are factored."""
-    return wanted == "exact" or (wanted == "auto" and _affordable(form))
+    return wanted == "exact" or (wanted == "auto" and (form.on_jax or _affordable(form)))
 
 
 def _affordable(form: CompiledSparseLinear) -> bool:

@@ -54,6 +54,7 @@ DSB = Method(
     takes=_is_bounded,
     cost=cost_of_bounds,
     changeable=_CHANGEABLE,
+    jax=True,
 )
 MAP = Method(
     "map",
@@ -65,4 +66,5 @@ MAP = Method(
     takes=_is_bounded,
     cost=cost_of_mode,
     changeable=_CHANGEABLE,
+    jax=True,
 )
