@@ -7,7 +7,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -138,6 +138,37 @@ def chosen_hyper(method: Method, form: CompiledForm, options: dict[str, Any], *,
     return hyper if hyper in method.hyper else method.hyper[0], why
 
 
+def on_device(
+    device: str | None, compile_kwargs: dict[str, Any] | None
+) -> tuple[dict[str, Any] | None, AbstractContextManager[object]]:
+    """Return the keywords of compilation for a device of JAX, and a context in which JAX computes there.
+
+    Raises
+    ------
+    ValueError
+        For another mode than JAX.
+    ImportError
+        Without JAX.
+    InvalidDataError
+        Where there is no such device.
+    """
+    if device is None:
+        return compile_kwargs, nullcontext()
+    kwargs = {"mode": "JAX"} | (compile_kwargs or {})
+    if not isinstance(get_mode(kwargs["mode"]).linker, JAXLinker):
+        raise ValueError(
+            f"device={device!r} is one of JAX, and compile_kwargs= asks for the mode {kwargs['mode']!r}: leave either "
+            f"out."
+        )
+    _require_jax(f"device={device!r}")
+    return kwargs, import_module("pymc_ep.numerics.backend.device_jax").placed_on(device)
+
+
+def _require_jax(what: str) -> None:
+    if find_spec("jax") is None:
+        raise ImportError(f"{what} asks for JAX, which is not installed: pip install 'pymc-ep[jax]'.")
+
+
 def check_mode(method: Method, compile_kwargs: dict[str, Any] | None) -> None:
     """Raise for the mode JAX where it is not installed, or where the algorithm would run on NumPy all the same."""
     mode = (compile_kwargs or {}).get("mode")
@@ -147,8 +178,7 @@ def check_mode(method: Method, compile_kwargs: dict[str, Any] | None) -> None:
         raise ValueError(
             f"compile_kwargs= asks for the mode JAX, and method={method.name!r} runs on NumPy alone; leave it out."
         )
-    if find_spec("jax") is None:
-        raise ImportError("compile_kwargs= asks for the mode JAX, which needs JAX: pip install 'pymc-ep[jax]'.")
+    _require_jax("compile_kwargs=")
 
 
 def check_sample_kwargs(hyper: str, sample_kwargs: dict[str, Any] | None) -> None:

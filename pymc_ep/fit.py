@@ -22,6 +22,7 @@ from pymc_ep.calls import (
     foresee,
     hyper_start,
     identity,
+    on_device,
     printed,
     progress,
     require_room,
@@ -69,6 +70,7 @@ def fit(
     cores: int | str | None = "auto",
     blas_cores: int | str | None = "auto",
     compile_kwargs: dict[str, Any] | None = None,
+    device: str | None = None,
     sample_kwargs: dict[str, Any] | None = None,
     **options: Any,
 ) -> Container:
@@ -131,6 +133,8 @@ def fit(
         Another name of `cores`.
     compile_kwargs : dict, optional
         For `pytensor.function`; ``{"mode": "JAX"}`` runs the algorithm under JAX.
+    device : {"cpu", "gpu", "tpu"}, optional
+        Device on which JAX runs the algorithm, in double precision: it takes the mode JAX. By default JAX chooses.
     sample_kwargs : dict, optional
         With ``hyper="sample"``, other arguments of `pymc.sample`, such as ``{"target_accept": 0.95}``.
     **options
@@ -194,6 +198,7 @@ def fit(
     check_numbers(draws, chains, random_seed, log_likelihood)
     cores = check_cores(cores, blas_cores)
     require_lengths(model)
+    compile_kwargs, placed = on_device(device, compile_kwargs)
     form = compiled_form(model, latent, compile_kwargs)
     chosen = get_method(method, form.form)
     check_mode(chosen, compile_kwargs)
@@ -216,7 +221,9 @@ def fit(
         sentence = "" if why is None else why.sentence
         foresee(cost_of(chosen, Call(form, form.start, hyper, options=options), arguments))
         # A method that samples has an evidence of the hyperparameters, which forms with sites have.
-        return sample(model, cast(CompiledSiteForm, form), chosen, start, arguments, options, log_likelihood, sentence)
+        site_form = cast(CompiledSiteForm, form)
+        with placed:
+            return sample(model, site_form, chosen, start, arguments, options, log_likelihood, sentence)
     state = None if start is None or isinstance(start, dict) else fit_state(start)
     theta = hyper_start(model, form, start)
     call = Call(form, theta, hyper, state, options)
@@ -225,7 +232,7 @@ def fit(
     if checkpoint is not None:
         of_fit = identity(model, form, chosen, hyper, options, (theta, state), compile_kwargs)
     compiled = time.perf_counter()
-    with Checkpoint(checkpoint, of_fit, keep=keep_checkpoint) as saved, limited_threads(form.work, cores):
+    with Checkpoint(checkpoint, of_fit, keep=keep_checkpoint) as saved, limited_threads(form.work, cores), placed:
         with progress(chosen.name, progressbar) as report:
             call = replace(call, report=report, checkpoint=saved, row_labels=partial(labelled_rows, model))
             if start is not None and not isinstance(start, dict):

@@ -11,6 +11,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numba
+import numpy as np
 import pymc as pm
 import pytest
 import threadpoolctl
@@ -253,3 +254,32 @@ def test_jax_is_refused_where_it_is_not_used():
     with pytest.raises(ValueError, match="mode JAX, and method='vg' runs on NumPy alone"):
         calls.check_mode(method, {"mode": "JAX"})
     calls.check_mode(method, {"mode": "NUMBA"})
+
+
+def counts_of_three():
+    with pm.Model() as model:
+        pm.Poisson("y", pm.math.exp(pm.Normal("b", 0, 1, shape=3)), observed=[1, 0, 2])
+    return model
+
+
+def test_a_device_of_jax():
+    pytest.importorskip("jax")
+    here, there = (pmep.fit(model=counts_of_three(), draws=0, device=device) for device in (None, "cpu"))
+    np.testing.assert_allclose(there["fit"]["log_evidence"], here["fit"]["log_evidence"], rtol=1e-9)
+
+
+def test_a_device_that_is_not_there():
+    jax, model = pytest.importorskip("jax"), counts_of_three()
+    missing = "gpu" if jax.default_backend() == "cpu" else "tpu"
+    with pytest.raises(
+        pmep.InvalidDataError, match=f"device='{missing}' is not there, as JAX sees .*leave device= out"
+    ):
+        pmep.fit(model=model, device=missing)
+    with pytest.raises(ValueError, match="is one of JAX, and compile_kwargs= asks for the mode 'NUMBA'"):
+        pmep.fit(model=model, device="cpu", compile_kwargs={"mode": "NUMBA"})
+
+
+def test_jax_that_is_not_installed(monkeypatch):
+    monkeypatch.setattr(calls, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"device='cpu' asks for JAX, which is not installed: pip install"):
+        pmep.fit(model=counts_of_three(), device="cpu")

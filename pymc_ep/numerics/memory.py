@@ -13,8 +13,8 @@ _FREE = 0.8
 """Largest share of the free memory for one computation: the rest is for the model, the draws and other processes."""
 
 
-def require_memory(needed: int, what: str, how: str, cure: str) -> None:
-    """Raise where a computation needs more memory than is free on this machine, if that is known.
+def require_memory(needed: int, what: str, how: str, cure: str, free: int | None = None) -> None:
+    """Raise where a computation needs more memory than is free, if that is known.
 
     Parameters
     ----------
@@ -23,11 +23,14 @@ def require_memory(needed: int, what: str, how: str, cure: str) -> None:
     what, how, cure : str
         What needs it, up to the number; of what it consists; and a sentence on what else to do.
 
+    free : int, optional
+        B, of a device; by default that of this machine.
+
     Raises
     ------
     InvalidDataError
     """
-    free = _free_memory()
+    free = _free_memory() if free is None else free
     if free is not None and needed > _FREE * free:
         raise InvalidDataError(
             f"{what} {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB of memory are free: {how}. {cure}"

@@ -9,6 +9,7 @@ import numpy as np
 import scipy.sparse
 
 from pymc_ep.numerics.backend.cholesky import counts
+from pymc_ep.numerics.backend.device_jax import free_bytes
 from pymc_ep.numerics.backend.namespace_jax import require_float64
 from pymc_ep.numerics.memory import require_memory
 from pymc_ep.numerics.precision.multifrontal import pivots_vanish
@@ -113,5 +114,7 @@ def _row_variances(factor: jax.Array, rows: jax.Array) -> jax.Array:
 def dense_on_device(design: scipy.sparse.csr_array, shape: tuple[int, ...] | None = None) -> DenseOnDevice:
     """Return the algebra of a design, (n, N); see `plan_algebra`, whose other algebras have no body under JAX."""
     require_float64()
-    require_memory(*dense_need(design))
+    # Entries are laid out on the host before they go to the device.
+    for free in (None, free_bytes()):
+        require_memory(*dense_need(design), free)
     return DenseOnDevice(design)

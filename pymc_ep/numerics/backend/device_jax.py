@@ -1,0 +1,34 @@
+"""Devices on which JAX computes."""
+
+from contextlib import AbstractContextManager
+
+import jax
+
+from pymc_ep.exceptions import InvalidDataError
+
+__all__ = ["free_bytes", "placed_on"]
+
+
+def placed_on(name: str) -> AbstractContextManager[object]:
+    """Return a context in which JAX computes on the first device of that kind: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
+
+    Raises
+    ------
+    InvalidDataError
+        Where JAX has no such device; names those that it has.
+    """
+    try:
+        return jax.default_device(jax.devices(name)[0])
+    except RuntimeError as error:
+        there = ", ".join(sorted({repr(device.platform) for device in jax.devices()}))
+        raise InvalidDataError(
+            f"device={name!r} is not there, as JAX sees {there} alone: install JAX for it, as by "
+            f"pip install 'jax[cuda13]', or leave device= out."
+        ) from error
+
+
+def free_bytes() -> int | None:
+    """Return the free memory of the device on which JAX computes now; None where it does not tell, as processors."""
+    device = jax.config.jax_default_device or jax.devices()[0]
+    known = device.memory_stats() or {}
+    return known["bytes_limit"] - known["bytes_in_use"] if {"bytes_limit", "bytes_in_use"} <= set(known) else None
