@@ -1,0 +1,226 @@
+"""Sparse precisions of PyMC's Gaussian distributions.
+
+A precision has a pattern, which follows from the distribution, its shape and its data alone, and values on it, a graph
+of the parameters. No dense matrix of the size of the variable is formed, but within the blocks of a stack of vectors.
+Log determinants follow by structure where a factor would lose digits: a precision Q = L^T D^-1 L with unit triangular
+L, of a walk or an autoregression, has log |Q| = -sum_i log D_i.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytensor.tensor as pt
+import scipy.sparse
+from pymc.distributions.continuous import FlatRV
+from pymc.distributions.multivariate import CARRV, ICARRV, MvNormal
+from pymc.distributions.timeseries import AutoRegressiveRV, RandomWalkRV
+from pytensor.sparse.type import SparseTensorType
+from pytensor.tensor.random.basic import NormalRV
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_ep.graphs.matrix_parameters import constant_value
+from pymc_ep.graphs.random_nodes import parameters_of
+
+__all__ = ["SparsePrecision", "adjacency_of", "sparse_precision_of"]
+
+_LARGEST_BLOCK = 64
+"""Largest vector of a stack of vectors whose dense precision counts as a block of a sparse one."""
+
+Sizes = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SparsePrecision:
+    """Precision Q, (d, d), of a Gaussian random variable, ravelled to d values.
+
+    Attributes
+    ----------
+    rows, columns : ndarray of int, (e,)
+        Places of the lower triangle that may be other than zero: row >= column, each once. All of the diagonal is here.
+    values : TensorVariable, (e,)
+        Q at these places.
+    log_det : TensorVariable, (), optional
+        log |Q|; that of a flat prior counts as zero. None where a factor of Q tells it.
+    log_excess : TensorVariable, ()
+        log of the factor by which PyMC's density of the variable exceeds the normalised one.
+    sum_sd : TensorVariable, (), optional
+        Standard deviation s of the variable's sum: e e^T / s^2, with e of ones, is part of the prior beside Q, and
+        of `log_det`.
+    """
+
+    rows: np.ndarray
+    columns: np.ndarray
+    values: TensorVariable
+    log_det: TensorVariable | None
+    log_excess: TensorVariable
+    sum_sd: TensorVariable | None = None
+
+
+def sparse_precision_of(rv: TensorVariable, shape: Sizes) -> SparsePrecision | None:
+    """Return the sparse precision of a random variable of a shape, or None where it has none.
+
+    Parameters
+    ----------
+    rv : TensorVariable
+        Its data, such as the adjacency matrix of areas, are read as they are now.
+    shape : tuple of int
+    """
+    op = rv.owner.op
+    reader = next((read for op_type, read in _READERS.items() if isinstance(op, op_type)), None)
+    return None if reader is None else reader(rv, shape)
+
+
+def _diagonal(values: TensorVariable, log_det: TensorVariable, log_excess: TensorVariable, d: int) -> SparsePrecision:
+    place = np.arange(d)
+    return SparsePrecision(place, place, values, log_det, log_excess)
+
+
+def _normal(rv: TensorVariable, shape: Sizes) -> SparsePrecision:
+    _, sigma = parameters_of(rv)
+    precision = pt.broadcast_to(sigma**-2.0, shape).ravel()
+    return _diagonal(precision, pt.log(precision).sum(), pt.constant(0.0), int(np.prod(shape)))
+
+
+def _flat(rv: TensorVariable, shape: Sizes) -> SparsePrecision:
+    d = int(np.prod(shape))
+    return _diagonal(pt.zeros(d), pt.constant(0.0), pt.constant(0.5 * d * np.log(2 * np.pi)), d)
+
+
+def _mv_normal(rv: TensorVariable, shape: Sizes) -> SparsePrecision | None:
+    """Stack of vectors, each with a dense precision."""
+    _, covariance = parameters_of(rv)
+    k = shape[-1]
+    if k > _LARGEST_BLOCK:
+        return None
+    count = int(np.prod(shape[:-1]))
+    inverse = pt.linalg.inv(covariance)
+    row, column = np.tril_indices(k)
+    values = pt.broadcast_to(inverse[..., row, column], (*shape[:-1], len(row))).ravel()
+    # The factor of the model's graph is that of its own parameter, where there is one.
+    pivots = pt.log(pt.diagonal(pt.linalg.cholesky(covariance), axis1=-2, axis2=-1)).sum(axis=-1)
+    log_det = -2.0 * pt.broadcast_to(pivots, shape[:-1]).sum()
+    first = k * np.arange(count)[:, None]
+    return SparsePrecision((first + row).ravel(), (first + column).ravel(), values, log_det, pt.constant(0.0))
+
+
+def _random_walk(rv: TensorVariable, shape: Sizes) -> SparsePrecision | None:
+    """Random walk x_t = x_{t-1} + innovation."""
+    first, innovation, _ = rv.owner.inputs
+    if not all(isinstance(v.owner.op, NormalRV) for v in (first, innovation)):
+        return None
+    *batch, time = shape
+    (_, s0), (_, s1) = map(parameters_of, (first, innovation))
+    # Time is the first axis of both parts: (1, *batch) and (time - 1, *batch).
+    parts = [pt.broadcast_to(s0, (1, *batch)), pt.broadcast_to(s1, (time - 1, *batch))]
+    precision = pt.moveaxis(pt.concatenate(parts) ** -2.0, 0, -1)
+    return _banded(precision, [pt.constant(1.0), pt.constant(-1.0)], shape)
+
+
+def _autoregression(rv: TensorVariable, shape: Sizes) -> SparsePrecision | None:
+    """Autoregression x_t = sum_k rho_k x_{t-k} + innovation."""
+    rho, sigma, first, *_ = parameters_of(rv)
+    if rho.ndim != 1 or not isinstance(first.owner.op, NormalRV):
+        return None
+    op, (*batch, time) = rv.owner.op, shape
+    _, s0 = parameters_of(first)
+    weights = rho[1:] if op.constant_term else rho
+    starts = pt.broadcast_to(s0, (*batch, op.ar_order))
+    steps = pt.broadcast_to(sigma[..., None], (*batch, time - op.ar_order))
+    precision = pt.concatenate([starts, steps], axis=-1) ** -2.0
+    return _banded(precision, [pt.constant(1.0), *(-weights[k] for k in range(op.ar_order))], shape)
+
+
+def _banded(precision: TensorVariable, residual: list[TensorVariable], shape: Sizes) -> SparsePrecision:
+    """Return the precision of a series, the last axis, whose residuals are independent.
+
+    From time p on residuals are ``sum_k a_k x_{t-k}``, for k up to p; before they are the values themselves. With the
+    precisions w_t of residuals, ``Q_{t,t-j} = sum_k a_k a_{k+j} w_{t+k}`` over residuals at times from p on, and the
+    diagonal has w_t of the times before.
+
+    Parameters
+    ----------
+    precision : TensorVariable, `shape`
+        w.
+    residual : list of TensorVariable, ()
+        a_0 = 1 to a_p.
+    shape : tuple of int
+    """
+    time, order = shape[-1], len(residual) - 1
+    place, rows, columns, values = np.arange(int(np.prod(shape))).reshape(shape), [], [], []
+    later = pt.set_subtensor(precision[..., :order], 0.0)
+    for lag in range(min(order, time - 1) + 1):
+        band = pt.zeros((*shape[:-1], time - lag))
+        for k in range(min(order - lag, time - lag - 1) + 1):
+            # The residual at time t + k holds x_t with a_k and x_{t-lag} with a_{k+lag}; t runs from lag.
+            own = residual[k] * residual[k + lag] * later[..., lag + k :]
+            band = pt.inc_subtensor(band[..., : time - lag - k], own)
+        if lag == 0:
+            band = pt.inc_subtensor(band[..., :order], precision[..., :order])
+        rows.append(place[..., lag:].ravel())
+        columns.append(place[..., : time - lag].ravel())
+        values.append(band.ravel())
+    log_det = pt.log(precision).sum()
+    return SparsePrecision(
+        np.concatenate(rows), np.concatenate(columns), pt.concatenate(values), log_det, pt.constant(0.0)
+    )
+
+
+def adjacency_of(weights: TensorVariable) -> scipy.sparse.csr_array | None:
+    """Return the adjacency matrix of areas, (d, d), as it is now; None where it depends on unknowns."""
+    found = constant_value(weights)
+    if found is None:
+        return None
+    if isinstance(weights.type, SparseTensorType):
+        return scipy.sparse.csr_array(found.item() if found.ndim == 0 else found)
+    return scipy.sparse.csr_array(found.reshape(found.shape[-2:]).astype(float))
+
+
+def _conditional_autoregression(rv: TensorVariable, shape: Sizes) -> SparsePrecision | None:
+    """CAR prior of precision tau (D - alpha W); PyMC's density lacks the constants -d log(2 pi) / 2 + log|D| / 2."""
+    _, weights, alpha, tau, _ = parameters_of(rv)
+    w = adjacency_of(weights)
+    if w is None or len(shape) > 1:
+        return None
+    d, neighbours = shape[0], w.sum(axis=0)
+    below = scipy.sparse.tril(w, -1).tocoo()
+    rows, columns = np.concatenate([np.arange(d), below.row]), np.concatenate([np.arange(d), below.col])
+    alpha, tau = alpha.reshape(()), tau.reshape(())
+    values = tau * pt.concatenate([pt.constant(neighbours), -alpha * pt.constant(below.data)])
+    excess = 0.5 * d * np.log(2 * np.pi) - 0.5 * np.log(neighbours).sum()
+    return SparsePrecision(rows.astype(np.int64), columns.astype(np.int64), values, None, pt.constant(excess))
+
+
+def _intrinsic_autoregression(rv: TensorVariable, shape: Sizes) -> SparsePrecision | None:
+    """ICAR prior of precision R / sigma^2, R the graph Laplacian; PyMC normalises the constraint on the sum alone.
+
+    The excess of PyMC's density lacks log |R|+ / 2, and so does `log_det` log |R|+: they cancel in the evidence. With
+    the sum's standard deviation s the determinant of R / sigma^2 + e e^T / s^2 is ``|R|+ sigma^{-2 (d - 1)} d / s^2``.
+    """
+    weights, sigma, zero_sum_sd = parameters_of(rv)
+    w = adjacency_of(weights)
+    if w is None or len(shape) > 1:
+        return None
+    d = shape[0]
+    # PyMC reads the ones of the lower triangle alone.
+    below = scipy.sparse.tril(w == 1.0, -1).tocoo()
+    degree = np.bincount(np.concatenate([below.row, below.col]), minlength=d).astype(float)
+    rows, columns = np.concatenate([np.arange(d), below.row]), np.concatenate([np.arange(d), below.col])
+    laplacian = np.concatenate([degree, np.full(len(below.row), -1.0)])
+    sigma, sd = sigma.reshape(()), zero_sum_sd.reshape(()) * d
+    log_det = -2.0 * (d - 1) * pt.log(sigma) + np.log(d) - 2.0 * pt.log(sd)
+    excess = 0.5 * (d - 1) * np.log(2 * np.pi) - pt.log(sd) - 0.5 * log_det
+    values = pt.constant(laplacian) * sigma**-2.0
+    return SparsePrecision(rows.astype(np.int64), columns.astype(np.int64), values, log_det, excess, sd)
+
+
+_READERS: dict[type, Callable[[TensorVariable, Sizes], SparsePrecision | None]] = {
+    NormalRV: _normal,
+    FlatRV: _flat,
+    MvNormal.rv_type: _mv_normal,
+    RandomWalkRV: _random_walk,
+    AutoRegressiveRV: _autoregression,
+    CARRV: _conditional_autoregression,
+    ICARRV: _intrinsic_autoregression,
+}
+"""Function from a random variable and its shape to its precision, by type of its Op; the first that matches is used."""
