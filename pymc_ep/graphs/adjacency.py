@@ -1,21 +1,23 @@
 """Checks of areal priors: conditions under which their precision matrix is that of a Gaussian."""
 
 import numpy as np
+from pytensor.sparse.type import SparseTensorType
 from pytensor.tensor.variable import TensorVariable
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, diags_array, tril
 from scipy.sparse.csgraph import connected_components
+from scipy.sparse.linalg import splu
 
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
-from pymc_ep.graphs.matrix_parameters import InitialValue, depends_on_unknowns
+from pymc_ep.graphs.matrix_parameters import InitialValue, constant_value, depends_on_unknowns
 
-__all__ = ["require_car", "require_connected"]
+__all__ = ["laplacian_of", "log_pseudo_determinant", "require_car", "require_connected", "sparse_value"]
 
 
 def require_car(
     name: str, adjacency: TensorVariable, alpha: TensorVariable, tau: TensorVariable, value: InitialValue
 ) -> None:
     """Raise where tau (D - alpha W) is no precision: W, (n, n), must be symmetric with neighbours for each area."""
-    weights = value(adjacency, False)
+    weights = sparse_value(adjacency, value)
     if weights is not None:
         _require_weights(name, weights)
     for parameter, symbol, low, high in ((alpha, "alpha", -1.0, 1.0), (tau, "tau", 0.0, np.inf)):
@@ -32,11 +34,22 @@ def require_car(
         )
 
 
-def _require_weights(name: str, weights: np.ndarray) -> None:
+def sparse_value(adjacency: TensorVariable, value: InitialValue = constant_value) -> csr_array | None:
+    """Return the value of an adjacency matrix, (n, n), dense or sparse in its graph; None where it has none."""
+    found = value(adjacency, False)
+    if found is None:
+        return None
+    if isinstance(adjacency.type, SparseTensorType):
+        return csr_array(found.item() if isinstance(found, np.ndarray) else found, dtype=float)
+    return csr_array(found.reshape(found.shape[-2:]).astype(float))
+
+
+def _require_weights(name: str, weights: csr_array) -> None:
     """Raise for weights that are not symmetric by PyMC's test, have a negative sum, or leave an area alone."""
-    unequal = np.argwhere(~np.isclose(weights, weights.T))
-    if len(unequal):
-        i, j = map(int, unequal[0])
+    row, column = (weights - weights.T).nonzero()
+    unequal = ~np.isclose(weights[row, column], weights[column, row])
+    if unequal.any():
+        i, j = min(zip(row[unequal].tolist(), column[unequal].tolist()))
         cure = "Give the adjacency matrix, in which areas i and j are neighbours of each other, or (W + W.T) / 2."
         if np.allclose(weights.sum(axis=1), 1.0):
             cure = (
@@ -64,10 +77,11 @@ def _require_weights(name: str, weights: np.ndarray) -> None:
 
 def require_connected(name: str, adjacency: TensorVariable, value: InitialValue) -> None:
     """Raise for a graph of several components: differences of neighbours do not determine the level of each."""
-    weights = value(adjacency, False)
+    weights = sparse_value(adjacency, value)
     if weights is None:
         return
-    count, component = connected_components(csr_array(weights), directed=False)
+    # PyMC reads the ones of the lower triangle alone.
+    count, component = connected_components(tril(weights == 1.0), directed=False)
     if count > 1:
         other = int(np.flatnonzero(component != component[0])[0])
         raise UnsupportedModelError(
@@ -75,3 +89,22 @@ def require_connected(name: str, adjacency: TensorVariable, value: InitialValue)
             f"0), so that only the sum of their levels is determined. Join them in W, or use a CAR prior with "
             f"alpha < 1 within each."
         )
+
+
+def laplacian_of(weights: csr_array) -> csr_array:
+    """Return the Laplacian R, (n, n), of the graph whose edges are the ones of the lower triangle, as PyMC reads it."""
+    below = tril(weights == 1.0, -1).astype(float)
+    edges = (below + below.T).tocsr()
+    return (diags_array(edges.sum(axis=0)) - edges).tocsc()
+
+
+def log_pseudo_determinant(laplacian: csr_array) -> float:
+    """Return the log of the product of all eigenvalues of a connected graph's Laplacian, (n, n), but the zero.
+
+    That is n times any principal minor of n - 1 rows (Kirchhoff 1847).
+    """
+    n = laplacian.shape[0]
+    if n == 1:
+        return 0.0
+    factor = splu(laplacian[1:, 1:].tocsc(), permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0)
+    return float(np.log(n) + np.log(np.abs(factor.U.diagonal())).sum())

@@ -15,14 +15,15 @@ import scipy.sparse
 from pymc.distributions.continuous import FlatRV
 from pymc.distributions.multivariate import CARRV, ICARRV, MvNormal
 from pymc.distributions.timeseries import AutoRegressiveRV, RandomWalkRV
-from pytensor.sparse.type import SparseTensorType
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_ep.graphs.matrix_parameters import constant_value
+from pymc_ep.graphs.adjacency import laplacian_of, log_pseudo_determinant, sparse_value
 from pymc_ep.graphs.random_nodes import parameters_of
 
-__all__ = ["SparsePrecision", "adjacency_of", "sparse_precision_of"]
+__all__ = ["SparsePrecision", "sparse_precision_of"]
 
 _LARGEST_BLOCK = 64
 """Largest vector of a stack of vectors whose dense precision counts as a block of a sparse one."""
@@ -55,6 +56,10 @@ class SparsePrecision:
     log_det: TensorVariable | None
     log_excess: TensorVariable
     sum_sd: TensorVariable | None = None
+
+    def graphs(self) -> dict[str, TensorVariable | None]:
+        """Return the graphs of the parameters by field."""
+        return {name: getattr(self, name) for name in ("values", "log_det", "log_excess", "sum_sd")}
 
 
 def sparse_precision_of(rv: TensorVariable, shape: Sizes) -> SparsePrecision | None:
@@ -166,20 +171,15 @@ def _banded(precision: TensorVariable, residual: list[TensorVariable], shape: Si
     )
 
 
-def adjacency_of(weights: TensorVariable) -> scipy.sparse.csr_array | None:
-    """Return the adjacency matrix of areas, (d, d), as it is now; None where it depends on unknowns."""
-    found = constant_value(weights)
-    if found is None:
-        return None
-    if isinstance(weights.type, SparseTensorType):
-        return scipy.sparse.csr_array(found.item() if found.ndim == 0 else found)
-    return scipy.sparse.csr_array(found.reshape(found.shape[-2:]).astype(float))
+def _may_change(weights: TensorVariable) -> bool:
+    """Whether an adjacency matrix is data that `pymc.set_data` changes: a pattern is read once."""
+    return any(isinstance(v, SharedVariable) for v in ancestors([weights]))
 
 
 def _conditional_autoregression(rv: TensorVariable, shape: Sizes) -> SparsePrecision | None:
     """CAR prior of precision tau (D - alpha W); PyMC's density lacks the constants -d log(2 pi) / 2 + log|D| / 2."""
     _, weights, alpha, tau, _ = parameters_of(rv)
-    w = adjacency_of(weights)
+    w = None if _may_change(weights) else sparse_value(weights)
     if w is None or len(shape) > 1:
         return None
     d, neighbours = shape[0], w.sum(axis=0)
@@ -194,24 +194,20 @@ def _conditional_autoregression(rv: TensorVariable, shape: Sizes) -> SparsePreci
 def _intrinsic_autoregression(rv: TensorVariable, shape: Sizes) -> SparsePrecision | None:
     """ICAR prior of precision R / sigma^2, R the graph Laplacian; PyMC normalises the constraint on the sum alone.
 
-    The excess of PyMC's density lacks log |R|+ / 2, and so does `log_det` log |R|+: they cancel in the evidence. With
-    the sum's standard deviation s the determinant of R / sigma^2 + e e^T / s^2 is ``|R|+ sigma^{-2 (d - 1)} d / s^2``.
+    With the sum's standard deviation s the determinant of R / sigma^2 + e e^T / s^2 is ``|R|+ sigma^{-2 (d - 1)} d /
+    s^2``, |R|+ the product of the eigenvalues of R that are not zero.
     """
     weights, sigma, zero_sum_sd = parameters_of(rv)
-    w = adjacency_of(weights)
+    w = None if _may_change(weights) else sparse_value(weights)
     if w is None or len(shape) > 1:
         return None
-    d = shape[0]
-    # PyMC reads the ones of the lower triangle alone.
-    below = scipy.sparse.tril(w == 1.0, -1).tocoo()
-    degree = np.bincount(np.concatenate([below.row, below.col]), minlength=d).astype(float)
-    rows, columns = np.concatenate([np.arange(d), below.row]), np.concatenate([np.arange(d), below.col])
-    laplacian = np.concatenate([degree, np.full(len(below.row), -1.0)])
+    d, laplacian = shape[0], laplacian_of(w)
+    lower = scipy.sparse.tril(laplacian).tocoo()
     sigma, sd = sigma.reshape(()), zero_sum_sd.reshape(()) * d
-    log_det = -2.0 * (d - 1) * pt.log(sigma) + np.log(d) - 2.0 * pt.log(sd)
+    log_det = log_pseudo_determinant(laplacian) - 2.0 * (d - 1) * pt.log(sigma) + np.log(d) - 2.0 * pt.log(sd)
     excess = 0.5 * (d - 1) * np.log(2 * np.pi) - pt.log(sd) - 0.5 * log_det
-    values = pt.constant(laplacian) * sigma**-2.0
-    return SparsePrecision(rows.astype(np.int64), columns.astype(np.int64), values, log_det, excess, sd)
+    values = pt.constant(lower.data) * sigma**-2.0
+    return SparsePrecision(lower.row.astype(np.int64), lower.col.astype(np.int64), values, log_det, excess, sd)
 
 
 _READERS: dict[type, Callable[[TensorVariable, Sizes], SparsePrecision | None]] = {

@@ -12,7 +12,7 @@ import pytensor.tensor as pt
 from pymc.distributions.continuous import FlatRV
 from pymc.distributions.multivariate import CARRV, ICARRV, MatrixNormal, MvNormal, ZeroSumNormalRV
 from pymc.distributions.timeseries import AutoRegressiveRV, RandomWalkRV
-from pytensor.sparse import dense_from_sparse
+from pytensor.sparse import dense_from_sparse, sp_sum
 from pytensor.sparse.type import SparseTensorType
 from pytensor.tensor.basic import get_underlying_scalar_constant_value
 from pytensor.tensor.random.basic import NormalRV
@@ -26,12 +26,8 @@ from pymc_ep.graphs.matrix_parameters import (
     require_symmetric_factored,
 )
 from pymc_ep.graphs.random_nodes import parameters_of
-from pymc_ep.numerics.memory import require_memory
 
 __all__ = ["Gaussian", "PriorOf", "Shape", "flat_prior", "gaussian_of", "register_gaussian"]
-
-_DENSE_COPIES = 4
-"""Least number of dense matrices of the size of a precision that are held at a time."""
 
 Shape = Sequence
 """Shape of a random variable, as scalar graphs."""
@@ -257,31 +253,37 @@ def _autoregression(rv: TensorVariable) -> Gaussian | None:
 
 
 def _from_precision(
-    precision: TensorVariable,
+    precision: Callable[[Shape], TensorVariable],
     mean: Callable[[Shape], TensorVariable] | None,
     covariance_inputs: tuple[TensorVariable, ...],
     log_excess: Callable[[Shape], TensorVariable],
     check: Callable[..., None],
 ) -> Gaussian:
     def root(shape: Shape) -> TensorVariable:
-        factor = pt.linalg.cholesky(precision)
-        return pt.linalg.solve_triangular(factor, pt.eye(precision.shape[0]), lower=True)
+        factor = pt.linalg.cholesky(precision(shape))
+        return pt.linalg.solve_triangular(factor, pt.eye(shape[-1]), lower=True)
 
-    return Gaussian(mean, lambda shape: pt.linalg.inv(precision), root, covariance_inputs, log_excess, check)
+    def covariance(shape: Shape) -> TensorVariable:
+        return pt.linalg.inv(precision(shape))
+
+    return Gaussian(mean, covariance, root, covariance_inputs, log_excess, check)
 
 
 def _conditional_autoregression(rv: TensorVariable) -> Gaussian:
     """CAR prior of precision tau (D - alpha W); PyMC's density lacks the constants -d log(2 pi) / 2 + log|D| / 2."""
     mean, weights, alpha, tau, _ = parameters_of(rv)
-    w = _matrix(weights, rv)
-    neighbours = w.sum(axis=0)
-    precision = _scalar(tau) * (pt.diag(neighbours) - _scalar(alpha) * w)
+
+    def precision(shape: Shape) -> TensorVariable:
+        w = _dense(weights)
+        return _scalar(tau) * (pt.diag(w.sum(axis=0)) - _scalar(alpha) * w)
 
     def log_excess(shape: Shape) -> TensorVariable:
+        sparse = isinstance(weights.type, SparseTensorType)
+        neighbours = sp_sum(weights, axis=0) if sparse else _dense(weights).sum(axis=0)
         return 0.5 * shape[-1] * np.log(2 * np.pi) - 0.5 * pt.log(neighbours).sum()
 
     def check(name: str, value: InitialValue = constant_value) -> None:
-        require_car(name, w, alpha, tau, value)
+        require_car(name, weights, alpha, tau, value)
 
     return _from_precision(precision, lambda shape: mean, (weights, alpha, tau), log_excess, check)
 
@@ -289,18 +291,21 @@ def _conditional_autoregression(rv: TensorVariable) -> Gaussian:
 def _intrinsic_autoregression(rv: TensorVariable) -> Gaussian:
     """ICAR prior: differences of neighbours and a soft zero-sum constraint; PyMC normalises the constraint alone."""
     weights, sigma, zero_sum_sd = parameters_of(rv)
-    below = pt.eq(pt.tril(_matrix(weights, rv)), 1).astype("float64")
-    w = below + below.T
-    n = w.shape[0]
-    sd = _scalar(zero_sum_sd) * n
-    precision = (pt.diag(w.sum(axis=0)) - w) / _scalar(sigma) ** 2 + pt.ones((n, n)) / sd**2
+
+    def sum_sd(shape: Shape) -> TensorVariable:
+        return _scalar(zero_sum_sd) * shape[-1]
+
+    def precision(shape: Shape) -> TensorVariable:
+        below = pt.eq(pt.tril(_dense(weights)), 1).astype("float64")
+        w, n = below + below.T, shape[-1]
+        return (pt.diag(w.sum(axis=0)) - w) / _scalar(sigma) ** 2 + pt.ones((n, n)) / sum_sd(shape) ** 2
 
     def log_excess(shape: Shape) -> TensorVariable:
-        log_det = 2.0 * pt.log(pt.diagonal(pt.linalg.cholesky(precision))).sum()
-        return 0.5 * (n - 1) * np.log(2 * np.pi) - pt.log(sd) - 0.5 * log_det
+        log_det = 2.0 * pt.log(pt.diagonal(pt.linalg.cholesky(precision(shape)))).sum()
+        return 0.5 * (shape[-1] - 1) * np.log(2 * np.pi) - pt.log(sum_sd(shape)) - 0.5 * log_det
 
     def check(name: str, value: InitialValue = constant_value) -> None:
-        require_connected(name, w, value)
+        require_connected(name, weights, value)
 
     return _from_precision(precision, None, (weights, sigma, zero_sum_sd), log_excess, check)
 
@@ -328,15 +333,8 @@ def _block_diagonal(stack: TensorVariable) -> TensorVariable:
     return pt.set_subtensor(pt.zeros((b, b, k, k))[place, place], stack).swapaxes(1, 2).reshape((b * k, b * k))
 
 
-def _matrix(weights: TensorVariable, rv: TensorVariable) -> TensorVariable:
-    """Return the adjacency matrix of the areas of a variable as a dense one, without leading axes of length one."""
-    n = rv.type.shape[-1] or 0
-    require_memory(
-        8 * _DENSE_COPIES * n**2,
-        f"The dense precision of {n} areas of {rv.name!r} needs",
-        f"{_DENSE_COPIES} matrices of {n} x {n}",
-        "Take fewer areas, or larger ones.",
-    )
+def _dense(weights: TensorVariable) -> TensorVariable:
+    """Return the adjacency matrix of areas as a dense one, without leading axes of length one."""
     if isinstance(weights.type, SparseTensorType):
         weights = dense_from_sparse(weights)
     return weights.reshape(weights.shape[-2:]).astype("float64")

@@ -19,6 +19,7 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_ep.graphs.gaussian_precisions import SparsePrecision
 from pymc_ep.graphs.hyper_functions import Hyperparameters
 from pymc_ep.sites.base import Site
 
@@ -55,6 +56,10 @@ class NoiseBlock:
         Shape of v; empty where there is no origin.
     observation_noise : bool
         Whether the block is noise of an observed vector, not a latent variable.
+    precision : SparsePrecision, optional
+        That of the ravelled block at its shape when it was recognised, `sizes`; None where it has none, or where there
+        are few coefficients.
+    sizes : tuple of int
     """
 
     name: str
@@ -68,6 +73,8 @@ class NoiseBlock:
     origin: TensorVariable | None = None
     origin_shape: tuple[TensorVariable, ...] = ()
     observation_noise: bool = False
+    precision: SparsePrecision | None = None
+    sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

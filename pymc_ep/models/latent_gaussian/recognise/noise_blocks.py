@@ -1,6 +1,8 @@
 """Rewriting of a model's graphs as graphs of hyperparameter values and independent Gaussian noise blocks."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytensor.tensor as pt
 from pymc import Model
@@ -16,11 +18,15 @@ from pytensor.tensor.math import Dot
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.compat import Cholesky
+from pymc_ep.graphs.gaussian_precisions import sparse_precision_of
 from pymc_ep.graphs.gaussian_variables import Gaussian, PriorOf
 from pymc_ep.graphs.queries import depends_on, without_views
 from pymc_ep.models.latent_gaussian.form import NoiseBlock
 
 __all__ = ["NoiseGraphs", "absorb_factor"]
+
+_MANY = 300
+"""Number of coefficients from which sparse precisions are read: dense algebra of fewer takes milliseconds."""
 
 
 class NoiseGraphs:
@@ -89,6 +95,30 @@ class NoiseGraphs:
         if depends_on(shape, zeros):
             shape = graph_replace(shape, zeros, strict=False)
         return NoiseBlock(rv.name, self.noise[rv], tuple(shape), covariance, root, excess, gaussian.flat)
+
+    def with_precisions(
+        self, blocks: Sequence[NoiseBlock], sizes: Mapping[TensorVariable, tuple[int, ...]]
+    ) -> list[NoiseBlock]:
+        """Return the blocks, those of latent variables with their sparse precisions where coefficients are many.
+
+        `sizes` are the shapes of the blocks' noise.
+        """
+        if sum(math.prod(sizes[block.noise]) for block in blocks) < _MANY:
+            return list(blocks)
+        by_noise = {self.noise[rv]: rv for rv in self.latents}
+        return [
+            self._with_precision(block, by_noise[block.noise], sizes[block.noise]) if block.noise in by_noise else block
+            for block in blocks
+        ]
+
+    def _with_precision(self, block: NoiseBlock, rv: TensorVariable, sizes: tuple[int, ...]) -> NoiseBlock:
+        found = sparse_precision_of(rv, sizes)
+        if found is None:
+            return block
+        graphs = {name: graph for name, graph in found.graphs().items() if graph is not None}
+        written = replace(found, **dict(zip(graphs, self(list(graphs.values())))))
+        # By structure: that of a dense precision takes its factor.
+        return replace(block, log_excess=written.log_excess, precision=written, sizes=sizes)
 
     def is_standard(self, rv: TensorVariable) -> bool:
         """Whether a latent variable is a vector of independent standard normals, whatever the hyperparameters."""

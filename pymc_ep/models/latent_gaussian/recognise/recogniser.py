@@ -176,6 +176,7 @@ def _build(
     inputs = scaled_inputs(behind, [block.noise for block in blocks])
 
     test = _working_point(model, blocks, hyper)
+    blocks = graphs.with_precisions(blocks, test.noise)
     for rv, graph in zip(latents, outputs[first:]):
         with needing_gradients(rv.name):
             affine_mean = test(graph)
