@@ -1,0 +1,1 @@
+"""Sparse symmetric positive definite matrices: order, Cholesky factor, solutions and entries of the inverse."""

@@ -1,0 +1,199 @@
+"""Supernodal multifrontal Cholesky factor of a sparse symmetric matrix, and solutions by it (Duff and Reid 1983).
+
+The panel of a supernode with s own columns and r later rows is (s + r, s), in Fortran order. Children come before
+parents; what a supernode subtracts from its later rows, (r, r), waits on a stack until its parent takes it.
+"""
+
+import numpy as np
+
+from pymc_ep.jit_numba import jit
+from pymc_ep.numerics.sparse.blas_numba import (
+    PLAIN,
+    RIGHT,
+    TRANSPOSED,
+    cholesky,
+    matrix_product,
+    symmetric_update,
+    triangular_solve,
+)
+
+__all__ = ["factorise", "solve_many", "solve_one"]
+
+_jit = jit(nogil=True)
+
+
+@_jit
+def factorise(
+    first: np.ndarray,
+    begins: np.ndarray,
+    in_parent: np.ndarray,
+    parent: np.ndarray,
+    panels: np.ndarray,
+    places: np.ndarray,
+    own_entries: np.ndarray,
+    values: np.ndarray,
+    factor: np.ndarray,
+    stack: np.ndarray,
+    update: np.ndarray,
+    sizes: np.ndarray,
+    factors: np.ndarray,
+    letters: np.ndarray,
+) -> tuple[float, int]:
+    """Write L to `factor`; return log |A| and -1, or the place of the first unknown without a positive pivot.
+
+    Parameters
+    ----------
+    first, begins, parent : ndarray
+        Of supernodes, see `symbolic_numba`.
+    in_parent : ndarray
+        Places of later rows in the fronts of parents.
+    panels : ndarray
+        Where the panel of each supernode begins.
+    places, values : ndarray, (e,)
+        Places of the matrix's entries in the panels, and their values.
+    own_entries : ndarray
+        Where the entries of each supernode begin.
+    factor : ndarray
+    stack, update : ndarray
+        Room for waiting updates, and for the largest.
+    sizes, factors, letters : ndarray
+        See `blas_numba.arguments`.
+    """
+    total = len(first) - 1
+    waiting, waiting_at = np.empty(total + 1, np.int64), np.empty(total + 1, np.int64)
+    at_factor, at_update = factor.ctypes.data, update.ctypes.data
+    top, count, log_det = 0, 0, 0.0
+    for k in range(total):
+        s, r, o = first[k + 1] - first[k], begins[k + 1] - begins[k], panels[k]
+        m = s + r
+        factor[o : o + m * s] = 0.0
+        for e in range(own_entries[k], own_entries[k + 1]):
+            factor[places[e]] += values[e]
+        for c in range(r):
+            update[c * r + c : (c + 1) * r] = 0.0
+        while count > 0 and parent[waiting[count - 1]] == k:
+            count -= 1
+            child, top = waiting[count], waiting_at[count]
+            begin, size = begins[child], begins[child + 1] - begins[child]
+            for j in range(size):
+                column, source = in_parent[begin + j], top + j * size
+                if column < s:
+                    target = o + column * m
+                    for i in range(j, size):
+                        factor[target + in_parent[begin + i]] += stack[source + i]
+                else:
+                    target = (column - s) * r - s
+                    for i in range(j, size):
+                        update[target + in_parent[begin + i]] += stack[source + i]
+        failed = cholesky(sizes, letters, s, at_factor + 8 * o, m)
+        if failed != 0:
+            return np.nan, first[k] + failed - 1
+        for j in range(s):
+            log_det += 2.0 * np.log(factor[o + j * m + j])
+        if r:
+            below = at_factor + 8 * (o + s)
+            triangular_solve(sizes, factors, letters, RIGHT, TRANSPOSED, r, s, at_factor + 8 * o, m, below, m)
+            symmetric_update(sizes, factors, letters, r, s, below, m, at_update, r)
+            for c in range(r):
+                for t in range(c * r + c, (c + 1) * r):
+                    stack[top + t] = update[t]
+            waiting[count], waiting_at[count] = k, top
+            count += 1
+            top += r * r
+    return log_det, -1
+
+
+@_jit
+def solve_many(
+    first: np.ndarray,
+    begins: np.ndarray,
+    later: np.ndarray,
+    panels: np.ndarray,
+    factor: np.ndarray,
+    x: np.ndarray,
+    room: np.ndarray,
+    sizes: np.ndarray,
+    factors: np.ndarray,
+    letters: np.ndarray,
+    forward: bool,
+    backward: bool,
+) -> None:
+    """Replace X, (n, w), in the order of elimination, by L^{-1} X if `forward`, then by L^{-T} X if `backward`.
+
+    `room` is for w numbers a row of the largest front.
+    """
+    total, w = len(first) - 1, x.shape[1]
+    at_factor, at_x, at_room = factor.ctypes.data, x.ctypes.data, room.ctypes.data
+    # X in C order is its transpose, (w, n), in Fortran order.
+    if forward:
+        for k in range(total):
+            s, r, o = first[k + 1] - first[k], begins[k + 1] - begins[k], panels[k]
+            m, own = s + r, at_x + 8 * first[k] * w
+            triangular_solve(sizes, factors, letters, RIGHT, TRANSPOSED, w, s, at_factor + 8 * o, m, own, w)
+            if r:
+                below = at_factor + 8 * (o + s)
+                matrix_product(
+                    sizes, factors, letters, PLAIN, TRANSPOSED, w, r, s, 1.0, own, w, below, m, 0.0, at_room, w
+                )
+                for t in range(r):
+                    i = later[begins[k] + t]
+                    for c in range(w):
+                        x[i, c] -= room[t * w + c]
+    if backward:
+        for k in range(total - 1, -1, -1):
+            s, r, o = first[k + 1] - first[k], begins[k + 1] - begins[k], panels[k]
+            m, own = s + r, at_x + 8 * first[k] * w
+            if r:
+                for t in range(r):
+                    i = later[begins[k] + t]
+                    for c in range(w):
+                        room[t * w + c] = x[i, c]
+                below = at_factor + 8 * (o + s)
+                matrix_product(
+                    sizes, factors, letters, PLAIN, PLAIN, w, s, r, -1.0, at_room, w, below, m, 1.0, own, w
+                )
+            triangular_solve(sizes, factors, letters, RIGHT, PLAIN, w, s, at_factor + 8 * o, m, own, w)
+
+
+@_jit
+def solve_one(
+    first: np.ndarray,
+    begins: np.ndarray,
+    later: np.ndarray,
+    panels: np.ndarray,
+    factor: np.ndarray,
+    x: np.ndarray,
+    room: np.ndarray,
+    forward: bool,
+    backward: bool,
+) -> None:
+    """`solve_many` for one vector, (n,): by loops, since it reads every entry of L once."""
+    total = len(first) - 1
+    if forward:
+        for k in range(total):
+            s, r, o, a = first[k + 1] - first[k], begins[k + 1] - begins[k], panels[k], first[k]
+            m = s + r
+            room[:r] = 0.0
+            for j in range(s):
+                column = o + j * m
+                x[a + j] /= factor[column + j]
+                value = x[a + j]
+                for i in range(j + 1, s):
+                    x[a + i] -= factor[column + i] * value
+                for t in range(r):
+                    room[t] += factor[column + s + t] * value
+            for t in range(r):
+                x[later[begins[k] + t]] -= room[t]
+    if backward:
+        for k in range(total - 1, -1, -1):
+            s, r, o, a = first[k + 1] - first[k], begins[k + 1] - begins[k], panels[k], first[k]
+            m = s + r
+            for t in range(r):
+                room[t] = x[later[begins[k] + t]]
+            for j in range(s - 1, -1, -1):
+                column, value = o + j * m, x[a + j]
+                for i in range(j + 1, s):
+                    value -= factor[column + i] * x[a + i]
+                for t in range(r):
+                    value -= factor[column + s + t] * room[t]
+                x[a + j] = value / factor[column + j]

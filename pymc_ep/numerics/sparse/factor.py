@@ -1,0 +1,199 @@
+"""Cholesky factors of sparse symmetric matrices of one pattern."""
+
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse
+
+from pymc_ep.numerics.sparse import symbolic_numba as symbolic
+from pymc_ep.numerics.sparse.blas_numba import arguments
+from pymc_ep.numerics.sparse.cholesky_numba import factorise, solve_many, solve_one
+from pymc_ep.numerics.sparse.order import elimination_order
+from pymc_ep.numerics.sparse.selected_inverse_numba import selected_inverse
+
+__all__ = ["Analysis", "SparseFactor"]
+
+_INVERSE = 2.0
+"""Operations of the selected inverse, in those of a factor."""
+
+
+class Analysis:
+    """What all factors of matrices of one pattern share: order, supernodes, places and memory.
+
+    Parameters
+    ----------
+    rows, columns : ndarray of int, (e,)
+        Places of the entries, row >= column, each once; all of the diagonal is here.
+    n : int
+        Number of unknowns.
+
+    Attributes
+    ----------
+    order : ndarray, (n,)
+        Unknowns in the order of elimination.
+    flops : float
+        Operations of a factor.
+    bytes : int
+        Memory of a factor and of all room for its computation and for that of the selected inverse.
+    """
+
+    def __init__(self, rows: np.ndarray, columns: np.ndarray, n: int):
+        self.n = n
+        pattern = _symmetric_pattern(rows, columns, n)
+        order = elimination_order(pattern)
+        starts, below = _permuted(pattern, order)
+        tree = symbolic.elimination_tree(starts, below)
+        post = symbolic.postorder(tree)
+        self.order = order[post]
+        starts, below = _permuted(pattern, self.order)
+        parent = np.where(tree[post] >= 0, _inverted(post)[tree[post]], -1)
+        counts = symbolic.column_counts(starts, below, parent)
+        self._first = symbolic.supernodes(parent, counts)
+        self._begins, self._later, self._parent, owner = symbolic.supernode_rows(starts, below, self._first)
+        self._in_parent = symbolic.places_in_parents(self._first, self._begins, self._later, self._parent)
+        own, later = np.diff(self._first), np.diff(self._begins)
+        ends = np.cumsum((own + later) * own)
+        self._panels, self._size = np.concatenate([[0], ends])[:-1], int(ends[-1])
+        self._stack, self._inverse_stack = symbolic.stack_sizes(self._first, self._begins, self._parent)
+        self._largest_front, self._largest_update = int((own + later).max()), int((later**2).max())
+        self._largest_panel = int((own * (own + 2 * later)).max())
+        s, r = own.astype(float), later.astype(float)
+        self.flops = float((s**3 / 3 + s**2 * r + s * r**2).sum())
+        place = _inverted(self.order)
+        low, high = np.sort([place[rows], place[columns]], axis=0)
+        self._sorted = np.lexsort((high, low))
+        self._own_entries = np.searchsorted(low[self._sorted], self._first)
+        at = self._panels, low[self._sorted], high[self._sorted]
+        self._places = symbolic.entries_in_panels(self._first, self._begins, self._later, owner, *at)
+
+    @property
+    def bytes(self) -> int:
+        """Memory of a factor, in B, with the room for it and the selected inverse."""
+        room = max(self._stack, self._inverse_stack) + self._largest_update + self._largest_panel
+        return 8 * (self._size + room + 2 * len(self._places))
+
+    def factor(self, values: np.ndarray) -> "SparseFactor":
+        """Factor the matrix of given entries, (e,)."""
+        factor = np.empty(self._size)
+        log_det, failed = factorise(
+            self._first,
+            self._begins,
+            self._in_parent,
+            self._parent,
+            self._panels,
+            self._places,
+            self._own_entries,
+            values[self._sorted],
+            factor,
+            *self._room[:2],
+            *self._arguments,
+        )
+        return SparseFactor(self, factor, log_det, -1 if failed < 0 else int(self.order[failed]))
+
+    @cached_property
+    def _room(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        stack = np.empty(max(self._stack, self._inverse_stack, 1))
+        return stack, np.empty(max(self._largest_update, 1)), np.empty(self._largest_panel)
+
+    @cached_property
+    def _arguments(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return arguments()
+
+    def _inverse(self, factor: np.ndarray) -> np.ndarray:
+        """Return the entries of the inverse, (e,)."""
+        found, out = np.empty(len(self._sorted)), np.empty(len(self._sorted))
+        selected_inverse(
+            self._first,
+            self._begins,
+            self._in_parent,
+            self._parent,
+            self._panels,
+            self._places,
+            self._own_entries,
+            factor,
+            found,
+            *self._room,
+            *self._arguments,
+        )
+        out[self._sorted] = found
+        return out
+
+    def _solved(self, factor: np.ndarray, x: np.ndarray, *, forward: bool, backward: bool) -> None:
+        """Solve in place for X, (n,) or (n, w), in the order of elimination."""
+        given = self._first, self._begins, self._later, self._panels, factor, x
+        if x.ndim == 1:
+            solve_one(*given, np.empty(self._largest_front), forward, backward)
+        else:
+            room = np.empty(self._largest_front * x.shape[1])
+            solve_many(*given, room, *self._arguments, forward, backward)
+
+
+class SparseFactor(NamedTuple):
+    """Cholesky factor of A, (n, n), with the unknowns in another order.
+
+    Attributes
+    ----------
+    analysis : Analysis
+    factor : ndarray
+        Panels of L.
+    log_det : float
+        log |A|; NaN where A is not positive definite.
+    failed : int
+        First unknown in the order of elimination whose pivot is not positive, or -1.
+    """
+
+    analysis: Analysis
+    factor: np.ndarray
+    log_det: float
+    failed: int
+
+    @property
+    def proper(self) -> bool:
+        """Whether A is positive definite."""
+        return self.failed < 0
+
+    def solve(self, b: np.ndarray) -> np.ndarray:
+        """Return A^{-1} b, for b of shape (n,) or (n, k)."""
+        order, out = self.analysis.order, np.empty(b.shape)
+        x = np.ascontiguousarray(b[order], dtype=float)
+        self.analysis._solved(self.factor, x, forward=True, backward=True)
+        out[order] = x
+        return out
+
+    def whitened(self, b: np.ndarray) -> np.ndarray:
+        """Return L^{-1} b, for b of shape (n,) or (n, k), whose squares sum to b^T A^{-1} b."""
+        x = np.ascontiguousarray(b[self.analysis.order], dtype=float)
+        self.analysis._solved(self.factor, x, forward=True, backward=False)
+        return x
+
+    def draw(self, size: int, rng: np.random.Generator) -> np.ndarray:
+        """Return draws of N(0, A^{-1}), (size, n)."""
+        x, out = np.ascontiguousarray(rng.standard_normal((size, self.analysis.n)).T), np.empty((size, self.analysis.n))
+        self.analysis._solved(self.factor, x, forward=False, backward=True)
+        out[:, self.analysis.order] = x.T
+        return out
+
+    def inverse_entries(self) -> np.ndarray:
+        """Return the entries of A^{-1}, (e,), at those of A."""
+        return self.analysis._inverse(self.factor)
+
+
+def _symmetric_pattern(rows: np.ndarray, columns: np.ndarray, n: int) -> scipy.sparse.csc_array:
+    """Return the whole pattern in compressed columns, from its lower triangle."""
+    below = rows != columns
+    i, j = np.concatenate([rows, columns[below]]), np.concatenate([columns, rows[below]])
+    return scipy.sparse.csc_array((np.ones(len(i)), (i, j)), shape=(n, n))
+
+
+def _permuted(pattern: scipy.sparse.csc_array, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return starts and rows of the pattern with unknowns in another order."""
+    starts = np.concatenate([[0], np.cumsum(np.diff(pattern.indptr)[order])])
+    rows = _inverted(order)[pattern.indices]
+    return starts, symbolic.permuted_columns(pattern.indptr.astype(np.int64), rows, order, starts)
+
+
+def _inverted(order: np.ndarray) -> np.ndarray:
+    out = np.empty(len(order), dtype=np.int64)
+    out[order] = np.arange(len(order))
+    return out

