@@ -6,8 +6,6 @@ Matrices are in Fortran order, given by the address of their first element.
 
 import llvmlite.binding
 import numpy as np
-import scipy.linalg.cython_blas
-import scipy.linalg.cython_lapack
 from numba import types
 from numba.extending import get_cython_function_address
 

@@ -149,9 +149,7 @@ def solve_many(
                     for c in range(w):
                         room[t * w + c] = x[i, c]
                 below = at_factor + 8 * (o + s)
-                matrix_product(
-                    sizes, factors, letters, PLAIN, PLAIN, w, s, r, -1.0, at_room, w, below, m, 1.0, own, w
-                )
+                matrix_product(sizes, factors, letters, PLAIN, PLAIN, w, s, r, -1.0, at_room, w, below, m, 1.0, own, w)
             triangular_solve(sizes, factors, letters, RIGHT, PLAIN, w, s, at_factor + 8 * o, m, own, w)
 
 

@@ -66,6 +66,7 @@ class Analysis:
         self._own_entries = np.searchsorted(low[self._sorted], self._first)
         at = self._panels, low[self._sorted], high[self._sorted]
         self._places = symbolic.entries_in_panels(self._first, self._begins, self._later, owner, *at)
+        self._diagonal = np.flatnonzero((low == high)[self._sorted])
 
     @property
     def bytes(self) -> int:
@@ -89,7 +90,9 @@ class Analysis:
             *self._room[:2],
             *self._arguments,
         )
-        return SparseFactor(self, factor, log_det, -1 if failed < 0 else int(self.order[failed]))
+        pivots = factor[self._places[self._diagonal]] ** 2
+        loss = float((values[self._sorted[self._diagonal]] / pivots).max()) if failed < 0 else np.inf
+        return SparseFactor(self, factor, log_det, -1 if failed < 0 else int(self.order[failed]), loss)
 
     @cached_property
     def _room(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -141,12 +144,15 @@ class SparseFactor(NamedTuple):
         log |A|; NaN where A is not positive definite.
     failed : int
         First unknown in the order of elimination whose pivot is not positive, or -1.
+    loss : float
+        Largest ratio of a diagonal element to its pivot: rounding errors are so many times those of the elements.
     """
 
     analysis: Analysis
     factor: np.ndarray
     log_det: float
     failed: int
+    loss: float
 
     @property
     def proper(self) -> bool:

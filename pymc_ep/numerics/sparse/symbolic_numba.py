@@ -129,7 +129,7 @@ def supernodes(parent: np.ndarray, count: np.ndarray) -> np.ndarray:
             rows = own + front[last]
             added = own * float(rows - front[child])
             share = (zeros[child] + zeros[last] + added) / (columns * (columns + 1) / 2 + columns * (rows - columns))
-            few = columns <= _MEDIUM and share < _MEDIUM_ZEROS or columns <= _LARGE and share < _LARGE_ZEROS
+            few = (columns <= _MEDIUM and share < _MEDIUM_ZEROS) or (columns <= _LARGE and share < _LARGE_ZEROS)
             if not (columns <= _SMALL or few or share < _FEW_ZEROS):
                 break
             zeros[child] += zeros[last] + added
@@ -142,7 +142,7 @@ def supernodes(parent: np.ndarray, count: np.ndarray) -> np.ndarray:
 def supernode_rows(
     starts: np.ndarray, rows: np.ndarray, first: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return where the later rows of each supernode begin, these rows, sorted, the parents, and each column's supernode."""
+    """Return where later rows of supernodes begin, these rows, sorted, the parents, and each column's supernode."""
     n, total = len(starts) - 1, len(first) - 1
     owner = np.empty(n, np.int64)
     for k in range(total):

@@ -1,0 +1,456 @@
+"""Gaussian posteriors of n predictors m0 + A x of p unknowns x with a sparse precision Q, such as fields and walks.
+
+With sites exp(b f - pi f^2 / 2) the precision of x is P = Q + A^T Pi A, of one pattern for all values. With S = P^{-1}
+and x = 0 a priori in the mean,
+
+    E x = S A^T (b - Pi m0),        V_i = (A S A^T)_ii,
+    d log Z / d Q_jk = [Q^{-1} - S - E x (E x)^T]_jk / 2    where Q may have entries.
+
+Every pair of unknowns that a predictor has is in the pattern of P, so that the entries of S that a factor gives there
+are all that is needed (Rue and Held 2005). log |Q| is given by structure where a factor of Q would lose digits: an
+intrinsic prior has none, and that of a long walk of second order is singular in doubles.
+
+A soft constraint on the sum of some unknowns adds e e^T / s^2 to Q, which is dense. Its effect is of rank one. Since Q
+alone may be singular, c is added to one diagonal element first, and taken out again last:
+
+    S_0 = (P + c d d^T)^{-1},    S_1 = S_0 - Z M^{-1} Z^T,  Z = S_0 e,  M = s^2 + e^T Z,
+    S = S_1 + H N^{-1} H^T,  H = S_1 d,  N = 1 / c - d^T H.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse
+
+from pymc_ep.numerics.backend.namespace import Array
+from pymc_ep.numerics.gaussian.coefficient_space import CoefficientPosterior, widened
+from pymc_ep.numerics.gaussian.protocol import ROUNDING
+from pymc_ep.numerics.sparse.factor import Analysis, SparseFactor
+
+__all__ = ["PrecisionPattern", "PrecisionPosterior", "SparsePrecisionPrior"]
+
+_COLUMNS = 64
+"""Right-hand sides that are solved for at a time: bounds the memory."""
+_NEAR = 1e-3
+"""Precision added to the diagonal of an intrinsic prior for a first iterate, relative to the diagonal's mean."""
+
+
+class PrecisionPattern:
+    """What priors and posteriors of one model share: where Q and A have entries, and the order of elimination.
+
+    Parameters
+    ----------
+    rows, columns : ndarray of int, (e,)
+        Places of the lower triangle of Q that may be other than zero, each once; all of the diagonal is here.
+    design : csr_array, (n, p)
+        A.
+    sums : sequence of slice
+        Unknowns of each soft constraint on a sum.
+    factored : sequence of slice
+        Unknowns of each block of Q whose log determinant is that of a factor.
+    """
+
+    def __init__(
+        self,
+        rows: np.ndarray,
+        columns: np.ndarray,
+        design: scipy.sparse.csr_array,
+        sums: Sequence[slice] = (),
+        factored: Sequence[slice] = (),
+    ):
+        design = scipy.sparse.csr_array(design, dtype=float)
+        design.sum_duplicates()
+        self.rows, self.columns, self.design, self.sums = rows, columns, design, tuple(sums)
+        self.adjoint = design.T.tocsr()
+        n, p = design.shape
+        self.first, self.second = _pairs_of_entries(design)
+        self.pair_row = np.repeat(np.arange(n), np.diff(design.indptr))[self.first]
+        self.pair_value = design.data[self.first] * design.data[self.second]
+        low, high = np.sort([design.indices[self.first], design.indices[self.second]], axis=0).astype(np.int64)
+        keys = np.concatenate([rows * np.int64(p) + columns, high * np.int64(p) + low])
+        self.keys, places = np.unique(keys, return_inverse=True)
+        self.prior_places, self.pair_places = np.split(places, [len(rows)])
+        self.analysis = Analysis(self.keys // p, self.keys % p, p)
+        self.blocks = [_Block(rows, columns, here) for here in factored]
+        self.diagonal = np.empty(p, dtype=np.int64)
+        on_diagonal = np.flatnonzero(rows == columns)
+        self.diagonal[rows[on_diagonal]] = on_diagonal
+        self._subset: tuple[np.ndarray, PrecisionPattern] | None = None
+        self._factored = tuple(factored)
+
+    @cached_property
+    def _numbered(self) -> scipy.sparse.csr_array:
+        """Symmetric form of Q in compressed rows, whose values are numbers of entries, from 1."""
+        below = np.flatnonzero(self.rows != self.columns)
+        entries = np.concatenate([np.arange(len(self.rows)), below])
+        i = np.concatenate([self.rows, self.columns[below]])
+        j = np.concatenate([self.columns, self.rows[below]])
+        p = self.design.shape[1]
+        return scipy.sparse.csr_array((entries + 1, (i, j)), shape=(p, p))
+
+    def symmetric(self, values: np.ndarray) -> scipy.sparse.csr_array:
+        """Return Q, (p, p), in compressed rows, from the entries of its lower triangle."""
+        numbered = self._numbered
+        return scipy.sparse.csr_array((values[numbered.data - 1], numbered.indices, numbered.indptr), numbered.shape)
+
+    def posterior_values(self, values: np.ndarray, precision: np.ndarray) -> np.ndarray:
+        """Return the entries of Q + A^T diag(precision) A at `keys`."""
+        weights = self.pair_value * precision[self.pair_row]
+        out = np.bincount(self.pair_places, weights, minlength=len(self.keys))
+        out[self.prior_places] += values
+        return out
+
+    def predictor_variances(self, entries: np.ndarray) -> np.ndarray:
+        """Return diag(A S A^T), (n,), from the entries of S at `keys`."""
+        # Pairs of two entries stand for both orders.
+        both = np.where(self.first == self.second, 1.0, 2.0)
+        weights = both * self.pair_value * entries[self.pair_places]
+        return np.bincount(self.pair_row, weights, minlength=self.design.shape[0])
+
+    def subset(self, index: np.ndarray) -> "PrecisionPattern":
+        """Return the pattern of some of the predictors, (m,); kept for one `index`."""
+        if self._subset is None or self._subset[0] is not index:
+            part = scipy.sparse.csr_array(self.design[index])
+            self._subset = index, PrecisionPattern(self.rows, self.columns, part, self.sums, self._factored)
+        return self._subset[1]
+
+
+class _Block:
+    """A block of Q, as a matrix of its own.
+
+    Parameters
+    ----------
+    rows, columns : ndarray of int, (e,)
+        Of Q.
+    here : slice
+        Unknowns of the block.
+    """
+
+    def __init__(self, rows: np.ndarray, columns: np.ndarray, here: slice):
+        self.entries = np.flatnonzero((rows >= here.start) & (rows < here.stop))
+        own_rows, own_columns = rows[self.entries] - here.start, columns[self.entries] - here.start
+        self.analysis = Analysis(own_rows, own_columns, here.stop - here.start)
+        self.twice = np.where(own_rows == own_columns, 1.0, 2.0)
+
+
+class SumCorrection(NamedTuple):
+    """What k soft constraints on sums do to S_0: S = S_0 - Z M^{-1} Z^T + G G^T, with G = H N^{-1/2}.
+
+    Attributes
+    ----------
+    z, g : ndarray, (p, k)
+    inverse : ndarray, (k, k)
+        M^{-1}.
+    sd : ndarray, (k,)
+        s.
+    """
+
+    z: np.ndarray
+    g: np.ndarray
+    inverse: np.ndarray
+    sd: np.ndarray
+
+    def applied(self, b: np.ndarray) -> np.ndarray:
+        """Return (S - S_0) b, for b of shape (p,) or (p, m)."""
+        return self.g @ (self.g.T @ b) - self.z @ (self.inverse @ (self.z.T @ b))
+
+    def entries(self, i: np.ndarray, j: np.ndarray) -> np.ndarray:
+        """Return the entries of S - S_0 at rows i and columns j."""
+        return np.einsum("ek,ek->e", self.g[i], self.g[j]) - np.einsum(
+            "ek,kl,el->e", self.z[i], self.inverse, self.z[j]
+        )
+
+    def moved(self, draws: np.ndarray, sums: Sequence[slice], rng: np.random.Generator) -> np.ndarray:
+        """Return draws of N(0, S), (m, p), from those of N(0, S_0): by Matheron's rule, then spread by G."""
+        normal = rng.standard_normal((2, len(draws), len(sums)))
+        seen = np.stack([draws[:, here].sum(axis=1) for here in sums], axis=1) + self.sd * normal[0]
+        return draws - seen @ self.inverse @ self.z.T + normal[1] @ self.g.T
+
+
+class PosteriorFactor(NamedTuple):
+    """S, (p, p), by the factor of the sparse matrix S_0^{-1} and terms of low rank.
+
+    Attributes
+    ----------
+    pattern : PrecisionPattern
+    factor : SparseFactor
+    sums : SumCorrection, optional
+    entries : ndarray, optional
+        S at the pattern's `keys`.
+    """
+
+    pattern: PrecisionPattern
+    factor: SparseFactor
+    sums: SumCorrection | None = None
+    entries: np.ndarray | None = None
+
+    def solve(self, b: np.ndarray) -> np.ndarray:
+        """Return S b, for b of shape (p,) or (p, m)."""
+        out = self.factor.solve(b)
+        return out if self.sums is None else out + self.sums.applied(b)
+
+    def inverse_entries(self) -> np.ndarray:
+        """Return S at the pattern's `keys`."""
+        if self.entries is not None:
+            return self.entries
+        entries, p = self.factor.inverse_entries(), self.pattern.analysis.n
+        if self.sums is not None:
+            entries += self.sums.entries(self.pattern.keys // p, self.pattern.keys % p)
+        return entries
+
+    def variances_of(self, cross: scipy.sparse.csr_array) -> np.ndarray:
+        """Return diag(C S C^T), (d,), for C = `cross`, (d, p): from entries of S where these do, else by solutions."""
+        first, second = _pairs_of_entries(cross)
+        p, row = self.pattern.analysis.n, np.repeat(np.arange(cross.shape[0]), np.diff(cross.indptr))[first]
+        low, high = np.sort([cross.indices[first], cross.indices[second]], axis=0).astype(np.int64)
+        places = np.minimum(np.searchsorted(self.pattern.keys, high * p + low), len(self.pattern.keys) - 1)
+        known = self.pattern.keys[places] == high * p + low
+        both = np.where(first == second, 1.0, 2.0) * cross.data[first] * cross.data[second]
+        entries = self.inverse_entries()
+        out = np.bincount(row, both * np.where(known, entries[places], 0.0), minlength=cross.shape[0])
+        others = np.unique(row[~known])
+        for begin in range(0, len(others), _COLUMNS):
+            here = others[begin : begin + _COLUMNS]
+            columns = cross[here].toarray().T
+            out[here] = np.einsum("pm,pm->m", columns, self.solve(columns))
+        return out
+
+    def draw(self, size: int, rng: np.random.Generator) -> np.ndarray:
+        """Return draws of N(0, S), (size, p)."""
+        out = self.factor.draw(size, rng)
+        return out if self.sums is None else self.sums.moved(out, self.pattern.sums, rng)
+
+
+class PrecisionPosterior(CoefficientPosterior):
+    """`CoefficientPosterior` of unknowns x, with a `PosteriorFactor` as its whitener."""
+
+    whitener: PosteriorFactor
+
+    def solve(self, b: np.ndarray) -> np.ndarray:
+        """Return S b, (p,)."""
+        return self.whitener.solve(b)
+
+    def remaining_variance(self, cross: Any, prior_variance: np.ndarray) -> np.ndarray:
+        """Return the posterior variances, (d,), of C x, for C = `cross`, (d, p), dense or sparse."""
+        return self.whitener.variances_of(scipy.sparse.csr_array(cross))
+
+    def draw_coordinates(self, size: int, rng: np.random.Generator) -> np.ndarray:
+        """Return draws of x, (size, p)."""
+        return self.coordinates + self.whitener.draw(size, rng)
+
+    def log_ratio(self, draws: np.ndarray, prior_precision: np.ndarray) -> np.ndarray:
+        """Raise: a prior of unknowns that depend on each other has no precision of each."""
+        raise NotImplementedError("densities of draws are not computed with a sparse precision")
+
+
+class SparsePrecisionPrior(NamedTuple):
+    """The predictors m0 + A x, of which x has the precision Q, and soft constraints on sums.
+
+    Attributes
+    ----------
+    values : ndarray, (e,)
+        Q at the pattern's places.
+    log_det : float
+        log |Q|, of blocks whose log determinant is given, soft constraints included.
+    sum_sd : ndarray, (k,)
+        Standard deviation s of each sum.
+    pattern : PrecisionPattern
+    """
+
+    values: np.ndarray
+    log_det: float
+    sum_sd: np.ndarray
+    pattern: PrecisionPattern
+
+    @property
+    def precision(self) -> np.ndarray:
+        """Diagonal of Q, (p,): zero where the prior of an unknown is flat."""
+        return self.values[self.pattern.diagonal]
+
+    def variances(self) -> np.ndarray:
+        """Return a number a predictor, (n,), that is zero where its prior variance is.
+
+        It is ``sum_j A_ij^2 / Q_jj``, the variance if unknowns were independent given the others; flat ones count as
+        standard normal. Prior variances themselves take a factor of Q, if there are any.
+        """
+        given = np.where(self.precision > 0.0, self.precision, 1.0)
+        design = self.pattern.design
+        row = np.repeat(np.arange(design.shape[0]), np.diff(design.indptr))
+        return np.bincount(row, design.data**2 / given[design.indices], minlength=design.shape[0])
+
+    def covariance_matrix(self) -> np.ndarray:
+        """Return K, (n, n), dense, for messages."""
+        dense = self.pattern.symmetric(self.values).toarray()
+        design = self.pattern.design.toarray()
+        return design @ np.linalg.solve(dense, design.T)
+
+    def is_positive_semidefinite(self) -> bool:
+        """Return True: blocks with a determinant by structure are, and those that are factored were tested."""
+        return True
+
+    def regular(self) -> "SparsePrecisionPrior":
+        """Return this prior with a ridge where it is flat or constrained by a sum alone, for a first iterate."""
+        diagonal = self.precision
+        ridge = np.zeros_like(diagonal)
+        squares = np.bincount(self.pattern.design.indices, self.pattern.design.data**2, minlength=len(diagonal))
+        flat = diagonal == 0.0
+        ridge[flat] = widened(squares[flat], self.pattern.design.shape[0], diagonal[flat]) ** -2.0
+        for here in self.pattern.sums:
+            ridge[here] += _NEAR * diagonal[here].mean()
+        if not ridge.any():
+            return self
+        values = self.values.copy()
+        values[self.pattern.diagonal] += ridge
+        return self._replace(values=values)
+
+    def signatures(self) -> np.ndarray:
+        """Return two numbers a predictor, (n, 2), equal for predictors that are the same."""
+        weights = np.random.default_rng(0).standard_normal((self.pattern.design.shape[1], 2))
+        return self.pattern.design @ weights
+
+    def subset(self, index: np.ndarray) -> "SparsePrecisionPrior":
+        """Return the prior of some of the predictors, (m,)."""
+        return self._replace(pattern=self.pattern.subset(index))
+
+    def cotangent_of_subset(self, index: np.ndarray, cotangent: np.ndarray) -> np.ndarray:
+        """Return the derivative from that of ``subset(index)``, which has the same Q."""
+        return cotangent
+
+    def undetermined(self) -> np.ndarray:
+        """Return the unknowns that neither prior nor predictors determine, of the first that there is; else none."""
+        if self.precision.all() and not self.pattern.sums:
+            return np.zeros(0, dtype=np.int64)
+        found = self._factor(np.ones(self.pattern.design.shape[0]))
+        return np.zeros(0, dtype=np.int64) if found.proper else np.array([found.failed])
+
+    def not_finite(self) -> tuple[float, int, int] | None:
+        """Return the first entry of Q that is not finite, its unknown, and a predictor of that."""
+        bad = np.flatnonzero(~np.isfinite(self.values))
+        if not bad.size:
+            return None
+        unknown = int(self.pattern.rows[bad[0]])
+        predictors = self.pattern.adjoint[[unknown]].indices
+        return float(self.values[bad[0]]), unknown, int(predictors[0]) if len(predictors) else 0
+
+    def posterior(
+        self, mean: Array, shift: Array, precision: Array, *, log_concave: bool = False, with_variances: bool = True
+    ) -> PrecisionPosterior:
+        """Multiply by Gaussian sites; see `pymc_ep.numerics.gaussian.observation_space.DensePrior.posterior`."""
+        factor = self._factor(precision)
+        n, p = self.pattern.design.shape
+        log_det, proper, whitener = factor.log_det - self.log_det, factor.proper, PosteriorFactor(self.pattern, factor)
+        variance = np.full(n, np.nan)
+        if proper and self.pattern.sums:
+            whitener, of_sums, proper = self._with_sums(factor)
+            log_det += of_sums
+        if proper:
+            log_det -= sum(one.log_det for one, _ in self._own_factors())
+            if with_variances:
+                entries = whitener.inverse_entries()
+                whitener = whitener._replace(entries=entries)
+                variance = self.pattern.predictor_variances(entries)
+        zero = np.zeros(n)
+        rounding = ROUNDING * factor.loss if proper else np.nan
+        at_prior = PrecisionPosterior(
+            mean, variance, 1.0 - precision * variance, zero, log_det, proper, np.zeros(p), whitener, rounding
+        )
+        return self.shifted(at_prior, mean, shift, precision) if proper else at_prior
+
+    def shifted(self, posterior: PrecisionPosterior, mean: Array, shift: Array, precision: Array) -> PrecisionPosterior:
+        """Return the posterior for another `shift` of the same `precision`, refined once by its residual."""
+        x = posterior.coordinates
+        for _ in range(2):
+            weights = shift - precision * (mean + self.pattern.design @ x)
+            x = x + posterior.solve(self.pattern.adjoint @ weights - self._times(x))
+        fitted = mean + self.pattern.design @ x
+        return posterior._replace(mean=fitted, weights=shift - precision * fitted, coordinates=x)
+
+    def energy(self, posterior: PrecisionPosterior, mean: Array) -> float:
+        """Return x^T Q x at the posterior mean."""
+        return float(posterior.coordinates @ self._times(posterior.coordinates))
+
+    def rounding(self, posterior: PrecisionPosterior) -> float:
+        """Return the rounding of posterior standard deviations, relative: digits that pivots have lost."""
+        return posterior.rounding
+
+    def posterior_rows(self, posterior: PrecisionPosterior) -> Callable[..., np.ndarray]:
+        """Return a function of rows, and maybe columns, of A S A^T."""
+        design = self.pattern.design
+
+        def of(rows: Any, columns: Any = slice(None)) -> np.ndarray:
+            return (design[columns] @ posterior.solve(design[rows].toarray().T)).T
+
+        return of
+
+    def cotangent(self, posterior: PrecisionPosterior, precision: Array) -> np.ndarray:
+        """Return d log Z in `values`, in `log_det` and in `sum_sd`, joined."""
+        pattern, x = self.pattern, posterior.coordinates
+        entries = posterior.whitener.inverse_entries()[pattern.prior_places]
+        twice = np.where(pattern.rows == pattern.columns, 1.0, 2.0)
+        of_values = -0.5 * twice * (entries + x[pattern.rows] * x[pattern.columns])
+        for factor, block in self._own_factors():
+            of_values[block.entries] += 0.5 * block.twice * factor.inverse_entries()
+        of_sums = []
+        for here, sd in zip(pattern.sums, self.sum_sd):
+            ones = np.zeros(len(x))
+            ones[here] = 1.0
+            # That of 1 / s^2 is -(e^T S e + (e^T x)^2) / 2.
+            of_sums.append((posterior.solve(ones)[here].sum() + x[here].sum() ** 2) / sd**3)
+        return np.concatenate([of_values, [0.5], of_sums])
+
+    def _own_factors(self) -> list[tuple[SparseFactor, _Block]]:
+        """Return the factors of blocks of Q whose log determinant is theirs."""
+        return [(block.analysis.factor(self.values[block.entries]), block) for block in self.pattern.blocks]
+
+    def _factor(self, precision: np.ndarray) -> SparseFactor:
+        """Return the factor of P, with c added to a diagonal element of each sum."""
+        entries = self.pattern.posterior_values(self.values, precision)
+        for here, c in zip(self.pattern.sums, self._pins):
+            entries[self.pattern.prior_places[self.pattern.diagonal[here.start]]] += c
+        return self.pattern.analysis.factor(entries)
+
+    @property
+    def _pins(self) -> list[float]:
+        """c of each sum: of the size of the diagonal of Q there."""
+        return [float(self.precision[here].mean()) for here in self.pattern.sums]
+
+    def _with_sums(self, factor: SparseFactor) -> tuple[PosteriorFactor, float, bool]:
+        """Return S with the sums, what they add to log |P|, and whether P is positive definite."""
+        sums, (_, p), pins = self.pattern.sums, self.pattern.design.shape, np.array(self._pins)
+        ones, first = np.zeros((p, len(sums))), np.zeros((p, len(sums)))
+        for k, here in enumerate(sums):
+            ones[here, k] = first[here.start, k] = 1.0
+        z = factor.solve(ones)
+        m = np.diag(self.sum_sd**2) + ones.T @ z
+        inverse = np.linalg.inv(m)
+        h = factor.solve(first) - z @ (inverse @ (z.T @ first))
+        n = np.diag(1.0 / pins) - first.T @ h
+        try:
+            root = np.linalg.cholesky(n)
+        except np.linalg.LinAlgError:
+            return PosteriorFactor(self.pattern, factor), np.nan, False
+        g = np.linalg.solve(root, h.T).T
+        log_det = np.linalg.slogdet(m)[1] - 2.0 * np.log(self.sum_sd).sum()
+        log_det += 2.0 * np.log(np.diagonal(root)).sum() + np.log(pins).sum()
+        return PosteriorFactor(self.pattern, factor, SumCorrection(z, g, inverse, self.sum_sd)), float(log_det), True
+
+    def _times(self, x: np.ndarray) -> np.ndarray:
+        """Return Q x, soft constraints included, (p,)."""
+        out = self.pattern.symmetric(self.values) @ x
+        for here, sd in zip(self.pattern.sums, self.sum_sd):
+            out[here] += x[here].sum() / sd**2
+        return out
+
+
+def _pairs_of_entries(matrix: scipy.sparse.csr_array) -> tuple[np.ndarray, np.ndarray]:
+    """Return all pairs of entries of one row, as numbers of entries, the first no later than the second."""
+    counts = np.diff(matrix.indptr)
+    firsts, seconds = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+    for count in np.unique(counts[counts > 0]):
+        begins = matrix.indptr[:-1][counts == count].astype(np.int64)[:, None]
+        low, high = np.triu_indices(count)
+        firsts.append((begins + low).ravel())
+        seconds.append((begins + high).ravel())
+    return np.concatenate(firsts), np.concatenate(seconds)
