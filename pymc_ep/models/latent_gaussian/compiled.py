@@ -18,17 +18,22 @@ from pymc_ep.graphs.hyper_functions import row_variables
 from pymc_ep.graphs.jacobian_products import batch
 from pymc_ep.graphs.shared_values import exchanged
 from pymc_ep.models.latent_gaussian.constant_design import Design, DesignMatrix, VariableMap
-from pymc_ep.models.latent_gaussian.form import AffineVariable
+from pymc_ep.models.latent_gaussian.form import MANY_COEFFICIENTS, AffineVariable
+from pymc_ep.models.latent_gaussian.precision_design import PrecisionDesign, UnknownsMap, precisions_of
 from pymc_ep.models.latent_gaussian.site_functions import NOTHING, EvaluatedRows, SiteFunctions
-from pymc_ep.models.latent_gaussian.space import MOST_COEFFICIENTS, Solver, choose_solver
+from pymc_ep.models.latent_gaussian.space import MOST_COEFFICIENTS, SOLVERS, Solver, choose_solver
 from pymc_ep.models.latent_gaussian.values import AffineMoments, NoiseMoments
 from pymc_ep.numerics.backend.namespace import Array
 from pymc_ep.numerics.gaussian.block_elimination import Blocks
 from pymc_ep.numerics.gaussian.coefficient_space import FactorPrior
+from pymc_ep.numerics.gaussian.observation_space import DensePrior
 from pymc_ep.numerics.gaussian.protocol import GaussianPrior
 from pymc_ep.numerics.gaussian.sparse_coefficient_space import LEAST_BLOCKS
 
 __all__ = ["CompiledLatentGaussian"]
+
+_LEAST_DENSE, _GAIN = 1e8, 4.0
+"""Least work of the other algebra, and the factor by which a sparse precision must save work, for it to be taken."""
 
 
 class CompiledLatentGaussian(SiteFunctions):
@@ -55,11 +60,28 @@ class CompiledLatentGaussian(SiteFunctions):
             dense, self.solver = self.solver, choose_solver("coefficients", observations, coefficients, flat)
             if self.blocks is None:
                 self.solver = dense
+        if solver == "auto" and self._prefers_precision():
+            self.solver = SOLVERS["precision"]
+        if self.solver.name == "precision" and self._design() is None:
+            raise ValueError(
+                f"solver={solver!r} needs latent variables of sparse precision, such as walks, autoregressions, CAR "
+                f"and independent effects, {MANY_COEFFICIENTS} values or more, that predictors depend on by constants."
+            )
+
+    def _prefers_precision(self) -> bool:
+        """Whether a sparse precision takes far fewer operations than what was chosen."""
+        if self._jax or self.work < _LEAST_DENSE or precisions_of(self.form) is None:
+            return False
+        design = self._design(precision=True)
+        return isinstance(design, PrecisionDesign) and _GAIN * design.work < self.work
 
     @property
     def work(self) -> float:
         """Multiplications of the largest matrix product in a fit: n^3, or n p^2 for p coefficients that all couple."""
         observations, coefficients = self.sizes
+        design = self._design()
+        if isinstance(design, PrecisionDesign):
+            return design.work
         if (blocks := self.blocks) is not None:
             return blocks.work
         return float(observations) * (observations if self.solver.name == "observations" else coefficients) ** 2
@@ -78,8 +100,9 @@ class CompiledLatentGaussian(SiteFunctions):
         therefore solved in the space of the coefficients.
         """
         other, of_fit = self.shallow_copy(), self.shallow_copy()
+        solver = "precision" if self.solver.name == "precision" else "coefficients"
         for form in (other, of_fit):
-            form.solve_in("coefficients")
+            form.solve_in(solver)
         # The copies have different data, and so must not share the cached design.
         of_fit.__dict__.pop("_maps", None)
         other._fitted = of_fit, data
@@ -115,6 +138,8 @@ class CompiledLatentGaussian(SiteFunctions):
 
     def _array_cotangents(self, array: Array) -> list[np.ndarray]:
         design = self._design()
+        if isinstance(design, PrecisionDesign):
+            return design.cotangents(np.asarray(array))
         if design is not None:
             return design.root_cotangents(np.asarray(array), self._maps.roots)
         return [self._maps.varying_cotangent(array) if self._factored else array]
@@ -124,7 +149,7 @@ class CompiledLatentGaussian(SiteFunctions):
 
         They are those of predictors and some variables, by default of all variables and the noise.
         """
-        if self.solver.prior is FactorPrior:
+        if self.solver.prior is not DensePrior:
             return NOTHING
 
         def build() -> tuple[Callable[..., Any], dict[Hashable, int]]:
@@ -192,6 +217,9 @@ class CompiledLatentGaussian(SiteFunctions):
 
     def root_rows(self, thetas: np.ndarray) -> list[list[np.ndarray]] | None:
         """Return the root of each block for rows of theta, (s, p); None where coordinates are no standard normals."""
+        design = self._design()
+        if isinstance(design, PrecisionDesign):
+            return [[np.ones(size) for size in design.sizes]] * len(thetas)
         if self.solver.prior is not FactorPrior:
             return None
         return [list(own) for own in zip(*self._roots_and_means(thetas)[0])]
@@ -206,14 +234,16 @@ class CompiledLatentGaussian(SiteFunctions):
             if not block.observation_noise:
                 lines.append(f"latent           {block.name}: {int(np.prod(shape))} values, {how}")
         lines += self._describe_groups()
-        blocks = self.blocks
+        blocks, design = self.blocks, self._design()
         how = self.solver.sentence if blocks is None else f"in the space of the coefficients, {blocks.sentence}"
+        if isinstance(design, PrecisionDesign):
+            how = design.sentence
         lines.append(f"solver           {how}; operator: the model's own graph")
         return "\n".join(lines)
 
     def first_sites(self, prior: Prior) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return None: sites start from zero."""
-        return None
+        """Return None: sites start from zero, but under a sparse precision, which may be that of no proper prior."""
+        return self.typical_sites(prior) if self.solver.name == "precision" else None
 
     def _solver_key(self) -> tuple[Any, ...]:
         return self.solver.name, self._design() is None
@@ -226,19 +256,29 @@ class CompiledLatentGaussian(SiteFunctions):
     def _maps(self) -> Design:
         return Design(self.form, self.function)
 
-    def _design(self) -> DesignMatrix | None:
-        """Return the constant design for the current data; None where there is none, or the solver takes none."""
-        if not self._factored:
+    def _design(self, *, precision: bool = False) -> DesignMatrix | PrecisionDesign | None:
+        """Return the constant design for the current data; None where there is none, or the solver takes none.
+
+        By `precision` it is that of a sparse precision, as it is if this is the solver.
+        """
+        precision = precision or self.solver.name == "precision"
+        if not (self._factored or precision):
             return None
 
         def start() -> list[np.ndarray]:
             return self.unpack(self.start)
 
-        return self._maps.present(start, lambda: [tuple(map(int, s)) for s in self.rows.noise_shapes(*start())])
+        shapes = [tuple(map(int, s)) for s in self.rows.noise_shapes(*start())]
+        if precision and any(block.sizes != shape for block, shape in zip(self.form.blocks, shapes)):
+            return None
+        return self._maps.present(start, lambda: shapes, precision=precision)
 
     @property
     def _arrays(self) -> list[TensorVariable]:
-        return [self.solver.array(self.form)] if self._design() is None else self._maps.roots
+        design = self._design()
+        if isinstance(design, PrecisionDesign):
+            return self._maps.precisions
+        return [self.solver.array(self.form)] if design is None else self._maps.roots
 
     @property
     def _constants(self) -> Sequence[TensorVariable]:
@@ -250,7 +290,7 @@ class CompiledLatentGaussian(SiteFunctions):
 
     def _split_by_map(
         self, variables: Sequence[AffineVariable]
-    ) -> tuple[dict[str, VariableMap], tuple[AffineVariable, ...]]:
+    ) -> tuple[dict[str, VariableMap | UnknownsMap], tuple[AffineVariable, ...]]:
         """Return constant maps to variables, by name, and the variables whose maps depend on hyperparameters."""
         design = self._design()
         known = {} if design is None else design.variables
@@ -272,12 +312,13 @@ class CompiledLatentGaussian(SiteFunctions):
         """Return roots, (s, d) or (s, k, d) of each block, and means of variables with constant maps."""
         constant, _ = self._split_by_map(self.form.affine)
         own = [v for v in self.form.affine if v.name in constant]
+        roots = [] if self.solver.name == "precision" else self._maps.roots
 
         def graphs() -> list[TensorVariable]:
-            return [*self._maps.roots, *(self.form.at_zero_noise(v.expression) for v in own)]
+            return [*roots, *(self.form.at_zero_noise(v.expression) for v in own)]
 
         parts = self._evaluated_rows("roots", graphs, thetas, NOTHING)
-        count = len(self.form.blocks)
+        count = len(roots)
         return parts[:count], {v.name: part for v, part in zip(own, parts[count:])}
 
     def _moment_graphs(self, variables: Sequence[AffineVariable]) -> list[TensorVariable]:

@@ -20,6 +20,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.concurrency import CompiledFunction, compiled_property
 from pymc_ep.models.latent_gaussian.form import LatentGaussian
+from pymc_ep.models.latent_gaussian.precision_design import PrecisionDesign, precision_graphs
 from pymc_ep.models.latent_gaussian.prior_moments import deviations_of, push
 from pymc_ep.models.latent_gaussian.values import AffineMoments
 from pymc_ep.numerics.gaussian.block_elimination import Blocks
@@ -42,6 +43,8 @@ _MAX_STORED, _MAX_ENTRIES = 2**22, 2**25
 
 They trade memory for time: larger maps are evaluated at each value of the hyperparameters, all zeros of sparse ones
 included."""
+_MOST_PROBED = 2**31
+"""Largest number of entries, zeros included, of maps to be found row by row for a sparse precision: some 10 seconds."""
 _MOST_PARTS = 8
 """Most parts of a block that are probed, such as the effects of a group: more are no longer few."""
 _SAME = 1e-12
@@ -180,7 +183,8 @@ class Design:
         self._form = form
         self._compile = compile_function
         self._data: list[Any] | None = None
-        self._matrix: DesignMatrix | None = None
+        self._matrix: DesignMatrix | PrecisionDesign | None = None
+        self._sparse = False
         self._pattern: VaryingPattern | None = None
 
     @compiled_property
@@ -188,6 +192,11 @@ class Design:
         """Root of each block: standard deviations, (d,), of independent noise, else the matrix, (k, d)."""
         found = [(deviations_of(block), block.root) for block in self._form.blocks]
         return [self._form.at_zero_noise(root if sd is None else sd) for sd, root in found]
+
+    @compiled_property
+    def precisions(self) -> list[TensorVariable]:
+        """Arrays of a sparse precision, as `precision_graphs` gives them."""
+        return precision_graphs(self._form)
 
     @cached_property
     def _units(self) -> list[TensorVariable]:
@@ -231,21 +240,28 @@ class Design:
         return [v for v in ancestors(self._graphs) if isinstance(v, SharedVariable)]
 
     def present(
-        self, theta: Callable[[], Sequence[np.ndarray]], shapes: Callable[[], Sequence[Sequence[int]]]
-    ) -> DesignMatrix | None:
+        self,
+        theta: Callable[[], Sequence[np.ndarray]],
+        shapes: Callable[[], Sequence[Sequence[int]]],
+        *,
+        precision: bool = False,
+    ) -> "DesignMatrix | PrecisionDesign | None":
         """Return the maps for the current data; None where they are not constant, or too large to cache.
 
         Parameters
         ----------
         theta, shapes : callable
             Return unconstrained hyperparameters, which may be any, and the shape of each block's noise.
+        precision : bool
+            Whether blocks enter by their sparse precisions.
         """
         if "" in self._varying:
             return None
         data = [v.get_value(borrow=True) for v in self._shared]
-        if self._data is None or any(new is not old for new, old in zip(data, self._data)):
-            self._matrix = self._evaluate_maps(theta(), shapes())
-            self._data = data
+        kept = self._data is not None and all(new is old for new, old in zip(data, self._data))
+        if not kept or self._sparse != precision:
+            self._matrix = self._evaluate_maps(theta(), shapes(), precision=precision)
+            self._data, self._sparse = data, precision
         return self._matrix
 
     def varying_prior(
@@ -271,7 +287,9 @@ class Design:
         """Return the gradient in R, (p, n), from the gradient in the array of the prior of `varying_prior`."""
         return cotangent if self._pattern is None or cotangent.ndim == 2 else self._pattern.cotangent(cotangent)
 
-    def _evaluate_maps(self, theta: Sequence[np.ndarray], shapes: Sequence[Sequence[int]]) -> DesignMatrix | None:
+    def _evaluate_maps(
+        self, theta: Sequence[np.ndarray], shapes: Sequence[Sequence[int]], *, precision: bool
+    ) -> "DesignMatrix | PrecisionDesign | None":
         found, widths = self._probed(theta, shapes)
         sizes = [math.prod(shape) for shape in shapes]
         # A block whose rows are all known, or all evaluated, is given a row of zeros.
@@ -279,6 +297,8 @@ class Design:
             place: [] for place in self._places if place not in found
         }
         wanted = {j for _, j in left}
+        if precision and sum(sizes[j] for j in wanted) * sum(widths.values()) > _MOST_PROBED:
+            return None
         ends = [d if j in wanted else 0 for j, d in enumerate(sizes)]
         start, step = 0, max(1, _BATCH_SIZE // max(1, len(sizes) * sum(widths.values())))
         entries = sum(part.nnz for part in found.values())
@@ -298,7 +318,7 @@ class Design:
         n = widths[""]
         maps = [parts["", j] for j in range(len(sizes))]
         filled = sum(map_.nnz for map_ in maps)
-        sparse = is_sparse(filled, sum(sizes), n) and all(root.ndim == 1 for root in self.roots)
+        sparse = precision or (is_sparse(filled, sum(sizes), n) and all(root.ndim == 1 for root in self.roots))
         if not sparse and sum(sizes) * n > _MAX_STORED:
             return None
         variables = {}
@@ -308,8 +328,12 @@ class Design:
                     parts[name, j] if (name, j) in parts else scipy.sparse.csr_array((d, width))
                     for j, d in enumerate(sizes)
                 ]
-                variables[name] = VariableMap(scipy.sparse.vstack(rows, format="csr").T.tocsr())
-        return DesignMatrix(maps, [block.flat for block in self._form.blocks], sparse=sparse, variables=variables)
+                variables[name] = scipy.sparse.vstack(rows, format="csr").T.tocsr()
+        if precision:
+            return PrecisionDesign(self._form, maps, variables)
+        of_variables = {name: VariableMap(entries) for name, entries in variables.items()}
+        flat = [block.flat for block in self._form.blocks]
+        return DesignMatrix(maps, flat, sparse=sparse, variables=of_variables)
 
     def _probed(
         self, theta: Sequence[np.ndarray], shapes: Sequence[Sequence[int]]

@@ -23,7 +23,10 @@ from pymc_ep.graphs.gaussian_precisions import SparsePrecision
 from pymc_ep.graphs.hyper_functions import Hyperparameters
 from pymc_ep.sites.base import Site
 
-__all__ = ["AffineVariable", "FixedTerm", "LatentGaussian", "NoiseBlock", "SiteGroup"]
+__all__ = ["MANY_COEFFICIENTS", "AffineVariable", "FixedTerm", "LatentGaussian", "NoiseBlock", "SiteGroup"]
+
+MANY_COEFFICIENTS = 300
+"""Number of coefficients from which sparse precisions are read: dense algebra of fewer takes milliseconds."""
 
 
 @dataclass(frozen=True)

@@ -114,6 +114,22 @@ class SiteFunctions(HyperFunctions, ABC):
     def first_sites(self, prior: Prior) -> tuple[np.ndarray, np.ndarray] | None:
         """Return initial shift and precision of all sites, (n,) each, for an improper prior; else None."""
 
+    def typical_sites(self, prior: Prior | FactorValues) -> tuple[np.ndarray, np.ndarray]:
+        """Return shift and precision of sites, (n,) each, with the typical mean and variance of each factor alone."""
+        found = [
+            site.site.typical(y, *parameters)
+            for site, y, parameters in zip(
+                self.sites, self.residuals(), (tuple(np.asarray(p) for p in group) for group in prior.parameters)
+            )
+        ]
+        sizes = [y.size for y in self.observed()]
+        mean, variance = (
+            np.concatenate([np.broadcast_to(part, n) for part, n in zip(parts, sizes)]) for parts in zip(*found)
+        )
+        # A scale of zero raises an error with its name later, when parameters are validated.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return mean / variance, 1.0 / variance
+
     @abstractmethod
     def affine_moments(
         self, theta: np.ndarray, variables: Sequence[AffineVariable] | None = None

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.models.latent_gaussian import prior_moments as moments
 from pymc_ep.models.latent_gaussian.form import AffineVariable, LatentGaussian
 from pymc_ep.numerics.gaussian.coefficient_space import FactorPrior
 from pymc_ep.numerics.gaussian.observation_space import DensePrior
+from pymc_ep.numerics.gaussian.sparse_precision import SparsePrecisionPrior
 
 __all__ = ["MOST_COEFFICIENTS", "SOLVERS", "Solver", "choose_solver"]
 
@@ -62,6 +64,15 @@ class Solver:
     variance: Callable[[LatentGaussian, AffineVariable], TensorVariable]
 
 
+def _no_dense_array(form: LatentGaussian, variable: AffineVariable | None = None) -> TensorVariable:
+    """Raise: what the precision solver needs follows from constant maps."""
+    named = "" if variable is None else f" of {variable.name!r}"
+    raise UnsupportedModelError(
+        f"The map{named} from latent variables depends on hyperparameters, which solver='precision' has no algebra "
+        f"for; leave it out, or name its parts as variables of their own."
+    )
+
+
 SOLVERS = {
     solver.name: solver
     for solver in (
@@ -86,6 +97,17 @@ SOLVERS = {
             "",
             moments.coefficient_map,
             moments.coefficient_variance,
+        ),
+        Solver(
+            "precision",
+            "sparse, in the space of the unknowns",
+            SparsePrecisionPrior,
+            _no_dense_array,
+            lambda form: (),
+            True,
+            "",
+            _no_dense_array,
+            _no_dense_array,
         ),
     )
 }

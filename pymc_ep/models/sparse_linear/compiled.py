@@ -125,19 +125,7 @@ class CompiledSparseLinear(SiteFunctions):
 
         Each is a Gaussian with the typical mean and variance of the predictor under its factor alone.
         """
-        found = [
-            site.site.typical(y, *parameters)
-            for site, y, parameters in zip(
-                self.sites, self.residuals(), (tuple(np.asarray(p) for p in group) for group in prior.parameters)
-            )
-        ]
-        sizes = [y.size for y in self.observed()]
-        mean, variance = (
-            np.concatenate([np.broadcast_to(part, n) for part, n in zip(parts, sizes)]) for parts in zip(*found)
-        )
-        # A scale of zero raises an error with its name later, when parameters are validated.
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return mean / variance, 1.0 / variance
+        return self.typical_sites(prior)
 
     def prior(self, theta: np.ndarray) -> Prior:
         """Evaluate the form at unconstrained hyperparameters `theta`, (p,)."""

@@ -21,12 +21,9 @@ from pymc_ep.compat import Cholesky
 from pymc_ep.graphs.gaussian_precisions import sparse_precision_of
 from pymc_ep.graphs.gaussian_variables import Gaussian, PriorOf
 from pymc_ep.graphs.queries import depends_on, without_views
-from pymc_ep.models.latent_gaussian.form import NoiseBlock
+from pymc_ep.models.latent_gaussian.form import MANY_COEFFICIENTS, NoiseBlock
 
 __all__ = ["NoiseGraphs", "absorb_factor"]
-
-_MANY = 300
-"""Number of coefficients from which sparse precisions are read: dense algebra of fewer takes milliseconds."""
 
 
 class NoiseGraphs:
@@ -103,7 +100,7 @@ class NoiseGraphs:
 
         `sizes` are the shapes of the blocks' noise.
         """
-        if sum(math.prod(sizes[block.noise]) for block in blocks) < _MANY:
+        if sum(math.prod(sizes[block.noise]) for block in blocks) < MANY_COEFFICIENTS:
             return list(blocks)
         by_noise = {self.noise[rv]: rv for rv in self.latents}
         return [

@@ -1,0 +1,120 @@
+"""A form whose blocks have sparse precisions, with constant maps to the predictors, in the space of its unknowns."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import pytensor.tensor as pt
+import scipy.sparse
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_ep.graphs.gaussian_precisions import SparsePrecision
+from pymc_ep.models.latent_gaussian.form import LatentGaussian
+from pymc_ep.models.latent_gaussian.values import AffineMoments
+from pymc_ep.numerics.gaussian.sparse_precision import PrecisionPattern, SparsePrecisionPrior
+
+__all__ = ["PrecisionDesign", "UnknownsMap", "precision_graphs", "precisions_of"]
+
+_FACTORS = 3.0
+"""Operations of a sweep, in those of a factor: the selected inverse has two more."""
+_ENTRY = 200.0
+"""Time of an entry of Q and A in a sweep, in multiply-adds of a dense product: products by index, not by BLAS."""
+
+
+def precisions_of(form: LatentGaussian) -> list[SparsePrecision] | None:
+    """Return the sparse precision of each block; None where one has none."""
+    found = [block.precision for block in form.blocks if block.precision is not None]
+    return found if len(found) == len(form.blocks) else None
+
+
+def precision_graphs(form: LatentGaussian) -> list[TensorVariable]:
+    """Return the values of each block's precision, the sum of their log determinants, and each sum's sd."""
+    found = precisions_of(form) or []
+    known = [one.log_det for one in found if one.log_det is not None]
+    log_det = sum((pt.as_tensor(one).astype("float64") for one in known), pt.zeros(()))
+    sums = [one.sum_sd for one in found if one.sum_sd is not None]
+    graphs = [*(one.values for one in found), log_det, *sums]
+    return [form.at_zero_noise(pt.as_tensor(graph)).astype("float64") for graph in graphs]
+
+
+class UnknownsMap:
+    """The constant map from the unknowns to one affine variable.
+
+    Parameters
+    ----------
+    entries : csr_array, (size, p)
+    """
+
+    def __init__(self, entries: scipy.sparse.csr_array):
+        self._entries = entries
+        self._unknown = np.full(entries.shape[0], np.inf)
+
+    def moments(self, mean: np.ndarray, roots: Sequence[np.ndarray]) -> AffineMoments:
+        """Return mean and map; the prior variance, which takes a factor of Q, counts as infinite."""
+        return AffineMoments(mean, self._entries, self._unknown)
+
+
+class PrecisionDesign:
+    """The constant map A from all unknowns to the predictors, and where their precision has entries.
+
+    Parameters
+    ----------
+    form : LatentGaussian
+    maps : sequence of csr_array, (d_j, n)
+        From each block to the predictors.
+    variables : dict of str to csr_array, (size, p)
+        Maps to affine variables that are constant, by name.
+    """
+
+    blocks = None
+
+    def __init__(
+        self,
+        form: LatentGaussian,
+        maps: Sequence[scipy.sparse.csr_array],
+        variables: dict[str, scipy.sparse.csr_array],
+    ):
+        precisions = precisions_of(form)
+        assert precisions is not None, "asked for only where all blocks have one"
+        self.sizes = [part.shape[0] for part in maps]
+        starts = np.concatenate([[0], np.cumsum(self.sizes)])
+        parts = [slice(int(a), int(b)) for a, b in pairwise(starts)]
+        self.pattern = PrecisionPattern(
+            np.concatenate([one.rows + here.start for one, here in zip(precisions, parts)]),
+            np.concatenate([one.columns + here.start for one, here in zip(precisions, parts)]),
+            scipy.sparse.csr_array(scipy.sparse.vstack(maps, format="csr").T.tocsr()),
+            sums=[here for one, here in zip(precisions, parts) if one.sum_sd is not None],
+            factored=[here for one, here in zip(precisions, parts) if one.log_det is None],
+        )
+        self._entries = np.cumsum([len(one.rows) for one in precisions])
+        self.variables = {name: UnknownsMap(entries) for name, entries in variables.items()}
+
+    @property
+    def work(self) -> float:
+        """Operations of a sweep."""
+        return _FACTORS * self.pattern.analysis.flops + _ENTRY * (self._entries[-1] + len(self.pattern.first))
+
+    @property
+    def bytes(self) -> int:
+        """Memory of a posterior, in B, and of what all posteriors share."""
+        return self.pattern.analysis.bytes + 40 * (len(self.pattern.first) + len(self.pattern.keys))
+
+    @property
+    def sentence(self) -> str:
+        """Description of the algebra, for `explain`."""
+        n, p = self.pattern.design.shape
+        flops = self.pattern.analysis.flops
+        return f"the sparse precision of {p} unknowns, of {n} predictors, is factored ({flops:.2g} operations)"
+
+    def prior(self, arrays: Sequence[np.ndarray]) -> SparsePrecisionPrior:
+        """Return the prior from the values of `precision_graphs`."""
+        count = len(self.sizes)
+        values, log_det, sums = arrays[:count], arrays[count], arrays[count + 1 :]
+        return SparsePrecisionPrior(
+            np.concatenate(values), float(log_det), np.array([float(sd) for sd in sums]), self.pattern
+        )
+
+    def cotangents(self, cotangent: np.ndarray) -> list[np.ndarray]:
+        """Return the gradient in each of `precision_graphs` from the prior's own cotangent."""
+        *values, rest = np.split(cotangent, self._entries)
+        return [*values, *(np.asarray(part) for part in rest)]
