@@ -79,12 +79,17 @@ class CompiledLatentGaussian(SiteFunctions):
     def work(self) -> float:
         """Multiplications of the largest matrix product in a fit: n^3, or n p^2 for p coefficients that all couple."""
         observations, coefficients = self.sizes
-        design = self._design()
-        if isinstance(design, PrecisionDesign):
-            return design.work
+        if (precision := self.precision) is not None:
+            return precision.work
         if (blocks := self.blocks) is not None:
             return blocks.work
         return float(observations) * (observations if self.solver.name == "observations" else coefficients) ** 2
+
+    @property
+    def precision(self) -> PrecisionDesign | None:
+        """Return the sparse precision of the unknowns, for the current data; None where this is not the solver."""
+        design = self._design() if self.solver.name == "precision" else None
+        return design if isinstance(design, PrecisionDesign) else None
 
     @property
     def blocks(self) -> Blocks | None:
@@ -137,10 +142,10 @@ class CompiledLatentGaussian(SiteFunctions):
         return self._maps.varying_prior(rows, precision, perturbed_rows)
 
     def _array_cotangents(self, array: Array) -> list[np.ndarray]:
+        if (precision := self.precision) is not None:
+            return precision.cotangents(np.asarray(array))
         design = self._design()
-        if isinstance(design, PrecisionDesign):
-            return design.cotangents(np.asarray(array))
-        if design is not None:
+        if isinstance(design, DesignMatrix):
             return design.root_cotangents(np.asarray(array), self._maps.roots)
         return [self._maps.varying_cotangent(array) if self._factored else array]
 
@@ -217,9 +222,8 @@ class CompiledLatentGaussian(SiteFunctions):
 
     def root_rows(self, thetas: np.ndarray) -> list[list[np.ndarray]] | None:
         """Return the root of each block for rows of theta, (s, p); None where coordinates are no standard normals."""
-        design = self._design()
-        if isinstance(design, PrecisionDesign):
-            return [[np.ones(size) for size in design.sizes]] * len(thetas)
+        if (precision := self.precision) is not None:
+            return [[np.ones(size) for size in precision.sizes]] * len(thetas)
         if self.solver.prior is not FactorPrior:
             return None
         return [list(own) for own in zip(*self._roots_and_means(thetas)[0])]
@@ -234,10 +238,10 @@ class CompiledLatentGaussian(SiteFunctions):
             if not block.observation_noise:
                 lines.append(f"latent           {block.name}: {int(np.prod(shape))} values, {how}")
         lines += self._describe_groups()
-        blocks, design = self.blocks, self._design()
+        blocks, precision = self.blocks, self.precision
         how = self.solver.sentence if blocks is None else f"in the space of the coefficients, {blocks.sentence}"
-        if isinstance(design, PrecisionDesign):
-            how = design.sentence
+        if precision is not None:
+            how = precision.sentence
         lines.append(f"solver           {how}; operator: the model's own graph")
         return "\n".join(lines)
 
@@ -275,9 +279,9 @@ class CompiledLatentGaussian(SiteFunctions):
 
     @property
     def _arrays(self) -> list[TensorVariable]:
-        design = self._design()
-        if isinstance(design, PrecisionDesign):
+        if self.solver.name == "precision":
             return self._maps.precisions
+        design = self._design()
         return [self.solver.array(self.form)] if design is None else self._maps.roots
 
     @property

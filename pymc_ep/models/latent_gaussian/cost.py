@@ -12,6 +12,8 @@ _DENSE_COPIES = 12
 4000 and 2500 observations."""
 _DESIGN_COPIES, _PRECISION_COPIES = 4, 4
 """Copies of a dense design, and of the precision of its coefficients, held at a time."""
+_VECTORS = 60
+"""Arrays of the size of the predictors or the unknowns that exist at a time: moments, sites and their history."""
 _OPTIMISED, _INTEGRATED, _SWEEPS = 20, 30, 8
 """Fits of a search for the mode, those of an integration for each hyperparameter, and sweeps of a fit, on average."""
 _DRAW = 8
@@ -41,7 +43,11 @@ def fits_of(form: CompiledSiteForm, hyper: str) -> int:
 def cost_of(form: CompiledLatentGaussian, hyper: str) -> Cost:
     """Return the cost of a fit with the given treatment of the hyperparameters."""
     n, p = form.sizes
-    if (blocks := form.blocks) is not None:
+    cure = "Take fewer observations, or a prior of less rank, such as pm.gp.HSGP for a Gaussian process."
+    if (precision := form.precision) is not None:
+        memory, arrays = precision.bytes + _VECTORS * 8 * (n + p), precision.sentence
+        cure = "Take fewer latent variables, or ones of which each depends on few others."
+    elif (blocks := form.blocks) is not None:
         t = len(blocks.border)
         memory, arrays = 32 * (p * t + t**2) + 400 * n, f"{blocks.sentence}, of {n} predictors"
     elif form.solver.name == "observations":
@@ -50,7 +56,6 @@ def cost_of(form: CompiledLatentGaussian, hyper: str) -> Cost:
         memory = 8 * (_DESIGN_COPIES * n * p + _PRECISION_COPIES * p**2)
         arrays = f"{_DESIGN_COPIES} designs of {n} x {p} and {_PRECISION_COPIES} matrices of {p} x {p}"
     fits = fits_of(form, hyper)
-    cure = "Take fewer observations, or a prior of less rank, such as pm.gp.HSGP for a Gaussian process."
     return Cost(
         memory,
         _seconds(form, hyper, fits),

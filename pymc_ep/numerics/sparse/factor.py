@@ -1,21 +1,19 @@
 """Cholesky factors of sparse symmetric matrices of one pattern."""
 
 from functools import cached_property
+from importlib import import_module
+from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse
 
-from pymc_ep.numerics.sparse import symbolic_numba as symbolic
-from pymc_ep.numerics.sparse.blas_numba import arguments
-from pymc_ep.numerics.sparse.cholesky_numba import factorise, solve_many, solve_one
 from pymc_ep.numerics.sparse.order import elimination_order
-from pymc_ep.numerics.sparse.selected_inverse_numba import selected_inverse
 
 __all__ = ["Analysis", "SparseFactor"]
 
-_INVERSE = 2.0
-"""Operations of the selected inverse, in those of a factor."""
+_TOGETHER = 32
+"""Draws that are solved for at a time: bounds the memory, and their rows fit in a cache."""
 
 
 class Analysis:
@@ -39,7 +37,7 @@ class Analysis:
     """
 
     def __init__(self, rows: np.ndarray, columns: np.ndarray, n: int):
-        self.n = n
+        self.n, symbolic = n, _compiled("symbolic")
         pattern = _symmetric_pattern(rows, columns, n)
         order = elimination_order(pattern)
         starts, below = _permuted(pattern, order)
@@ -77,7 +75,7 @@ class Analysis:
     def factor(self, values: np.ndarray) -> "SparseFactor":
         """Factor the matrix of given entries, (e,)."""
         factor = np.empty(self._size)
-        log_det, failed = factorise(
+        log_det, failed = _compiled("cholesky").factorise(
             self._first,
             self._begins,
             self._in_parent,
@@ -101,12 +99,12 @@ class Analysis:
 
     @cached_property
     def _arguments(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        return arguments()
+        return _compiled("blas").arguments()
 
     def _inverse(self, factor: np.ndarray) -> np.ndarray:
         """Return the entries of the inverse, (e,)."""
         found, out = np.empty(len(self._sorted)), np.empty(len(self._sorted))
-        selected_inverse(
+        _compiled("selected_inverse").selected_inverse(
             self._first,
             self._begins,
             self._in_parent,
@@ -126,10 +124,10 @@ class Analysis:
         """Solve in place for X, (n,) or (n, w), in the order of elimination."""
         given = self._first, self._begins, self._later, self._panels, factor, x
         if x.ndim == 1:
-            solve_one(*given, np.empty(self._largest_front), forward, backward)
+            _compiled("cholesky").solve_one(*given, np.empty(self._largest_front), forward, backward)
         else:
             room = np.empty(self._largest_front * x.shape[1])
-            solve_many(*given, room, *self._arguments, forward, backward)
+            _compiled("cholesky").solve_many(*given, room, *self._arguments, forward, backward)
 
 
 class SparseFactor(NamedTuple):
@@ -175,14 +173,22 @@ class SparseFactor(NamedTuple):
 
     def draw(self, size: int, rng: np.random.Generator) -> np.ndarray:
         """Return draws of N(0, A^{-1}), (size, n)."""
-        x, out = np.ascontiguousarray(rng.standard_normal((size, self.analysis.n)).T), np.empty((size, self.analysis.n))
-        self.analysis._solved(self.factor, x, forward=False, backward=True)
-        out[:, self.analysis.order] = x.T
+        out = np.empty((size, self.analysis.n))
+        for begin in range(0, size, _TOGETHER):
+            part = out[begin : begin + _TOGETHER]
+            x = rng.standard_normal((self.analysis.n, len(part)))
+            self.analysis._solved(self.factor, x, forward=False, backward=True)
+            part[:, self.analysis.order] = x.T
         return out
 
     def inverse_entries(self) -> np.ndarray:
         """Return the entries of A^{-1}, (e,), at those of A."""
         return self.analysis._inverse(self.factor)
+
+
+def _compiled(name: str) -> ModuleType:
+    """Return a module of Numba functions, which the first analysis loads."""
+    return import_module(f"pymc_ep.numerics.sparse.{name}_numba")
 
 
 def _symmetric_pattern(rows: np.ndarray, columns: np.ndarray, n: int) -> scipy.sparse.csc_array:
@@ -196,7 +202,7 @@ def _permuted(pattern: scipy.sparse.csc_array, order: np.ndarray) -> tuple[np.nd
     """Return starts and rows of the pattern with unknowns in another order."""
     starts = np.concatenate([[0], np.cumsum(np.diff(pattern.indptr)[order])])
     rows = _inverted(order)[pattern.indices]
-    return starts, symbolic.permuted_columns(pattern.indptr.astype(np.int64), rows, order, starts)
+    return starts, _compiled("symbolic").permuted_columns(pattern.indptr.astype(np.int64), rows, order, starts)
 
 
 def _inverted(order: np.ndarray) -> np.ndarray:
