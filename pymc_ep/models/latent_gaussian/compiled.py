@@ -14,6 +14,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.concurrency import compiling
 from pymc_ep.engines.prior import Prior, perturbed
+from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.graphs.hyper_functions import row_variables
 from pymc_ep.graphs.jacobian_products import batch
 from pymc_ep.graphs.shared_values import exchanged
@@ -22,6 +23,7 @@ from pymc_ep.models.latent_gaussian.form import MANY_COEFFICIENTS, AffineVariabl
 from pymc_ep.models.latent_gaussian.precision_design import PrecisionDesign, UnknownsMap, precisions_of
 from pymc_ep.models.latent_gaussian.site_functions import NOTHING, EvaluatedRows, SiteFunctions
 from pymc_ep.models.latent_gaussian.space import MOST_COEFFICIENTS, SOLVERS, Solver, choose_solver
+from pymc_ep.models.latent_gaussian.sparse_maps import SparseMaps
 from pymc_ep.models.latent_gaussian.values import AffineMoments, NoiseMoments
 from pymc_ep.numerics.backend.namespace import Array
 from pymc_ep.numerics.gaussian.block_elimination import Blocks
@@ -62,7 +64,7 @@ class CompiledLatentGaussian(SiteFunctions):
                 self.solver = dense
         if solver == "auto" and self._prefers_precision():
             self.solver = SOLVERS["precision"]
-        if self.solver.name == "precision" and self._design() is None:
+        if self.solver.name == "precision" and (self._jax or self._sparse_design() is None):
             raise ValueError(
                 f"solver={solver!r} needs latent variables of sparse precision, such as walks, autoregressions, CAR "
                 f"and independent effects, {MANY_COEFFICIENTS} values or more, that predictors depend on by constants."
@@ -70,10 +72,10 @@ class CompiledLatentGaussian(SiteFunctions):
 
     def _prefers_precision(self) -> bool:
         """Whether a sparse precision takes far fewer operations than what was chosen."""
-        if self._jax or self.work < _LEAST_DENSE or precisions_of(self.form) is None:
+        if self._jax or self.work < _LEAST_DENSE:
             return False
-        design = self._design(precision=True)
-        return isinstance(design, PrecisionDesign) and _GAIN * design.work < self.work
+        design = self._sparse_design()
+        return design is not None and _GAIN * design.work < self.work
 
     @property
     def work(self) -> float:
@@ -88,8 +90,7 @@ class CompiledLatentGaussian(SiteFunctions):
     @property
     def precision(self) -> PrecisionDesign | None:
         """Return the sparse precision of the unknowns, for the current data; None where this is not the solver."""
-        design = self._design() if self.solver.name == "precision" else None
-        return design if isinstance(design, PrecisionDesign) else None
+        return self._sparse_design() if self.solver.name == "precision" else None
 
     @property
     def blocks(self) -> Blocks | None:
@@ -129,6 +130,8 @@ class CompiledLatentGaussian(SiteFunctions):
         return Prior(factors.mean, self._gaussian(theta, arrays), *factors[1:])
 
     def _gaussian(self, theta: np.ndarray, arrays: list[Any]) -> GaussianPrior:
+        if (precision := self.precision) is not None:
+            return precision.prior(arrays)
         design = self._design()
         if design is not None:
             return design.prior(arrays)
@@ -145,7 +148,7 @@ class CompiledLatentGaussian(SiteFunctions):
         if (precision := self.precision) is not None:
             return precision.cotangents(np.asarray(array))
         design = self._design()
-        if isinstance(design, DesignMatrix):
+        if design is not None:
             return design.root_cotangents(np.asarray(array), self._maps.roots)
         return [self._maps.varying_cotangent(array) if self._factored else array]
 
@@ -260,22 +263,24 @@ class CompiledLatentGaussian(SiteFunctions):
     def _maps(self) -> Design:
         return Design(self.form, self.function)
 
-    def _design(self, *, precision: bool = False) -> DesignMatrix | PrecisionDesign | None:
-        """Return the constant design for the current data; None where there is none, or the solver takes none.
+    def _design(self) -> DesignMatrix | None:
+        """Return the constant design for the current data; None where there is none, or the solver takes none."""
+        return self._maps.present(self._start_values, self._noise_sizes) if self._factored else None
 
-        By `precision` it is that of a sparse precision, as it is if this is the solver.
-        """
-        precision = precision or self.solver.name == "precision"
-        if not (self._factored or precision):
+    def _sparse_design(self) -> PrecisionDesign | None:
+        """Return the maps between unknowns of sparse precision for the current data; None where there are none."""
+        if precisions_of(self.form) is None:
             return None
+        shapes = self._noise_sizes()
+        # Precisions are those of the shapes at which the model was recognised.
+        same = all(block.sizes == shape for block, shape in zip(self.form.blocks, shapes))
+        return self._maps.sparse(self._start_values, shapes) if same else None
 
-        def start() -> list[np.ndarray]:
-            return self.unpack(self.start)
+    def _start_values(self) -> list[np.ndarray]:
+        return self.unpack(self.start)
 
-        shapes = [tuple(map(int, s)) for s in self.rows.noise_shapes(*start())]
-        if precision and any(block.sizes != shape for block, shape in zip(self.form.blocks, shapes)):
-            return None
-        return self._maps.present(start, lambda: shapes, precision=precision)
+    def _noise_sizes(self) -> list[tuple[int, ...]]:
+        return [tuple(map(int, shape)) for shape in self.rows.noise_shapes(*self._start_values())]
 
     @property
     def _arrays(self) -> list[TensorVariable]:
@@ -296,7 +301,7 @@ class CompiledLatentGaussian(SiteFunctions):
         self, variables: Sequence[AffineVariable]
     ) -> tuple[dict[str, VariableMap | UnknownsMap], tuple[AffineVariable, ...]]:
         """Return constant maps to variables, by name, and the variables whose maps depend on hyperparameters."""
-        design = self._design()
+        design = self._design() if self.precision is None else self.precision
         known = {} if design is None else design.variables
         return (
             {v.name: known[v.name] for v in variables if v.name in known},
@@ -309,8 +314,33 @@ class CompiledLatentGaussian(SiteFunctions):
         """Return the prior moments of affine variables from their graphs, for rows of theta."""
         if not variables:
             return [{} for _ in thetas]
+        if self.precision is not None:
+            return self._mapped_moments(thetas, variables)
         rows = zip(*self._evaluated_rows(variables, lambda: self._moment_graphs(variables), thetas, known))
         return [{v.name: AffineMoments(*row[3 * i : 3 * i + 3]) for i, v in enumerate(variables)} for row in rows]
+
+    def _mapped_moments(
+        self, thetas: np.ndarray, variables: tuple[AffineVariable, ...]
+    ) -> list[dict[str, AffineMoments]]:
+        """Return the moments of variables whose maps from the unknowns are read off at each row of theta."""
+        targets = [(v.name, v.expression) for v in variables]
+        maps = self._for_solver(("maps", variables), lambda: SparseMaps(self.form, self.function, targets))
+        means = self._for_solver(
+            ("means", variables),
+            lambda: self.function(self.form.hyper_values, [self.form.at_zero_noise(graph) for _, graph in targets]),
+        )
+        out = []
+        for theta in thetas:
+            values = self.unpack(theta)
+            found = maps.at(values, self._noise_sizes())
+            if missing := [name for name, _ in targets if name not in found]:
+                raise UnsupportedModelError(
+                    f"{missing[0]!r} depends on very many latent variables in each of its values, which the sparse "
+                    f"algebra of this model has no room for: leave it out, and compute it from draws."
+                )
+            of_theta = zip(targets, means(*values))
+            out.append({name: UnknownsMap(found[name]).moments(np.asarray(mean), ()) for (name, _), mean in of_theta})
+        return out
 
     def _roots_and_means(self, thetas: np.ndarray) -> tuple[Sequence[np.ndarray], dict[str, np.ndarray]]:
         """Return roots, (s, d) or (s, k, d) of each block, and means of variables with constant maps."""

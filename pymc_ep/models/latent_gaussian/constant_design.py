@@ -22,10 +22,12 @@ from pymc_ep.concurrency import CompiledFunction, compiled_property
 from pymc_ep.models.latent_gaussian.form import LatentGaussian
 from pymc_ep.models.latent_gaussian.precision_design import PrecisionDesign, precision_graphs
 from pymc_ep.models.latent_gaussian.prior_moments import deviations_of, push
+from pymc_ep.models.latent_gaussian.sparse_maps import MOST_PARTS, SparseMaps, decoded, probes_of
 from pymc_ep.models.latent_gaussian.values import AffineMoments
 from pymc_ep.numerics.gaussian.block_elimination import Blocks
 from pymc_ep.numerics.gaussian.coefficient_space import FactorPrior
 from pymc_ep.numerics.gaussian.sparse_coefficient_space import EntryPattern, SparseFactorPrior
+from pymc_ep.numerics.gaussian.sparse_precision import pairs_in_rows
 
 __all__ = ["Design", "DesignMatrix", "VaryingPattern"]
 
@@ -43,12 +45,8 @@ _MAX_STORED, _MAX_ENTRIES = 2**22, 2**25
 
 They trade memory for time: larger maps are evaluated at each value of the hyperparameters, all zeros of sparse ones
 included."""
-_MOST_PROBED = 2**31
-"""Largest number of entries, zeros included, of maps to be found row by row for a sparse precision: some 10 seconds."""
-_MOST_PARTS = 8
-"""Most parts of a block that are probed, such as the effects of a group: more are no longer few."""
-_SAME = 1e-12
-"""Relative difference of two products of the same numbers in another order."""
+_MOST_PAIRS = 2**27
+"""Largest number of pairs of unknowns of one predictor, of all predictors, for a sparse precision: 5 GB."""
 _BATCH_SIZE = 2**22
 """Doubles of a design that are evaluated in one call, 32 MiB: it bounds the memory of batches of dense rows."""
 
@@ -183,8 +181,9 @@ class Design:
         self._form = form
         self._compile = compile_function
         self._data: list[Any] | None = None
-        self._matrix: DesignMatrix | PrecisionDesign | None = None
-        self._sparse = False
+        self._matrix: DesignMatrix | None = None
+        self._sparse_data: list[Any] | None = None
+        self._sparse_design: PrecisionDesign | None = None
         self._pattern: VaryingPattern | None = None
 
     @compiled_property
@@ -243,26 +242,40 @@ class Design:
         self,
         theta: Callable[[], Sequence[np.ndarray]],
         shapes: Callable[[], Sequence[Sequence[int]]],
-        *,
-        precision: bool = False,
-    ) -> "DesignMatrix | PrecisionDesign | None":
+    ) -> DesignMatrix | None:
         """Return the maps for the current data; None where they are not constant, or too large to cache.
 
         Parameters
         ----------
         theta, shapes : callable
             Return unconstrained hyperparameters, which may be any, and the shape of each block's noise.
-        precision : bool
-            Whether blocks enter by their sparse precisions.
         """
         if "" in self._varying:
             return None
         data = [v.get_value(borrow=True) for v in self._shared]
-        kept = self._data is not None and all(new is old for new, old in zip(data, self._data))
-        if not kept or self._sparse != precision:
-            self._matrix = self._evaluate_maps(theta(), shapes(), precision=precision)
-            self._data, self._sparse = data, precision
+        if self._data is None or any(new is not old for new, old in zip(data, self._data)):
+            self._matrix = self._evaluate_maps(theta(), shapes())
+            self._data = data
         return self._matrix
+
+    def sparse(
+        self, theta: Callable[[], Sequence[np.ndarray]], shapes: Sequence[Sequence[int]]
+    ) -> PrecisionDesign | None:
+        """Return the maps for the current data between unknowns of sparse precision; arguments as in `present`."""
+        if "" in self._varying:
+            return None
+        data = [v.get_value(borrow=True) for v in self._shared]
+        if self._sparse_data is None or any(new is not old for new, old in zip(data, self._sparse_data)):
+            found = self._sparse_maps.at(theta(), shapes)
+            constant = {name: map_ for name, map_ in found.items() if name not in self._varying}
+            known = "" in constant and pairs_in_rows(constant[""]) <= _MOST_PAIRS
+            self._sparse_design = PrecisionDesign(self._form, shapes, constant) if known else None
+            self._sparse_data = data
+        return self._sparse_design
+
+    @cached_property
+    def _sparse_maps(self) -> SparseMaps:
+        return SparseMaps(self._form, self._compile, self._targets)
 
     def varying_prior(
         self, rows: np.ndarray, precision: np.ndarray, perturbed_rows: Callable[[], np.ndarray]
@@ -287,9 +300,7 @@ class Design:
         """Return the gradient in R, (p, n), from the gradient in the array of the prior of `varying_prior`."""
         return cotangent if self._pattern is None or cotangent.ndim == 2 else self._pattern.cotangent(cotangent)
 
-    def _evaluate_maps(
-        self, theta: Sequence[np.ndarray], shapes: Sequence[Sequence[int]], *, precision: bool
-    ) -> "DesignMatrix | PrecisionDesign | None":
+    def _evaluate_maps(self, theta: Sequence[np.ndarray], shapes: Sequence[Sequence[int]]) -> DesignMatrix | None:
         found, widths = self._probed(theta, shapes)
         sizes = [math.prod(shape) for shape in shapes]
         # A block whose rows are all known, or all evaluated, is given a row of zeros.
@@ -297,8 +308,6 @@ class Design:
             place: [] for place in self._places if place not in found
         }
         wanted = {j for _, j in left}
-        if precision and sum(sizes[j] for j in wanted) * sum(widths.values()) > _MOST_PROBED:
-            return None
         ends = [d if j in wanted else 0 for j, d in enumerate(sizes)]
         start, step = 0, max(1, _BATCH_SIZE // max(1, len(sizes) * sum(widths.values())))
         entries = sum(part.nnz for part in found.values())
@@ -318,7 +327,7 @@ class Design:
         n = widths[""]
         maps = [parts["", j] for j in range(len(sizes))]
         filled = sum(map_.nnz for map_ in maps)
-        sparse = precision or (is_sparse(filled, sum(sizes), n) and all(root.ndim == 1 for root in self.roots))
+        sparse = is_sparse(filled, sum(sizes), n) and all(root.ndim == 1 for root in self.roots)
         if not sparse and sum(sizes) * n > _MAX_STORED:
             return None
         variables = {}
@@ -328,52 +337,26 @@ class Design:
                     parts[name, j] if (name, j) in parts else scipy.sparse.csr_array((d, width))
                     for j, d in enumerate(sizes)
                 ]
-                variables[name] = scipy.sparse.vstack(rows, format="csr").T.tocsr()
-        if precision:
-            return PrecisionDesign(self._form, maps, variables)
-        of_variables = {name: VariableMap(entries) for name, entries in variables.items()}
-        flat = [block.flat for block in self._form.blocks]
-        return DesignMatrix(maps, flat, sparse=sparse, variables=of_variables)
+                variables[name] = VariableMap(scipy.sparse.vstack(rows, format="csr").T.tocsr())
+        return DesignMatrix(maps, [block.flat for block in self._form.blocks], sparse=sparse, variables=variables)
 
     def _probed(
         self, theta: Sequence[np.ndarray], shapes: Sequence[Sequence[int]]
     ) -> tuple[dict[tuple[str, int], scipy.sparse.csr_array], dict[str, int]]:
         """Return the maps in which each target has at most one entry a part of a block, and the width of each target.
 
-        A block of two or more axes has a part for each index of the last. Ones give the entry, the places' numbers its
-        place, and random numbers tell whether there are others.
+        A block of two or more axes has a part for each index of the last, see `sparse_maps`.
         """
-        rng, probes, parts = np.random.default_rng(0), [], []
-        for shape in shapes:
-            d, count = math.prod(shape), shape[-1] if len(shape) > 1 and shape[-1] <= _MOST_PARTS else 1
-            kinds = np.array([np.ones(d), np.arange(1.0, d + 1.0), rng.standard_normal(d), rng.standard_normal(d)])
-            member = np.arange(d) % count == np.arange(count)[:, None]
-            probes.append(kinds)
-            parts.append((kinds * member[:, None]).reshape(4 * count, d))
+        probes, parts = [probes_of(math.prod(shape)) for shape in shapes], []
+        for shape, kinds in zip(shapes, probes):
+            count = shape[-1] if len(shape) > 1 and shape[-1] <= MOST_PARTS else 1
+            member = np.arange(kinds.shape[1]) % count == np.arange(count)[:, None]
+            parts.append((kinds * member[:, None]).reshape(4 * count, kinds.shape[1]))
         found, widths = {}, {}
         for (name, j), rows in zip(self._places, self._evaluate(*theta, *parts)):
             rows = np.asarray(rows).reshape(-1, 4, rows.shape[1])
             widths[name] = rows.shape[2]
-            map_ = _single_entries(rows, probes[j])
-            if map_ is not None:
+            good, map_ = decoded(rows, probes[j])
+            if good.all():
                 found[name, j] = map_
         return found, widths
-
-
-def _single_entries(rows: np.ndarray, probes: np.ndarray) -> scipy.sparse.csr_array | None:
-    """Return the map, (d, n), from its values, (parts, 4, n), at the parts of probes, (4, d); None if more is in it."""
-    total = scipy.sparse.csr_array((probes.shape[1], rows.shape[2]))
-    for entry, numbered, *drawn in rows:
-        column = np.flatnonzero(entry)
-        with np.errstate(invalid="ignore", over="ignore"):
-            place = np.rint(numbered[column] / entry[column]) - 1.0
-        if not np.all((place >= 0) & (place < probes.shape[1])):
-            return None
-        place = place.astype(np.int64)
-        for values, normal in zip(drawn, probes[2:]):
-            expected = np.zeros_like(values)
-            expected[column] = entry[column] * normal[place]
-            if not np.all(np.abs(values - expected) <= _SAME * np.abs(expected)):
-                return None
-        total = total + scipy.sparse.csr_array((entry[column], (place, column)), shape=total.shape)
-    return total

@@ -19,6 +19,7 @@ from pymc_ep.models.latent_gaussian.log_joint import BUDGET, NoiseDraws, NoisePr
 from pymc_ep.models.latent_gaussian.site_functions import SiteFunctions
 from pymc_ep.numerics.backend.namespace import on_host
 from pymc_ep.numerics.gaussian.protocol import CoordinatePrior, GaussianPosterior
+from pymc_ep.numerics.gaussian.sparse_precision import PrecisionPosterior
 from pymc_ep.numerics.interpolation.mixtures import weighted_mean_and_sd
 from pymc_ep.numerics.quadrature.gauss_hermite import standard_normal_rule
 
@@ -38,6 +39,8 @@ _MAX_DEFICIT = 1e-8
 
 It is about the square root of the machine epsilon. A smaller value would refuse ill-conditioned priors, a larger one
 would hide covariances that are not positive definite."""
+_SPARSE = "latent variables by a sparse precision have no dense covariance, by which their densities are computed"
+"""Reason for missing densities of draws."""
 _NODES = 32
 """Gauss-Hermite nodes of moments of a hyperparameter.
 
@@ -271,6 +274,9 @@ class LatentPosterior:
         values, densities = self.form.rows.evaluate(thetas, noise, origins, log_density=log_likelihood)
         if not log_likelihood:
             return JointDraws(values, {})
+        if isinstance(self.coordinates[1], PrecisionPosterior):
+            likelihoods = self.form.rows.observed_log_density(thetas, densities)
+            return JointDraws(values, likelihoods, left_out=_SPARSE)
         held = not len(self.directions)
         excess = self.mode[1].log_excess if held else self.form.rows.log_excess(thetas)
         log_p, reason = log_joint(

@@ -1,5 +1,6 @@
 """A form whose blocks have sparse precisions, with constant maps to the predictors, in the space of its unknowns."""
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -60,10 +61,10 @@ class PrecisionDesign:
     Parameters
     ----------
     form : LatentGaussian
-    maps : sequence of csr_array, (d_j, n)
-        From each block to the predictors.
-    variables : dict of str to csr_array, (size, p)
-        Maps to affine variables that are constant, by name.
+    shapes : sequence of shapes
+        Of each block.
+    maps : dict of str to csr_array, (size, p)
+        Constant maps from all unknowns to the predictors, whose name is empty, and to affine variables.
     """
 
     blocks = None
@@ -71,23 +72,23 @@ class PrecisionDesign:
     def __init__(
         self,
         form: LatentGaussian,
-        maps: Sequence[scipy.sparse.csr_array],
-        variables: dict[str, scipy.sparse.csr_array],
+        shapes: Sequence[Sequence[int]],
+        maps: dict[str, scipy.sparse.csr_array],
     ):
         precisions = precisions_of(form)
         assert precisions is not None, "asked for only where all blocks have one"
-        self.sizes = [part.shape[0] for part in maps]
+        self.sizes = [math.prod(shape) for shape in shapes]
         starts = np.concatenate([[0], np.cumsum(self.sizes)])
         parts = [slice(int(a), int(b)) for a, b in pairwise(starts)]
         self.pattern = PrecisionPattern(
             np.concatenate([one.rows + here.start for one, here in zip(precisions, parts)]),
             np.concatenate([one.columns + here.start for one, here in zip(precisions, parts)]),
-            scipy.sparse.csr_array(scipy.sparse.vstack(maps, format="csr").T.tocsr()),
+            maps[""],
             sums=[here for one, here in zip(precisions, parts) if one.sum_sd is not None],
             factored=[here for one, here in zip(precisions, parts) if one.log_det is None],
         )
         self._entries = np.cumsum([len(one.rows) for one in precisions])
-        self.variables = {name: UnknownsMap(entries) for name, entries in variables.items()}
+        self.variables = {name: UnknownsMap(entries) for name, entries in maps.items() if name}
 
     @property
     def work(self) -> float:

@@ -29,10 +29,12 @@ from pymc_ep.numerics.gaussian.coefficient_space import CoefficientPosterior, wi
 from pymc_ep.numerics.gaussian.protocol import ROUNDING
 from pymc_ep.numerics.sparse.factor import Analysis, SparseFactor
 
-__all__ = ["PrecisionPattern", "PrecisionPosterior", "SparsePrecisionPrior"]
+__all__ = ["PrecisionPattern", "PrecisionPosterior", "SparsePrecisionPrior", "pairs_in_rows"]
 
 _COLUMNS = 64
 """Right-hand sides that are solved for at a time: bounds the memory."""
+_WIDE = 64
+"""Entries of a row of a map from which on its variance takes a solution, not the inverse's entries at all pairs."""
 _NEAR = 1e-3
 """Precision added to the diagonal of an intrinsic prior for a first iterate, relative to the diagonal's mean."""
 
@@ -202,15 +204,16 @@ class PosteriorFactor(NamedTuple):
 
     def variances_of(self, cross: scipy.sparse.csr_array) -> np.ndarray:
         """Return diag(C S C^T), (d,), for C = `cross`, (d, p): from entries of S where these do, else by solutions."""
-        first, second = _pairs_of_entries(cross)
-        p, row = self.pattern.analysis.n, np.repeat(np.arange(cross.shape[0]), np.diff(cross.indptr))[first]
+        counts = np.diff(cross.indptr)
+        first, second = _pairs_of_entries(cross, _WIDE)
+        p, row = self.pattern.analysis.n, np.repeat(np.arange(cross.shape[0]), counts)[first]
         low, high = np.sort([cross.indices[first], cross.indices[second]], axis=0).astype(np.int64)
         places = np.minimum(np.searchsorted(self.pattern.keys, high * p + low), len(self.pattern.keys) - 1)
         known = self.pattern.keys[places] == high * p + low
         both = np.where(first == second, 1.0, 2.0) * cross.data[first] * cross.data[second]
         entries = self.inverse_entries()
         out = np.bincount(row, both * np.where(known, entries[places], 0.0), minlength=cross.shape[0])
-        others = np.unique(row[~known])
+        others = np.union1d(row[~known], np.flatnonzero(counts > _WIDE))
         for begin in range(0, len(others), _COLUMNS):
             here = others[begin : begin + _COLUMNS]
             columns = cross[here].toarray().T
@@ -444,11 +447,20 @@ class SparsePrecisionPrior(NamedTuple):
         return out
 
 
-def _pairs_of_entries(matrix: scipy.sparse.csr_array) -> tuple[np.ndarray, np.ndarray]:
-    """Return all pairs of entries of one row, as numbers of entries, the first no later than the second."""
+def pairs_in_rows(matrix: scipy.sparse.csr_array) -> int:
+    """Return the number of pairs of entries of one row, of all rows."""
+    counts = np.diff(matrix.indptr).astype(np.int64)
+    return int((counts * (counts + 1) // 2).sum())
+
+
+def _pairs_of_entries(matrix: scipy.sparse.csr_array, most: float = np.inf) -> tuple[np.ndarray, np.ndarray]:
+    """Return all pairs of entries of one row, as numbers of entries, the first no later than the second.
+
+    Rows of more than `most` entries have none.
+    """
     counts = np.diff(matrix.indptr)
     firsts, seconds = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
-    for count in np.unique(counts[counts > 0]):
+    for count in np.unique(counts[(counts > 0) & (counts <= most)]):
         begins = matrix.indptr[:-1][counts == count].astype(np.int64)[:, None]
         low, high = np.triu_indices(count)
         firsts.append((begins + low).ravel())

@@ -1,0 +1,217 @@
+"""Sparse linear maps from noise to predictors and variables, read off from few products with the model's graph.
+
+A map is probed by vectors that are zero but for one class of a block's values. A row that has one entry in a class
+tells it: ones give the entry, numbers of places its place, and random numbers that there is no other. Classes are the
+last axis of a block, as effects of groups have it, or single values of a small block; else they are drawn at random,
+and rows in which two entries fell into one class are probed again. What is left are rows such as sums over a whole
+block, which products with the transposed map give.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+import scipy.sparse
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_ep.concurrency import CompiledFunction
+from pymc_ep.graphs.jacobian_products import batch, pullback
+from pymc_ep.models.latent_gaussian.form import LatentGaussian
+from pymc_ep.models.latent_gaussian.prior_moments import push
+
+__all__ = ["MOST_PARTS", "SparseMaps", "decoded", "probes_of"]
+
+MOST_PARTS = 8
+"""Most values of the last axis of a block that are classes of their own, such as the effects of a group."""
+_SAME = 1e-12
+"""Relative difference of two products of the same numbers in another order."""
+_CLASSES, _ROUNDS = 16, 6
+"""Random classes of a block, and times that they are drawn: three entries of a row are in three of them in four of
+five rounds, so that one row in ten thousand is left."""
+_SMALL = 32
+"""Largest block of which each value is a class."""
+_ROWS = 64
+"""Most rows of a target that the transposed map is asked for."""
+_DENSE = 2**28
+"""Largest number of entries, zeros included, of a map that is found value by value: some seconds."""
+
+Target = tuple[str, TensorVariable]
+"""Name and graph of what noise is mapped to."""
+
+
+def probes_of(d: int) -> np.ndarray:
+    """Return ones, numbers of places from 1, and random numbers twice, (4, d)."""
+    rng = np.random.default_rng(0)
+    return np.array([np.ones(d), np.arange(1.0, d + 1.0), rng.standard_normal(d), rng.standard_normal(d)])
+
+
+def decoded(rows: np.ndarray, probes: np.ndarray) -> tuple[np.ndarray, scipy.sparse.csr_array]:
+    """Return which outputs have one entry a class at most, (n,), and the map, (d, n), of these.
+
+    Parameters
+    ----------
+    rows : ndarray, (classes, 4, n)
+        Products with the probes of each class.
+    probes : ndarray, (4, d)
+    """
+    good = np.ones(rows.shape[2], dtype=bool)
+    found = []
+    for entry, numbered, *drawn in rows:
+        column = np.flatnonzero(entry)
+        with np.errstate(invalid="ignore", over="ignore"):
+            place = np.rint(numbered[column] / entry[column]) - 1.0
+        inside = (place >= 0) & (place < probes.shape[1])
+        good[column[~inside]] = False
+        column, place = column[inside], place[inside].astype(np.int64)
+        for values, normal in zip(drawn, probes[2:]):
+            expected = np.zeros_like(values)
+            expected[column] = entry[column] * normal[place]
+            good &= np.abs(values - expected) <= _SAME * np.abs(expected)
+        found.append((entry[column], place, column))
+    values, places, columns = (np.concatenate(parts) for parts in zip(*found))
+    kept = good[columns]
+    shape = probes.shape[1], len(good)
+    return good, scipy.sparse.csr_array((values[kept], (places[kept], columns[kept])), shape=shape)
+
+
+class SparseMaps:
+    """Maps from the noise of all blocks to some targets, at any hyperparameters.
+
+    Parameters
+    ----------
+    form : LatentGaussian
+    compile_function : callable
+        Takes inputs and outputs, returns the compiled function.
+    targets : sequence of (str, TensorVariable)
+    """
+
+    def __init__(
+        self, form: LatentGaussian, compile_function: Callable[..., CompiledFunction], targets: Sequence[Target]
+    ):
+        self._form, self._compile = form, compile_function
+        self._targets = list(targets)
+        self._functions: dict[Any, CompiledFunction] = {}
+
+    def at(self, theta: Sequence[np.ndarray], shapes: Sequence[Sequence[int]]) -> dict[str, scipy.sparse.csr_array]:
+        """Return the maps, (width, p) each for the p values of all blocks; without those that are not sparse.
+
+        Parameters
+        ----------
+        theta : sequence of ndarray
+            Unconstrained hyperparameters.
+        shapes : sequence of shapes
+            Of each block.
+        """
+        widths = dict(zip(self._behind, map(int, self._widths(*theta))))
+        parts: dict[str, list[scipy.sparse.csr_array | None]] = {name: [] for name in widths}
+        for j, shape in enumerate(shapes):
+            d, names = math.prod(shape), [name for name, blocks in self._behind.items() if j in blocks]
+            found = self._of_block(j, theta, shape, {name: widths[name] for name in names}) if names else {}
+            for name, width in widths.items():
+                nothing = scipy.sparse.csr_array((d, width))
+                parts[name].append(found[name] if name in names else nothing)
+        return {
+            name: scipy.sparse.csr_array(scipy.sparse.vstack(own, format="csr").T.tocsr())
+            for name, own in parts.items()
+            if all(part is not None for part in own)
+        }
+
+    @cached_property
+    def _behind(self) -> dict[str, list[int]]:
+        """Numbers of the blocks that each target depends on."""
+        behind = {name: set(ancestors([graph])) for name, graph in self._targets}
+        return {name: [j for j, b in enumerate(self._form.blocks) if b.noise in behind[name]] for name in behind}
+
+    @cached_property
+    def _widths(self) -> CompiledFunction:
+        sizes = [self._form.at_zero_noise(pt.as_tensor(graph).size) for _, graph in self._targets]
+        return self._compile(self._form.hyper_values, sizes)
+
+    def _of_block(
+        self, j: int, theta: Sequence[np.ndarray], shape: Sequence[int], widths: dict[str, int]
+    ) -> dict[str, scipy.sparse.csr_array | None]:
+        """Return the maps from one block, (d, width) each; None for those that are not sparse."""
+        d = math.prod(shape)
+        probes = probes_of(d)
+        out = {name: scipy.sparse.csr_array((d, width)) for name, width in widths.items()}
+        left = {name: np.arange(width) for name, width in widths.items()}
+        for member in _classes(shape):
+            classes = int(member.max(initial=0)) + 1
+            masked = (probes * (member == np.arange(classes)[:, None])[:, None]).reshape(4 * classes, d)
+            for name, rows in zip(widths, self._forward(j)(*theta, masked)):
+                if left[name].size:
+                    rows = np.asarray(rows).reshape(classes, 4, -1)
+                    good, found = decoded(rows[:, :, left[name]], probes)
+                    out[name] = out[name] + _spread(found, left[name], widths[name])
+                    left[name] = left[name][~good]
+            if not any(rest.size for rest in left.values()):
+                return dict(out)
+        return {name: self._completed(j, theta, name, out[name], rest) for name, rest in left.items()}
+
+    def _completed(
+        self,
+        j: int,
+        theta: Sequence[np.ndarray],
+        name: str,
+        found: scipy.sparse.csr_array,
+        rest: np.ndarray,
+    ) -> scipy.sparse.csr_array | None:
+        """Return a map, (d, width), with the columns that probes did not tell; None where these are too many."""
+        d, width = found.shape
+        if not rest.size:
+            return found
+        if len(rest) <= _ROWS:
+            units = np.zeros((len(rest), width))
+            units[np.arange(len(rest)), rest] = 1.0
+            rows = self._backward(j, name)(*theta, units)
+            return found + _spread(scipy.sparse.csr_array(np.asarray(rows).reshape(-1, d).T), rest, width)
+        if d * width > _DENSE:
+            return None
+        place = list(self._names(j)).index(name)
+        columns = np.asarray(self._forward(j)(*theta, np.eye(d))[place])[:, rest]
+        return found + _spread(scipy.sparse.csr_array(columns), rest, width)
+
+    def _names(self, j: int) -> Iterator[str]:
+        return (name for name, blocks in self._behind.items() if j in blocks)
+
+    def _forward(self, j: int) -> CompiledFunction:
+        """Return the compiled function from rows of noise of one block to rows of the targets that depend on it."""
+        if j not in self._functions:
+            block, graphs = self._form.blocks[j], dict(self._targets)
+            units = pt.matrix(f"{block.name}_units", dtype=block.noise.dtype)
+            outputs = [self._form.at_zero_noise(push(units, graphs[name], block)) for name in self._names(j)]
+            self._functions[j] = self._compile([*self._form.hyper_values, units], outputs)
+        return self._functions[j]
+
+    def _backward(self, j: int, name: str) -> CompiledFunction:
+        """Return the compiled function from rows of cotangents of a target to rows of noise of one block."""
+        if (j, name) not in self._functions:
+            block, flat = self._form.blocks[j], pt.as_tensor(dict(self._targets)[name]).ravel()
+            cotangent, rows = flat.type("cotangent"), pt.matrix("cotangents", dtype=flat.dtype)
+            pulled = pullback(flat, block.noise, cotangent).ravel()
+            output = self._form.at_zero_noise(batch(pulled, {cotangent: rows}))
+            self._functions[j, name] = self._compile([*self._form.hyper_values, rows], output)
+        return self._functions[j, name]
+
+
+def _classes(shape: Sequence[int]) -> Iterator[np.ndarray]:
+    """Yield classes of the values of a block, (d,), by which it is probed, one after the other."""
+    d = math.prod(shape)
+    parts = shape[-1] if len(shape) > 1 and shape[-1] <= MOST_PARTS else 1
+    yield np.arange(d) % max(parts, 1)
+    if d <= _SMALL:
+        yield np.arange(d)
+        return
+    rng = np.random.default_rng(0)
+    for _ in range(_ROUNDS):
+        yield rng.integers(_CLASSES, size=d)
+
+
+def _spread(part: scipy.sparse.csr_array, columns: np.ndarray, width: int) -> scipy.sparse.csr_array:
+    """Return a map, (d, width), from some of its columns."""
+    entries = part.tocoo()
+    return scipy.sparse.csr_array((entries.data, (entries.row, columns[entries.col])), shape=(part.shape[0], width))
