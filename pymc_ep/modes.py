@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import scipy.special
 from pytensor.compile.mode import Mode, get_mode, optdb
-from pytensor.graph.basic import Apply
+from pytensor.graph.basic import Apply, Constant
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.graph.rewriting.db import RewriteDatabase, RewriteDatabaseQuery
 from pytensor.link.vm import VMLinker
-from pytensor.scalar.basic import Add, Cast, Clip, Mul, Second, second
+from pytensor.scalar.basic import Add, Cast, Clip, Composite, Mul, Second, second
 from pytensor.scalar.math import Log1mexp, Softplus
 from pytensor.tensor import constant, exp, expm1, log, log1p, maximum, minimum, switch
 from pytensor.tensor.elemwise import Elemwise
@@ -118,6 +118,15 @@ class _Fill(Op):
         output_storage[0][0] = np.array(np.broadcast_arrays(*inputs)[1], dtype=node.outputs[0].dtype)
 
 
+def _unfused(fused: Composite, inputs: Sequence[Any]) -> list:
+    """Return the outputs of a fused op as one elementwise op after the other: whole powers come fused."""
+    known = dict(zip(fused.fgraph.inputs, inputs))
+    for inner in fused.fgraph.toposort():
+        arguments = [constant(v.data) if isinstance(v, Constant) else known[v] for v in inner.inputs]
+        known |= dict(zip(inner.outputs, Elemwise(inner.op)(*arguments, return_list=True)))
+    return [known[v] for v in fused.fgraph.outputs]
+
+
 @node_rewriter([Elemwise])
 def _as_ufuncs(fgraph: FunctionGraph, node: Apply) -> list | None:
     """Rewrite elementwise ops that have no NumPy ufunc: PyTensor would run them element by element in Python."""
@@ -127,6 +136,8 @@ def _as_ufuncs(fgraph: FunctionGraph, node: Apply) -> list | None:
         return [_AsType(target)(node.inputs[0])]
     if isinstance(scalar_op, Second):
         return [_Fill()(*node.inputs)]
+    if isinstance(scalar_op, Composite):
+        return _unfused(scalar_op, node.inputs)
     if isinstance(scalar_op, Softplus):
         x = node.inputs[0]
         return [(maximum(x, 0.0) + log1p(exp(-abs(x)))).astype(target)]

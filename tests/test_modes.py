@@ -21,6 +21,7 @@ GRAPHS = {
     "rows": ([M, X], M * X + M.sum(axis=1, keepdims=True)),
     "scalars": ([S], pt.exp(S) - pt.log1p(S)),
     "single precision": ([SINGLE, X], SINGLE * 2 + pt.sqrt(SINGLE) + X.astype("float32")),
+    "whole powers": ([Y], Y**-3 + Y**5 - 1.0 / Y**7),
     "integers": ([WHOLE, X], WHOLE // 2 + X**WHOLE + pt.sqrt(WHOLE)),
 }
 VALUES = {
@@ -64,14 +65,16 @@ def test_numpy_mode_runs_whole_arrays_by_numpy():
     outputs = [pt.softplus(x), flags.astype("float64"), pt.clip(x, -1, 1), pt.log1mexp(-abs(x) - 1e-3)]
     outputs.append(pt.clip(x, -99, 99).astype("int64"))
     outputs.append(pt.second(x, flags))
+    outputs.append(x**5 + x**6)
     function = pytensor.function([x, flags], outputs, mode=numpy_mode())
     by_element = [n.op for n in function.maker.fgraph.apply_nodes if isinstance(n.op, Elemwise) and not n.op.nfunc_spec]
     assert by_element == []
     values = np.array([[-800.0, -1e-3, 0.0], [1e-3, 40.0, 800.0]])
-    softplus, cast, clipped, complement, whole, filled = function(values, np.array([0, 1, -3], dtype="int8"))
+    softplus, cast, clipped, complement, whole, filled, powers = function(values, np.array([0, 1, -3], dtype="int8"))
     np.testing.assert_allclose(softplus, np.logaddexp(0.0, values), rtol=1e-15)
     assert cast.dtype == "float64" and cast.tolist() == [0.0, 1.0, -3.0]
     np.testing.assert_array_equal(clipped, np.clip(values, -1, 1))
+    np.testing.assert_allclose(powers, values**5 + values**6, rtol=1e-14)
     assert filled.dtype == "int8" and filled.tolist() == [[0, 1, -3], [0, 1, -3]] and filled.flags.writeable
     assert whole.dtype == "int64" and whole.tolist() == [[-99, 0, 0], [0, 40, 99]]
     # log(1 - exp(-u)) at u = |x| + 0.001, by mpmath.
