@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
+from pymc_ep.numerics.gaussian import sparse_precision
 from pymc_ep.numerics.gaussian.sparse_precision import PrecisionPattern, SparsePrecisionPrior
 
 RNG = np.random.default_rng(0)
@@ -87,6 +88,12 @@ def test_the_posterior_is_that_of_dense_algebra():
     expected = -np.linalg.slogdet(COVARIANCE)[1] - np.linalg.slogdet(whole(THETA))[1]
     np.testing.assert_allclose(POSTERIOR.log_det, expected, rtol=1e-10)
     np.testing.assert_allclose(prior_at(THETA).energy(POSTERIOR, MEAN), x @ whole(THETA) @ x, rtol=1e-9)
+
+
+def test_variances_of_wide_rows_alone(monkeypatch):
+    monkeypatch.setattr(sparse_precision, "_WIDE", 3)
+    every = scipy.sparse.csr_array(np.ones((1, len(COVARIANCE))))
+    np.testing.assert_allclose(POSTERIOR.remaining_variance(every, np.zeros(1)), COVARIANCE.sum(), rtol=1e-9)
 
 
 def test_variances_of_any_map_of_the_unknowns():

@@ -100,7 +100,7 @@ class PrecisionPattern:
     def posterior_values(self, values: np.ndarray, precision: np.ndarray) -> np.ndarray:
         """Return the entries of Q + A^T diag(precision) A at `keys`."""
         weights = self.pair_value * precision[self.pair_row]
-        out = np.bincount(self.pair_places, weights, minlength=len(self.keys))
+        out = np.bincount(self.pair_places, weights, minlength=len(self.keys)).astype(float)
         out[self.prior_places] += values
         return out
 
@@ -212,7 +212,8 @@ class PosteriorFactor(NamedTuple):
         known = self.pattern.keys[places] == high * p + low
         both = np.where(first == second, 1.0, 2.0) * cross.data[first] * cross.data[second]
         entries = self.inverse_entries()
-        out = np.bincount(row, both * np.where(known, entries[places], 0.0), minlength=cross.shape[0])
+        # Of no weights the counts are whole numbers.
+        out = np.bincount(row, both * np.where(known, entries[places], 0.0), minlength=cross.shape[0]).astype(float)
         others = np.union1d(row[~known], np.flatnonzero(counts > _WIDE))
         for begin in range(0, len(others), _COLUMNS):
             here = others[begin : begin + _COLUMNS]
