@@ -18,7 +18,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.link.jax.linker import JAXLinker
 
 from pymc_ep.concurrency import compiled_function, compiled_property
-from pymc_ep.exceptions import ImpossibleDensityError, NumericalError, at_index, first_index
+from pymc_ep.exceptions import NumericalError, at_index, first_index
 from pymc_ep.kernels.scalar_kernel import ScalarKernel
 from pymc_ep.modes import numpy_mode
 from pymc_ep.numerics.backend.namespace import Array, is_jax
@@ -26,7 +26,7 @@ from pymc_ep.numerics.quadrature.gauss_legendre import REACH, reweighted
 from pymc_ep.sites.base import Site, Tilted, get_site
 from pymc_ep.sites.bounds import BoundFunctions
 from pymc_ep.sites.log_density_rows import by_rows
-from pymc_ep.sites.quadrature import QuadratureFunctions, gathered
+from pymc_ep.sites.quadrature import QuadratureFunctions, among, gathered
 
 __all__ = ["COMPILED", "CompiledSite", "check_finite", "compile_site"]
 
@@ -152,6 +152,34 @@ class CompiledSite(QuadratureFunctions, BoundFunctions):
                 y, centre, variance, power, *parameters
             )
         _, arrays = self._flatten(y, mean, variance, power, *parameters)
+        found = self._generated(self._loop, arrays)
+        if found is None:
+            return self._nodes_and_nearby(arrays)
+        fields, rest = Tilted(*found[: len(Tilted._fields)]), np.flatnonzero(found[-1] == 0)
+        if not rest.size:
+            return fields, lambda centre: self.moments(y, centre, variance, power, *parameters)
+        others = np.flatnonzero(found[-1])
+        with among(rest):
+            part, near_rest = self._nodes_and_nearby([array[rest] for array in arrays])
+        for field, values in zip(fields, part, strict=True):
+            field[rest] = values
+
+        def nearby(centre: Array) -> Tilted:
+            joined = Tilted(*(np.empty(len(centre)) for _ in Tilted._fields))
+            with among(rest):
+                by_nodes = near_rest(centre[rest])
+            first, _, *after = (array[others] for array in arrays)
+            with among(others):
+                by_loop = self.moments(first, centre[others], *after)
+            for index, moved in ((rest, by_nodes), (others, by_loop)):
+                for field, values in zip(joined, moved, strict=True):
+                    field[index] = values
+            return joined
+
+        return fields, nearby
+
+    def _nodes_and_nearby(self, arrays: Sequence[np.ndarray]) -> tuple[Tilted, Callable[[Array], Tilted]]:
+        """Return `moments_and_nearby` by rules of nodes, which are kept."""
         pieces, forgotten, numbers = [], np.zeros(len(arrays[0]), dtype=bool), 0
 
         def first() -> Iterator[tuple[Any, Sequence[Any]]]:
@@ -172,10 +200,8 @@ class CompiledSite(QuadratureFunctions, BoundFunctions):
             found = Tilted(*gathered(moved, len(step)))
             if far.any():
                 y, _, *rest = (array[far] for array in arrays)
-                try:
+                with among(np.flatnonzero(far)):
                     anew = self.moments(y, centre[far], *rest)
-                except ImpossibleDensityError as error:
-                    raise error.moved(int(np.flatnonzero(far)[error.index]) - error.index) from None
                 for field, values in zip(found, anew, strict=True):
                     field[far] = values
             return found

@@ -1,6 +1,11 @@
-"""Quadrature of a site: moments of its tilted densities and their derivatives, as sums over nodes."""
+"""Quadrature of a site: moments of its tilted densities and their derivatives, as sums over nodes.
+
+The generated loop of a site, once it is compiled, serves those whose test it passes; the rest, and all before, have
+rules of nodes.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -20,10 +25,15 @@ from pymc_ep.numerics.quadrature.gauss_legendre import (
 )
 from pymc_ep.numerics.quadrature.multimodal import defined, scanned_nodes
 from pymc_ep.numerics.quadrature.peak_search import Survey, beside_support
-from pymc_ep.sites.base import Site
+from pymc_ep.sites.base import Site, Tilted
+from pymc_ep.sites.generated.kernel import GeneratedMoments
+from pymc_ep.sites.generated.op import FIELDS
 from pymc_ep.sites.log_density_rows import BLOCK
 
-__all__ = ["QuadratureFunctions", "gathered"]
+__all__ = ["QuadratureFunctions", "among", "gathered"]
+
+_MOMENTS, _CUMULANTS, _OTHERS = slice(len(Tilted._fields)), slice(len(Tilted._fields), len(FIELDS)), len(FIELDS)
+"""Rows of the result of a generated loop; derivatives in parameters, if any, are the others."""
 
 _NO_WEIGHT = 1e-100
 """Largest weight of a quadrature node, as a share of the integral, that is treated as zero."""
@@ -40,6 +50,8 @@ class QuadratureFunctions:
     """The functions of a compiled site that concern quadrature; arguments are vectors, (n,) each."""
 
     site: Site
+    options: dict[str, Any]
+    mode: Any
     _jax: bool
     _function: Callable[..., Callable[..., Any]]
     _log_t: Callable[..., Any]
@@ -118,16 +130,46 @@ class QuadratureFunctions:
     def _summed(self, rule: TiltedNodes) -> Sequence[Any]:
         return moments_from_nodes(rule, log_concave=self.site.log_concave)
 
+    @cached_property
+    def _loop(self) -> GeneratedMoments:
+        return GeneratedMoments(self.site, self.options, self._highest, of_parameters=False)
+
+    @cached_property
+    def _gradient_loop(self) -> GeneratedMoments:
+        return GeneratedMoments(self.site, self.options, self._highest, of_parameters=True)
+
     def _by_quadrature(self, *arrays: Array) -> Sequence[Any]:
-        pieces = ((index, self._summed(rule)) for index, _, rule in self._pieces(arrays))
-        return gathered(pieces, len(arrays[0]))
+        return self._first_by_loop(self._loop, _MOMENTS, arrays, lambda _, rule: self._summed(rule))
 
     def _cumulants_by_quadrature(self, *arrays: Array) -> Sequence[Any]:
-        pieces = ((index, cumulants_from_nodes(rule)) for index, _, rule in self._pieces(arrays))
-        return gathered(pieces, len(arrays[0]))
+        return self._first_by_loop(self._loop, _CUMULANTS, arrays, lambda _, rule: cumulants_from_nodes(rule))
 
     def _gradient_by_quadrature(self, *arrays: Array) -> Sequence[Any]:
-        pieces = ((index, self._summed_gradient(part, rule)) for index, part, rule in self._pieces(arrays))
+        others = slice(_OTHERS, _OTHERS + len(self.site.parameters))
+        return self._first_by_loop(self._gradient_loop, others, arrays, self._summed_gradient)
+
+    def _first_by_loop(
+        self, loop: GeneratedMoments, rows: slice, arrays: Sequence[Any], summed: Callable[..., Sequence[Any]]
+    ) -> Sequence[Any]:
+        """Return rows of the generated loop for sites that it accepts, and sums over nodes for the others."""
+        found = self._generated(loop, arrays)
+        if found is None:
+            return self._by_nodes(arrays, summed)
+        fields = list(found[rows])
+        rest = np.flatnonzero(found[-1] == 0)
+        if rest.size:
+            with among(rest):
+                values = self._by_nodes([array[rest] for array in arrays], summed)
+            for field, value in zip(fields, values, strict=True):
+                field[rest] = value
+        return fields
+
+    def _generated(self, loop: GeneratedMoments, arrays: Sequence[Any]) -> np.ndarray | None:
+        """Return the result of a generated loop, if there is one in the mode asked for."""
+        return None if self._jax or self.mode is not None else loop(arrays)
+
+    def _by_nodes(self, arrays: Sequence[Any], summed: Callable[..., Sequence[Any]]) -> Sequence[Any]:
+        pieces = ((index, summed(part, rule)) for index, part, rule in self._pieces(arrays))
         return gathered(pieces, len(arrays[0]))
 
     def _summed_gradient(self, arrays: Sequence[Any], rule: TiltedNodes) -> Sequence[Any]:
@@ -163,6 +205,15 @@ class QuadratureFunctions:
                 part = [array[smooth.rest] for array in block]
                 seen = None if smooth.seen is None else smooth.seen.of(smooth.rest)
                 yield start + smooth.rest, part, self._rule(part, seen)
+
+
+@contextmanager
+def among(sites: np.ndarray) -> Iterator[None]:
+    """Count the observation of an impossible density among all sites, of which `sites` are evaluated."""
+    try:
+        yield
+    except ImpossibleDensityError as error:
+        raise error.moved(int(sites[error.index]) - error.index) from None
 
 
 def gathered(pieces: Iterable[tuple[Any, Sequence[Any]]], size: int) -> Sequence[Any]:

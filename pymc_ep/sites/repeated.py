@@ -81,5 +81,6 @@ def repeated(site: Site) -> Site:
         knots_beyond=site.knots_beyond,
         nodes=site.nodes,
         interpreted=site.interpreted,
+        analytic=site.analytic,
         options=site.options,
     )

@@ -15,6 +15,7 @@ from pymc_ep.numerics.backend.namespace import Array
 from pymc_ep.numerics.quadrature.gauss_legendre import LogDensity
 
 __all__ = [
+    "GRID",
     "NEAR",
     "Integrand",
     "Peak",
@@ -34,10 +35,10 @@ __all__ = [
 
 _CLOSE_BY = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.5, 8.0, 9.5)
 _FAR = tuple(9.5 * 2.0**k for k in range(1, 21))
-_GRID = np.array([*(-np.array(_CLOSE_BY + _FAR))[::-1], 0.0, *_CLOSE_BY, *_FAR])[:, None]
-"""The grid, in cavity standard deviations from the cavity mean, up to 1e7; a column."""
+GRID = np.array([*(-np.array(_CLOSE_BY + _FAR))[::-1], 0.0, *_CLOSE_BY, *_FAR])
+"""The grid, in cavity standard deviations from the cavity mean, up to 1e7."""
 
-_UNIT = np.flatnonzero(np.abs(_GRID) == 1)
+_UNIT = np.flatnonzero(np.abs(GRID) == 1)
 """Rows of the grid one cavity standard deviation left and right of the mean."""
 
 NEAR = 9.5
@@ -131,12 +132,12 @@ def surveyed(
     log_t, slope : ndarray, shape (k, n)
     """
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        offset = np.concatenate([_GRID, also[:, None]]) * np.sqrt(variance)
+        offset = np.concatenate([GRID, also])[:, None] * np.sqrt(variance)
         log_t, slope = log_density(mean + offset, y, *parameters)
-        grid = offset[: len(_GRID)]
-        level = power * log_t[: len(_GRID)] - grid**2 / (2 * variance)
-        seen = Survey(grid, level, power * slope[: len(_GRID)] - grid / variance)
-    return seen, log_t[len(_GRID) :], slope[len(_GRID) :]
+        grid = offset[: len(GRID)]
+        level = power * log_t[: len(GRID)] - grid**2 / (2 * variance)
+        seen = Survey(grid, level, power * slope[: len(GRID)] - grid / variance)
+    return seen, log_t[len(GRID) :], slope[len(GRID) :]
 
 
 def has_one_peak(seen: Survey) -> np.ndarray:
@@ -160,8 +161,8 @@ def _peak_brackets(rise: np.ndarray) -> np.ndarray:
 
 def is_near(seen: Survey) -> np.ndarray:
     """Whether the whole integrand on the grid lies under the cavity's own peak, (n,)."""
-    near = np.abs(_GRID[:, 0]) <= NEAR
-    beside = np.abs(_GRID[:, 0]) > _BESIDE
+    near = np.abs(GRID) <= NEAR
+    beside = np.abs(GRID) > _BESIDE
     whole = np.isfinite(seen.level[near]).all(axis=0)
     return whole & (seen.level[beside].max(axis=0) < seen.level.max(axis=0) - _LOW)
 
@@ -174,7 +175,7 @@ def beside_support(seen: Survey) -> np.ndarray:
     beside[1:] |= high[:-1]
     beside[:-1] |= high[1:]
     # Where log t is at most about zero, the cavity alone bounds the integrand.
-    return undefined & beside & (top < -0.5 * _GRID**2)
+    return undefined & beside & (top < -0.5 * GRID[:, None] ** 2)
 
 
 def slopes_beside(seen: Survey, variance: np.ndarray) -> np.ndarray:

@@ -37,6 +37,7 @@ BETA = register_site(
         domain="unit interval",
         response=Response(lambda eta, nu: expit(eta), lambda eta, nu: expit(eta) * expit(-eta) / (1.0 + nu)),
         log_concave=False,
+        analytic=True,
         logp=logp,
     )
 )

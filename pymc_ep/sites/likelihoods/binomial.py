@@ -82,6 +82,7 @@ def _binomial(
             log_concave=True,
             additive=("n",),
             takes_averages=True,
+            analytic=True,
             logp=logp,
             knots=knots,
             knots_beyond=knots_beyond,

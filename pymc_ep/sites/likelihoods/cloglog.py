@@ -40,6 +40,7 @@ CLOGLOG = register_site(
         domain="binary",
         response=successes("cloglog"),
         log_concave=True,
+        analytic=True,
         logp=logp,
         knots=knots,
         knots_beyond=2.0,

@@ -28,6 +28,7 @@ LOGIT = register_site(
         domain="binary",
         response=successes("logit"),
         log_concave=True,
+        analytic=True,
         logp=logp,
         knots=knots,
         knots_beyond=20.0,

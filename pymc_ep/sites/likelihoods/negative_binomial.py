@@ -46,6 +46,7 @@ NEGATIVE_BINOMIAL = register_site(
         additive=(),
         takes_averages=True,
         typical=lambda y, alpha: (np.log(y + 0.5), 1.0 / (y + 0.5) + 1.0 / alpha),
+        analytic=True,
         logp=logp,
         knots=knots,
         knots_beyond=20.0,

@@ -37,6 +37,7 @@ NORMAL = register_site(
         response=located(lambda sigma: sigma**2),
         log_concave=True,
         gaussian=True,
+        analytic=True,
         logp=logp,
         typical=lambda y, sigma: (y, sigma**2),
         tilted=tilted,

@@ -55,6 +55,7 @@ def _ordered(name: str, logp: Callable[..., Any], steps: tuple[float, ...], knot
             relation=Relation(lambda y, lower, upper: lower < upper, "a category between two cutpoints that increase"),
             domain="ordinal",
             log_concave=True,
+            analytic=True,
             logp=logp,
             knots=_knots(steps),
             knots_beyond=knots_beyond,

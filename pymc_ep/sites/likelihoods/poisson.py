@@ -39,6 +39,7 @@ POISSON = register_site(
         log_concave=True,
         additive=(),
         takes_averages=True,
+        analytic=True,
         logp=logp,
         response=counts(np.exp),
         typical=lambda y: (np.log(y + 0.5), 1.0 / (y + 0.5)),

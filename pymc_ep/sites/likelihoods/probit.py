@@ -48,6 +48,7 @@ PROBIT = register_site(
         domain="binary",
         response=successes("probit"),
         log_concave=True,
+        analytic=True,
         logp=logp,
         tilted=tilted,
         any_power=False,

@@ -99,6 +99,7 @@ STUDENT_T = register_site(
         located=True,
         response=located(_variance),
         log_concave=False,
+        analytic=True,
         logp=logp,
         typical=lambda y, nu, sigma: (y, sigma**2),
         knots=knots,

@@ -1,0 +1,1 @@
+"""Tilted moments of a site as one compiled loop over the sites, made from the graph of its log density."""

@@ -1,0 +1,317 @@
+"""Tilted moments by a nested trapezium rule about the mode: the Python body, which Numba compiles.
+
+With ``L(f) = p log t(f) - (f - m)^2 / (2 v)``, an approximate mode x, ``s = (-L''(x))^(-1/2)``, and offsets d = k h,
+
+    w = exp(L(x + d) - L(x)),    T = h sum w,    M = sum w d / sum w,    g = d log t / d f,
+    log Z = L(x) + log T - log(2 pi v) / 2,    mean = x + M,    variance = sum w d^2 / sum w - M^2,
+    d log Z / d m = p sum w g / sum w,
+    1 / variance - 1 / v = -p (sum w d (g - g(x)) / sum w - M sum w (g - g(x)) / sum w) / variance.
+
+Nodes run to where L has dropped by `DROP` on both sides. For t analytic in a strip the error of the rule of step h is
+about the square of that of step 2 h, whose nodes are every other one (Trefethen and Weideman 2014): a site is accepted
+where the two differ by less than a tolerance, else the step is halved. Sites that are not accepted have other routes.
+
+`density` and `fixed` are the functions of `scalar_graph.ScalarDensity` of one site, `a` the results of `fixed`. They,
+and the constants of `op.Rule`, are set in the namespace for which a function is compiled.
+"""
+
+import numpy as np
+
+from pymc_ep.numerics.quadrature.peak_search import GRID
+
+__all__ = ["FIELDS", "FUNCTIONS"]
+
+STEP = 0.38
+"""First fine step h, in units of s. At 0.6 it is always halved."""
+SIDE = 12
+"""Nodes of a block on one side: with the first coarse step 2 h they reach 35 nats below a Gaussian's mode."""
+LANES = 2 * SIDE
+MOST_BLOCKS = 3
+"""Blocks until the integrand has dropped, beyond which a site is not accepted."""
+LEVELS = 3
+"""Most rules compared: at h, h / 2 and h / 4."""
+DROP = 33.0
+"""Drop of the integrand in nats at its ends: exp(-33) is 5e-15."""
+NO_WEIGHT = -100.0
+"""Log weight below which a node counts as zero, and log t and its slope may overflow."""
+HIGHER = 700.0
+"""Largest log weight; the first node is near the mode."""
+SEARCHES = 40
+"""Most evaluations of the slope in search of the mode."""
+FOUND = 0.02
+"""Largest slope^2 / curvature of L at an approximate mode, which then is 0.01 nats below the mode."""
+NOISE = 1e-12
+"""Difference of v * precision that counts as rounding: such a site hardly weighs against its cavity."""
+JUMP = 1e-6
+"""Difference between two forms of d log Z / d m, times the cavity standard deviation, that counts as a jump of t."""
+LOST = 1e-11
+"""Largest share of mass and variance beyond the nodes."""
+HIDDEN = 0.1
+"""Excess of a change between two points of the grid over slope times distance, in nats and relative, that is allowed:
+see `peak_search.has_one_peak`."""
+TESTED = 40.0
+"""Drop below the highest point of the grid, in nats, within which such changes count."""
+HALF_LOG_2_PI = 0.9189385332046727
+
+SIGN = np.repeat(np.array([-1.0, 1.0]), SIDE)
+PLACE = np.concatenate([-np.arange(1.0, SIDE + 1.0), np.arange(1.0, SIDE + 1.0)])
+"""Side and signed number of each node of a block."""
+
+# Set where a body is compiled: numbers of `op.Rule`, and functions of the site.
+SCANNED, TOLERANCE, HIGHEST, LOG_CONCAVE, PARAMETERS = False, 0.0, 0.0, True, 0
+
+
+def fixed(y, *parameters):
+    raise NotImplementedError
+
+
+def density(x, a):
+    raise NotImplementedError
+
+
+exp = np.exp
+
+
+def slope_at(x, m, v, p, a):
+    """Slope of L."""
+    return p * density(x, a)[1] - (x - m) / v
+
+
+def searched(x, rise, z, low, high, m, v, p, a):
+    """Zero of the slope by secants kept in a bracket, from x with slope `rise` and z: place and curvature, or 0."""
+    far = 4.0 * np.sqrt(v)
+    for _ in range(SEARCHES):
+        before, rise_before = x, rise
+        x = z
+        rise = slope_at(x, m, v, p, a)
+        curvature = (rise_before - rise) / (x - before)
+        if np.isnan(rise):
+            break
+        if rise * rise < FOUND * curvature and (x - before) * (x - before) * curvature < 4.0:
+            return x, curvature
+        if rise > 0:
+            low = x
+        else:
+            high = x
+        z = x + (rise / curvature if curvature > 0 else far * np.sign(rise))
+        if not (low < z < high):
+            z = 0.5 * (low + high)
+        if not np.isfinite(z):
+            z = x + far * np.sign(rise)
+    return x, 0.0
+
+
+def concave_mode(m, v, p, a):
+    """Mode and curvature there for a log-concave t: the mode lies between m and m + v L'(m)."""
+    rise = slope_at(m, m, v, p, a)
+    sd = np.sqrt(v)
+    step = min(max(abs(rise * v), 0.3 * sd), 3.0 * sd)
+    if not step > 0:
+        return m, 0.0
+    low, high = (m, np.inf) if rise > 0 else (-np.inf, m)
+    return searched(m, rise, m + (step if rise > 0 else -step), low, high, m, v, p, a)
+
+
+def surveyed_mode(m, v, p, a, level, slope):
+    """Mode and curvature there for a t of which a grid sees one peak; `level` and `slope` of L are filled."""
+    sd = np.sqrt(v)
+    top, undefined = -np.inf, 0.0
+    for j in range(len(GRID)):
+        offset = GRID[j] * sd
+        t, s = density(m + offset, a)[:2]
+        good = (t <= HIGHEST) & (t > -np.inf)
+        level[j] = (p * t if good else -np.inf) - 0.5 * GRID[j] * GRID[j]
+        slope[j] = (p * s if good & (s < np.inf) & (s > -np.inf) else 0.0) - offset / v
+    for j in range(len(GRID)):
+        top = max(top, level[j])
+    peaks, place = 0, 0
+    for j in range(len(GRID) - 1):
+        if slope[j] > 0 and slope[j + 1] <= 0:
+            peaks += 1
+            place = j
+        upper, lower = max(level[j], level[j + 1]), min(level[j], level[j + 1])
+        if upper > top - TESTED:
+            steeper = max(abs(slope[j]), abs(slope[j + 1])) * (GRID[j + 1] - GRID[j]) * sd
+            if not (upper - lower <= (1.0 + HIDDEN) * steeper + HIDDEN):
+                return m, 0.0
+    if peaks != 1 or not np.isfinite(top):
+        return m, 0.0
+    low, high = m + GRID[place] * sd, m + GRID[place + 1] * sd
+    rise, fall = slope[place], slope[place + 1]
+    return searched(low, rise, low + (high - low) * (rise / (rise - fall)), low, high, m, v, p, a)
+
+
+def mode(m, v, p, a, level, slope):
+    if SCANNED:
+        return surveyed_mode(m, v, p, a, level, slope)
+    return concave_mode(m, v, p, a)
+
+
+def outside(reach, at_ends, x, m, v, height, curvature, level):
+    """Bound on the integral of exp(L - L(x)) (1 + curvature (f - x)^2) farther from x than `reach`.
+
+    L falls there on the grid: between two points, or a point and an end of the nodes, it is below the inner one.
+    """
+    sd = np.sqrt(v)
+    total = 0.0
+    for j in range(len(GRID) - 1):
+        low, high = m + GRID[j] * sd - x, m + GRID[j + 1] * sd - x
+        if high > reach:
+            top = level[j] - height if low >= reach else at_ends[1]
+            total += (high - max(low, reach)) * np.exp(top) * (1.0 + curvature * high * high)
+        if low < -reach:
+            top = level[j + 1] - height if high <= -reach else at_ends[0]
+            total += (min(high, -reach) - low) * np.exp(top) * (1.0 + curvature * low * low)
+    return total
+
+
+def weigh(start, spacing, x, m, v, p, a, origin, offsets, weights, values):
+    """Fill offsets, log weights, and the slope and derivatives in parameters less those at x, of a block of nodes."""
+    q, tilt = 0.5 / v, 2.0 * (x - m)
+    for j in range(LANES):
+        offset = (PLACE[j] + SIGN[j] * start) * spacing
+        f = x + offset
+        found = density(f, a)
+        t, s = found[0], found[1]
+        # The sum rounds the node: to first order, log t is moved to the exact one.
+        log_weight = p * (t - origin[0] + s * (offset - (f - x))) - offset * (offset + tilt) * q
+        weights[j] = np.nan if t > HIGHEST else log_weight
+        offsets[j] = offset
+        values[0, j] = s - origin[1]
+        for k in range(PARAMETERS):
+            values[1 + k, j] = found[2 + k] - origin[2 + k]
+
+
+def add(offsets, weights, values, total):
+    """Add the sums of a block of nodes to `total`, the last of them the number of bad nodes."""
+    t0, t1, t2, t3, t4, t5, t6, bad = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    for j in range(LANES):
+        log_weight, d = weights[j], offsets[j]
+        none = log_weight < NO_WEIGHT
+        w = 0.0 if none else exp(log_weight)
+        g = 0.0 if none else values[0, j]
+        bad += 0.0 if log_weight < HIGHER else 1.0
+        w1 = w * d
+        w2 = w1 * d
+        w3 = w2 * d
+        t0 += w
+        t1 += w1
+        t2 += w2
+        t3 += w * g
+        t4 += w1 * g
+        t5 += w3
+        t6 += w3 * d
+        weights[j] = w
+    total[0] += t0
+    total[1] += t1
+    total[2] += t2
+    total[3] += t3
+    total[4] += t4
+    total[5] += t5
+    total[6] += t6
+    total[-1] += bad
+    for k in range(PARAMETERS):
+        t0 = 0.0
+        for j in range(LANES):
+            t0 += weights[j] * values[1 + k, j] if weights[j] > 0.0 else 0.0
+        total[7 + k] += t0
+
+
+def agree(even, odd, v, origin):
+    """Whether the sums over even and odd nodes give the same moments and derivatives."""
+    total = even[0] + odd[0]
+    shift = (even[1] + odd[1]) / total
+    variance = (even[2] + odd[2]) / total - shift * shift
+    limit = TOLERANCE * total
+    same = (
+        abs(even[0] - odd[0]) < limit
+        and abs(even[1] - odd[1]) < limit * np.sqrt(variance)
+        and abs(even[2] - odd[2]) < limit * variance
+        and abs(even[3] - odd[3]) * np.sqrt(v) < limit
+        and abs(even[4] - odd[4]) < TOLERANCE * abs(even[4] + odd[4]) + NOISE * total * variance / v
+    )
+    for k in range(PARAMETERS):
+        size = total * abs(origin[2 + k]) + abs(even[7 + k] + odd[7 + k])
+        same = same and abs(even[7 + k] - odd[7 + k]) <= TOLERANCE * size
+    return same
+
+
+def summed(x, m, v, p, a, origin, spacing, offsets, weights, values, even, odd):
+    """Sums over the nodes, in `even`, with their spacing, zero if not accepted, reach, and log weights at both ends."""
+    even[:] = 0.0
+    even[0] = 1.0
+    blocks, dropped, at_ends = 0, False, (0.0, 0.0)
+    while not dropped and blocks < MOST_BLOCKS:
+        weigh(1.0 * blocks * SIDE, spacing, x, m, v, p, a, origin, offsets, weights, values)
+        at_ends = (weights[SIDE - 1], weights[LANES - 1])
+        dropped = at_ends[0] < -DROP and at_ends[1] < -DROP
+        add(offsets, weights, values, even)
+        blocks += 1
+    reach = blocks * SIDE * spacing
+    if not dropped or even[-1] > 0:
+        return 0.0, reach, at_ends
+    for _ in range(LEVELS):
+        odd[:] = 0.0
+        for block in range(blocks):
+            weigh(block * SIDE - 0.5, spacing, x, m, v, p, a, origin, offsets, weights, values)
+            add(offsets, weights, values, odd)
+        if odd[-1] > 0:
+            break
+        same = agree(even, odd, v, origin)
+        even += odd
+        spacing *= 0.5
+        blocks *= 2
+        if same:
+            return spacing, reach, at_ends
+    return 0.0, reach, at_ends
+
+
+def is_whole(x, m, v, spacing, reach, at_ends, height, sums, level):
+    """Whether nothing of weight lies beyond the nodes."""
+    shift = sums[1] / sums[0]
+    variance = sums[2] / sums[0] - shift * shift
+    return outside(reach, at_ends, x, m, v, height, 1.0 / variance, level) < LOST * spacing * sums[0]
+
+
+def moments(y, mean, variance, power, parameters, out):
+    """Fill the fields of all sites, (8 + parameters, n)."""
+    level, slope = np.empty(len(GRID)), np.empty(len(GRID))
+    offsets, weights, values = np.empty(LANES), np.empty(LANES), np.empty((1 + PARAMETERS, LANES))
+    even, odd = np.empty(8 + PARAMETERS), np.empty(8 + PARAMETERS)
+    for i in range(len(mean)):
+        m, v, p = mean[i], variance[i], power[i]
+        out[:, i] = 0.0
+        a = fixed(y[i], parameters[:, i])
+        x, curvature = mode(m, v, p, a, level, slope)
+        if not curvature > 0:
+            continue
+        origin = density(x, a)
+        spacing = 2.0 * STEP / np.sqrt(curvature)
+        spacing, reach, at_ends = summed(x, m, v, p, a, origin, spacing, offsets, weights, values, even, odd)
+        if not spacing > 0:
+            continue
+        t, g = origin[0], origin[1]
+        height = p * t - 0.5 * (x - m) * (x - m) / v
+        if SCANNED and not is_whole(x, m, v, spacing, reach, at_ends, height, even, level):
+            continue
+        total = even[0]
+        shift = even[1] / total
+        square = even[2] / total - shift * shift
+        gradient = even[3] / total
+        precision = -p * (even[4] / total - shift * gradient) / square
+        if SCANNED:
+            jump = (p * (g + gradient) - (x - m + shift) / v) * np.sqrt(v)
+            if not abs(jump) <= JUMP * max(1.0, abs(p * (g + gradient)) * np.sqrt(v)):
+                continue
+        third = even[5] / total - 3.0 * shift * even[2] / total + 2.0 * shift**3
+        fourth = even[6] / total - 4.0 * shift * even[5] / total + 6.0 * shift**2 * even[2] / total - 3.0 * shift**4
+        out[0, i] = height + np.log(spacing * total) - HALF_LOG_2_PI - 0.5 * np.log(v)
+        out[1, i] = x + shift
+        out[2, i] = square
+        out[3, i] = p * (g + gradient)
+        out[4, i] = max(precision, 0.0) if LOG_CONCAVE else precision
+        out[5, i] = third / square**1.5
+        out[6, i] = fourth / square**2 - 3.0
+        for k in range(PARAMETERS):
+            out[7 + k, i] = p * (origin[2 + k] + even[7 + k] / total)
+        out[-1, i] = 1.0

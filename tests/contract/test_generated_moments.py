@@ -1,0 +1,130 @@
+"""Contract of the generated loops of all sites: those of their results that are accepted agree with the other route."""
+
+from dataclasses import replace
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+
+from pymc_ep.sites import Site, compile_site, sites
+from pymc_ep.sites.compiled import CompiledSite
+from pymc_ep.sites.generated.kernel import GeneratedMoments, missing_body
+from pymc_ep.sites.repeated import is_additive, repeated
+from tests.contract.test_sites import small_problem
+
+
+def generic(name, log_t, parameters=(), domain="real"):
+    """A site as made of a distribution without one: unknown shape, run by NumPy."""
+    return Site(name, parameters, domain, log_concave=False, logp=log_t, interpreted=True)
+
+
+def truncated(y, eta):
+    """An exponential distribution that begins at the predictor."""
+    return pt.switch(y > eta, eta - y, -np.inf)
+
+
+GENERIC = {
+    "censored Weibull": generic(
+        "censored Weibull",
+        lambda y, eta, a: pm.logp(pm.Censored.dist(pm.Weibull.dist(a, pt.exp(eta)), lower=None, upper=2.5), y),
+        ("a",),
+    ),
+    "Gumbel": generic("Gumbel", lambda y, eta: pm.logp(pm.Gumbel.dist(eta, 1.3), y)),
+    "von Mises": generic("von Mises", lambda y, eta: pm.logp(pm.VonMises.dist(eta, 2.0), y)),
+    "triangular kink": generic("triangular kink", lambda y, eta: -3 * pt.abs(y - eta)),
+    "truncated": generic("truncated", truncated),
+}
+ALL = {**sites(), **GENERIC}
+LOOPS = [name for name, site in ALL.items() if site.log_concave or site.scanned]
+PARAMETERS = {"censored Weibull": [np.linspace(0.7, 3, 40)]}
+
+
+def problem(name):
+    if name in GENERIC:
+        rng = np.random.default_rng(8)
+        y = np.minimum(rng.gamma(2.0, size=40), 2.5)
+        return y, rng.normal(0, 1, 40), rng.uniform(0.05, 5, 40), PARAMETERS.get(name, [])
+    return small_problem(name)
+
+
+def nodes_alone(site):
+    """The functions of a site by quadrature of many nodes, never a closed form or a loop."""
+    compiled = CompiledSite(replace(site, nodes=80), None, dict(site.options))
+    compiled._has_closed_form = lambda power: False
+    compiled._generated = lambda loop, arrays: None
+    return compiled
+
+
+def loop_of(site, of_parameters=False):
+    highest = compile_site(site)._highest if not site.coupled else np.inf
+    loop = GeneratedMoments(site, site.options, highest, of_parameters)
+    loop.compile()
+    assert not loop.missing
+    return loop
+
+
+def assert_close(found, expected, variance):
+    """Errors relative to the tilted standard deviation, or absolute in units of the cavity, below 1e-10."""
+    spread = np.sqrt(expected.variance)
+    for field, size in {
+        "log_z": np.maximum(1, np.abs(expected.log_z)),
+        "mean": np.maximum(spread, np.abs(expected.mean)),
+        "variance": expected.variance,
+        "gradient": 1 / np.sqrt(variance) + np.abs(expected.gradient),
+        "precision": 1 / variance + np.abs(expected.precision),
+    }.items():
+        error = np.abs(getattr(found, field) - getattr(expected, field)) / size
+        assert error.max() < 1e-10, f"{field} is off by {error.max():.1e}"
+
+
+@pytest.mark.parametrize("power", [1.0, 0.4])
+@pytest.mark.parametrize("name", LOOPS)
+def test_accepted_moments_agree_with_nodes(name, power):
+    site = ALL[name]
+    y, mean, variance, parameters = problem(name)
+    arrays = compile_site(site)._flatten(y, mean, variance, power, *parameters)[1]
+    found = loop_of(site)(arrays)
+    accepted = found[-1] > 0
+    if site.analytic:
+        assert accepted.mean() > 0.9
+    if not accepted.any():
+        return
+    arrays = [array[accepted] for array in arrays]
+    expected = nodes_alone(site).moments(*arrays)
+    assert_close(type(expected)(*found[:5, accepted]), expected, arrays[2])
+    cumulants = nodes_alone(site)._cumulants_by_quadrature(*arrays)
+    np.testing.assert_allclose(found[5:7, accepted], cumulants, rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", [name for name in LOOPS if ALL[name].parameters])
+def test_accepted_gradients_agree_with_nodes(name):
+    site = ALL[name]
+    y, mean, variance, parameters = problem(name)
+    arrays = compile_site(site)._flatten(y, mean, variance, 0.7, *parameters)[1]
+    found = loop_of(site, of_parameters=True)(arrays)
+    accepted = found[-1] > 0
+    if not accepted.any():
+        return
+    expected = nodes_alone(site)._gradient_by_quadrature(*(array[accepted] for array in arrays))
+    np.testing.assert_allclose(found[7:-1, accepted], expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", [name for name, site in sites().items() if is_additive(site) and site.tilted is None])
+def test_repeated_observations_have_a_loop(name):
+    site = repeated(ALL[name])
+    y, mean, variance, parameters = problem(name)
+    arrays = compile_site(site)._flatten(y, mean, variance, 1.0, np.full(40, 3.0), np.zeros(40), *parameters)[1]
+    found = loop_of(site)(arrays)
+    accepted = found[-1] > 0
+    assert accepted.mean() > 0.9
+    arrays = [array[accepted] for array in arrays]
+    expected = nodes_alone(site).moments(*arrays)
+    assert_close(type(expected)(*found[:5, accepted]), expected, arrays[2])
+
+
+def test_missing_bodies_have_names():
+    indexed = generic("indexed", lambda y, eta: pt.concatenate([eta[None], eta[None] ** 2]).max() - eta**2)
+    assert missing_body(indexed)
+    assert "survey" in missing_body(ALL["student_t"])
+    assert not missing_body(ALL["poisson"])
