@@ -26,10 +26,10 @@ STEP = 0.38
 SIDE = 12
 """Nodes of a block on one side: with the first coarse step 2 h they reach 35 nats below a Gaussian's mode."""
 LANES = 2 * SIDE
-MOST_BLOCKS = 3
+MOST_BLOCKS = 8
 """Blocks until the integrand has dropped, beyond which a site is not accepted."""
-LEVELS = 3
-"""Most rules compared: at h, h / 2 and h / 4."""
+LEVELS = 4
+"""Most rules compared: at h, h / 2, h / 4 and h / 8."""
 DROP = 33.0
 """Drop of the integrand in nats at its ends: exp(-33) is 5e-15."""
 NO_WEIGHT = -100.0
@@ -139,12 +139,6 @@ def surveyed_mode(m, v, p, a, level, slope):
     low, high = m + GRID[place] * sd, m + GRID[place + 1] * sd
     rise, fall = slope[place], slope[place + 1]
     return searched(low, rise, low + (high - low) * (rise / (rise - fall)), low, high, m, v, p, a)
-
-
-def mode(m, v, p, a, level, slope):
-    if SCANNED:
-        return surveyed_mode(m, v, p, a, level, slope)
-    return concave_mode(m, v, p, a)
 
 
 def outside(reach, at_ends, x, m, v, height, curvature, level):
@@ -266,23 +260,23 @@ def summed(x, m, v, p, a, origin, spacing, offsets, weights, values, even, odd):
     return 0.0, reach, at_ends
 
 
-def is_whole(x, m, v, spacing, reach, at_ends, height, sums, level):
-    """Whether nothing of weight lies beyond the nodes."""
-    shift = sums[1] / sums[0]
-    variance = sums[2] / sums[0] - shift * shift
-    return outside(reach, at_ends, x, m, v, height, 1.0 / variance, level) < LOST * spacing * sums[0]
+def moments(arguments):
+    """Return the fields of `op.FIELDS`, derivatives in parameters, and ones for accepted sites: (8 + parameters, n).
 
-
-def moments(y, mean, variance, power, parameters, out):
-    """Fill the fields of all sites, (8 + parameters, n)."""
+    Arguments are those of the Op, (4 + parameters, n).
+    """
+    n = arguments.shape[1]
+    out = np.zeros((8 + PARAMETERS, n))
     level, slope = np.empty(len(GRID)), np.empty(len(GRID))
     offsets, weights, values = np.empty(LANES), np.empty(LANES), np.empty((1 + PARAMETERS, LANES))
     even, odd = np.empty(8 + PARAMETERS), np.empty(8 + PARAMETERS)
-    for i in range(len(mean)):
-        m, v, p = mean[i], variance[i], power[i]
-        out[:, i] = 0.0
-        a = fixed(y[i], parameters[:, i])
-        x, curvature = mode(m, v, p, a, level, slope)
+    for i in range(n):
+        m, v, p = arguments[1, i], arguments[2, i], arguments[3, i]
+        a = fixed(arguments[0, i], arguments[4:, i])
+        if SCANNED:
+            x, curvature = surveyed_mode(m, v, p, a, level, slope)
+        else:
+            x, curvature = concave_mode(m, v, p, a)
         if not curvature > 0:
             continue
         origin = density(x, a)
@@ -292,8 +286,6 @@ def moments(y, mean, variance, power, parameters, out):
             continue
         t, g = origin[0], origin[1]
         height = p * t - 0.5 * (x - m) * (x - m) / v
-        if SCANNED and not is_whole(x, m, v, spacing, reach, at_ends, height, even, level):
-            continue
         total = even[0]
         shift = even[1] / total
         square = even[2] / total - shift * shift
@@ -301,7 +293,8 @@ def moments(y, mean, variance, power, parameters, out):
         precision = -p * (even[4] / total - shift * gradient) / square
         if SCANNED:
             jump = (p * (g + gradient) - (x - m + shift) / v) * np.sqrt(v)
-            if not abs(jump) <= JUMP * max(1.0, abs(p * (g + gradient)) * np.sqrt(v)):
+            lost = outside(reach, at_ends, x, m, v, height, 1.0 / square, level)
+            if not lost < LOST * spacing * total or not abs(jump) <= JUMP * max(1.0, abs(p * (g + gradient)) * np.sqrt(v)):
                 continue
         third = even[5] / total - 3.0 * shift * even[2] / total + 2.0 * shift**3
         fourth = even[6] / total - 4.0 * shift * even[5] / total + 6.0 * shift**2 * even[2] / total - 3.0 * shift**4
@@ -315,3 +308,4 @@ def moments(y, mean, variance, power, parameters, out):
         for k in range(PARAMETERS):
             out[7 + k, i] = p * (origin[2 + k] + even[7 + k] / total)
         out[-1, i] = 1.0
+    return out

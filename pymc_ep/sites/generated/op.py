@@ -60,10 +60,9 @@ class TiltedMoments(Op):
         self.density = density
         self.rule = rule
 
-    def make_node(self, y: Any, mean: Any, variance: Any, power: Any, parameters: Any) -> Apply:
-        """Return the node: vectors (n,), and a matrix of parameters, (k, n)."""
-        vectors = [pt.as_tensor_variable(v) for v in (y, mean, variance, power)]
-        return Apply(self, [*vectors, pt.as_tensor_variable(parameters)], [pt.matrix(dtype="float64")])
+    def make_node(self, arguments: Any) -> Apply:
+        """Return the node: observations, cavity means and variances, powers and all parameters, (4 + k, n)."""
+        return Apply(self, [pt.as_tensor_variable(arguments)], [pt.matrix(dtype="float64")])
 
     def perform(self, node: Apply, inputs: Sequence[np.ndarray], output_storage: Sequence[list[Any]]) -> None:
         """Refuse: without a compiler sites have other routes."""

@@ -9,7 +9,7 @@ import numpy as np
 from pytensor.graph.basic import Apply, Constant
 from pytensor.link.numba.cache import compile_numba_function_src
 from pytensor.link.numba.dispatch.basic import numba_funcify_and_cache_key
-from pytensor.scalar.basic import Abs, Composite, Exp, Log1p, Neg
+from pytensor.scalar.basic import Abs, Composite, Exp, Log1p, Neg, Pow
 
 from pymc_ep.sites.generated import functions_numba
 from pymc_ep.sites.generated.functions_numba import FUNCTIONS, jit
@@ -62,6 +62,7 @@ _TEXTS: dict[str, Callable[..., str]] = {
     "Mul": _infix("*"),
     "NEQ": _infix("!="),
     "Neg": "-{}".format,
+    "Pow": "exp({1} * log({0}))".format,
     "Reciprocal": "1.0 / {}".format,
     "ScalarMaximum": _maximum,
     "ScalarMinimum": _minimum,
@@ -86,6 +87,8 @@ def _is_negative_exponential(v: Any) -> bool:
 def _text(node: Apply) -> Callable[..., str] | None:
     if isinstance(node.op, Log1p) and _is_negative_exponential(node.inputs[0]):
         return "log1p_unit({})".format
+    if isinstance(node.op, Pow) and isinstance(node.inputs[1], Constant):
+        return None  # A whole power of a negative number has no logarithm.
     kinds = {v.dtype for v in (*node.inputs, *node.outputs)}
     whole = all(isinstance(v, Constant) and float(v.data).is_integer() for v in node.inputs if v.dtype.startswith("int"))
     if kinds <= {"float64", "bool", "int8", "float32"} and whole and node.outputs[0].dtype in ("float64", "bool"):
