@@ -15,11 +15,13 @@ where the two differ by less than a tolerance, else the step is halved. Sites th
 and the constants of `op.Rule`, are set in the namespace for which a function is compiled.
 """
 
+from typing import Any
+
 import numpy as np
 
 from pymc_ep.numerics.quadrature.peak_search import GRID
 
-__all__ = ["FIELDS", "FUNCTIONS"]
+__all__ = ["moments"]
 
 STEP = 0.38
 """First fine step h, in units of s. At 0.6 it is always halved."""
@@ -57,28 +59,36 @@ SIGN = np.repeat(np.array([-1.0, 1.0]), SIDE)
 PLACE = np.concatenate([-np.arange(1.0, SIDE + 1.0), np.arange(1.0, SIDE + 1.0)])
 """Side and signed number of each node of a block."""
 
+Fixed = tuple[Any, ...]
+Found = tuple[float, ...]
+"""Results of `fixed` and of `density`."""
+
 # Set where a body is compiled: numbers of `op.Rule`, and functions of the site.
 SCANNED, TOLERANCE, HIGHEST, LOG_CONCAVE, PARAMETERS = False, 0.0, 0.0, True, 0
 
 
-def fixed(y, *parameters):
+def fixed(y: float, parameters: np.ndarray) -> Fixed:
+    """Return what is free of the predictor."""
     raise NotImplementedError
 
 
-def density(x, a):
+def density(x: float, a: Fixed) -> Found:
+    """Return log t, its slope, and derivatives in parameters."""
     raise NotImplementedError
 
 
 exp = np.exp
 
 
-def slope_at(x, m, v, p, a):
-    """Slope of L."""
+def slope_at(x: float, m: float, v: float, p: float, a: Fixed) -> float:
+    """Return the slope of L."""
     return p * density(x, a)[1] - (x - m) / v
 
 
-def searched(x, rise, z, low, high, m, v, p, a):
-    """Zero of the slope by secants kept in a bracket, from x with slope `rise` and z: place and curvature, or 0."""
+def searched(
+    x: float, rise: float, z: float, low: float, high: float, m: float, v: float, p: float, a: Fixed
+) -> tuple[float, float]:
+    """Return a zero of the slope, by secants in a bracket from x, of slope `rise`, and z; and the curvature, zero if none."""
     far = 4.0 * np.sqrt(v)
     for _ in range(SEARCHES):
         before, rise_before = x, rise
@@ -101,8 +111,8 @@ def searched(x, rise, z, low, high, m, v, p, a):
     return x, 0.0
 
 
-def concave_mode(m, v, p, a):
-    """Mode and curvature there for a log-concave t: the mode lies between m and m + v L'(m)."""
+def concave_mode(m: float, v: float, p: float, a: Fixed) -> tuple[float, float]:
+    """Return the mode and the curvature there for a log-concave t: the mode lies between m and m + v L'(m)."""
     rise = slope_at(m, m, v, p, a)
     sd = np.sqrt(v)
     step = min(max(abs(rise * v), 0.3 * sd), 3.0 * sd)
@@ -112,10 +122,10 @@ def concave_mode(m, v, p, a):
     return searched(m, rise, m + (step if rise > 0 else -step), low, high, m, v, p, a)
 
 
-def surveyed_mode(m, v, p, a, level, slope):
-    """Mode and curvature there for a t of which a grid sees one peak; `level` and `slope` of L are filled."""
+def surveyed_mode(m: float, v: float, p: float, a: Fixed, level: np.ndarray, slope: np.ndarray) -> tuple[float, float]:
+    """Return the mode and the curvature there, if a grid sees one peak; `level` and `slope` of L are filled."""
     sd = np.sqrt(v)
-    top, undefined = -np.inf, 0.0
+    top = -np.inf
     for j in range(len(GRID)):
         offset = GRID[j] * sd
         t, s = density(m + offset, a)[:2]
@@ -141,8 +151,17 @@ def surveyed_mode(m, v, p, a, level, slope):
     return searched(low, rise, low + (high - low) * (rise / (rise - fall)), low, high, m, v, p, a)
 
 
-def outside(reach, at_ends, x, m, v, height, curvature, level):
-    """Bound on the integral of exp(L - L(x)) (1 + curvature (f - x)^2) farther from x than `reach`.
+def outside(
+    reach: float,
+    at_ends: tuple[float, float],
+    x: float,
+    m: float,
+    v: float,
+    height: float,
+    curvature: float,
+    level: np.ndarray,
+) -> float:
+    """Return a bound on the integral of exp(L - L(x)) (1 + curvature (f - x)^2) farther from x than `reach`.
 
     L falls there on the grid: between two points, or a point and an end of the nodes, it is below the inner one.
     """
@@ -159,7 +178,19 @@ def outside(reach, at_ends, x, m, v, height, curvature, level):
     return total
 
 
-def weigh(start, spacing, x, m, v, p, a, origin, offsets, weights, values):
+def weigh(
+    start: float,
+    spacing: float,
+    x: float,
+    m: float,
+    v: float,
+    p: float,
+    a: Fixed,
+    origin: Found,
+    offsets: np.ndarray,
+    weights: np.ndarray,
+    values: np.ndarray,
+) -> None:
     """Fill offsets, log weights, and the slope and derivatives in parameters less those at x, of a block of nodes."""
     q, tilt = 0.5 / v, 2.0 * (x - m)
     for j in range(LANES):
@@ -176,7 +207,7 @@ def weigh(start, spacing, x, m, v, p, a, origin, offsets, weights, values):
             values[1 + k, j] = found[2 + k] - origin[2 + k]
 
 
-def add(offsets, weights, values, total):
+def add(offsets: np.ndarray, weights: np.ndarray, values: np.ndarray, total: np.ndarray) -> None:
     """Add the sums of a block of nodes to `total`, the last of them the number of bad nodes."""
     t0, t1, t2, t3, t4, t5, t6, bad = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     for j in range(LANES):
@@ -211,8 +242,8 @@ def add(offsets, weights, values, total):
         total[7 + k] += t0
 
 
-def agree(even, odd, v, origin):
-    """Whether the sums over even and odd nodes give the same moments and derivatives."""
+def agree(even: np.ndarray, odd: np.ndarray, v: float, origin: Found) -> bool:
+    """Return whether the sums over even and odd nodes give the same moments and derivatives."""
     total = even[0] + odd[0]
     shift = (even[1] + odd[1]) / total
     variance = (even[2] + odd[2]) / total - shift * shift
@@ -230,8 +261,21 @@ def agree(even, odd, v, origin):
     return same
 
 
-def summed(x, m, v, p, a, origin, spacing, offsets, weights, values, even, odd):
-    """Sums over the nodes, in `even`, with their spacing, zero if not accepted, reach, and log weights at both ends."""
+def summed(
+    x: float,
+    m: float,
+    v: float,
+    p: float,
+    a: Fixed,
+    origin: Found,
+    spacing: float,
+    offsets: np.ndarray,
+    weights: np.ndarray,
+    values: np.ndarray,
+    even: np.ndarray,
+    odd: np.ndarray,
+) -> tuple[float, float, tuple[float, float]]:
+    """Put sums over the nodes in `even`; return spacing, zero if not accepted, reach, and log weights at the ends."""
     even[:] = 0.0
     even[0] = 1.0
     blocks, dropped, at_ends = 0, False, (0.0, 0.0)
@@ -260,7 +304,7 @@ def summed(x, m, v, p, a, origin, spacing, offsets, weights, values, even, odd):
     return 0.0, reach, at_ends
 
 
-def moments(arguments):
+def moments(arguments: np.ndarray) -> np.ndarray:
     """Return the fields of `op.FIELDS`, derivatives in parameters, and ones for accepted sites: (8 + parameters, n).
 
     Arguments are those of the Op, (4 + parameters, n).
@@ -294,7 +338,9 @@ def moments(arguments):
         if SCANNED:
             jump = (p * (g + gradient) - (x - m + shift) / v) * np.sqrt(v)
             lost = outside(reach, at_ends, x, m, v, height, 1.0 / square, level)
-            if not lost < LOST * spacing * total or not abs(jump) <= JUMP * max(1.0, abs(p * (g + gradient)) * np.sqrt(v)):
+            if not lost < LOST * spacing * total or not abs(jump) <= JUMP * max(
+                1.0, abs(p * (g + gradient)) * np.sqrt(v)
+            ):
                 continue
         third = even[5] / total - 3.0 * shift * even[2] / total + 2.0 * shift**3
         fourth = even[6] / total - 4.0 * shift * even[5] / total + 6.0 * shift**2 * even[2] / total - 3.0 * shift**4

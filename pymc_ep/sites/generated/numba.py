@@ -7,7 +7,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-import llvmlite.binding as llvm
+import llvmlite.binding as llvm  # type: ignore[import-untyped]
 import numba
 import numpy as np
 from pytensor import config

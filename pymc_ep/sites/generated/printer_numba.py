@@ -90,7 +90,9 @@ def _text(node: Apply) -> Callable[..., str] | None:
     if isinstance(node.op, Pow) and isinstance(node.inputs[1], Constant):
         return None  # A whole power of a negative number has no logarithm.
     kinds = {v.dtype for v in (*node.inputs, *node.outputs)}
-    whole = all(isinstance(v, Constant) and float(v.data).is_integer() for v in node.inputs if v.dtype.startswith("int"))
+    whole = all(
+        isinstance(v, Constant) and float(v.data).is_integer() for v in node.inputs if v.dtype.startswith("int")
+    )
     if kinds <= {"float64", "bool", "int8", "float32"} and whole and node.outputs[0].dtype in ("float64", "bool"):
         name = type(node.op).__name__
         if name in ("AND", "OR") and kinds == {"bool"}:
