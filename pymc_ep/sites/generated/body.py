@@ -88,7 +88,7 @@ def slope_at(x: float, m: float, v: float, p: float, a: Fixed) -> float:
 def searched(
     x: float, rise: float, z: float, low: float, high: float, m: float, v: float, p: float, a: Fixed
 ) -> tuple[float, float]:
-    """Return a zero of the slope, by secants in a bracket from x, of slope `rise`, and z; and the curvature, zero if none."""
+    """Return a zero of the slope, by secants in a bracket from x, of slope `rise`, and z, and the curvature or 0."""
     far = 4.0 * np.sqrt(v)
     for _ in range(SEARCHES):
         before, rise_before = x, rise
