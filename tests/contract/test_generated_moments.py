@@ -7,6 +7,7 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 
+from pymc_ep.compat import PYMC_6
 from pymc_ep.sites import Site, compile_site, sites
 from pymc_ep.sites.compiled import CompiledSite
 from pymc_ep.sites.generated.kernel import GeneratedMoments, missing_body
@@ -60,6 +61,8 @@ def loop_of(site, of_parameters=False):
     highest = compile_site(site)._highest if not site.coupled else np.inf
     loop = GeneratedMoments(site, site.options, highest, of_parameters)
     loop.compile()
+    if loop.missing == "Psi" and not PYMC_6:
+        pytest.skip("PyTensor 2 runs the digamma function as Python under Numba, so that such sites have no loop.")
     assert not loop.missing
     return loop
 
