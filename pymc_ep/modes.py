@@ -1,4 +1,4 @@
-"""Modes of PyTensor for functions that NumPy runs."""
+"""Modes of PyTensor for functions that NumPy runs, and the bodies of kernels that a mode asks for."""
 
 from collections.abc import Sequence
 from functools import cache, reduce
@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pytensor
 import scipy.special
 from pytensor.compile.mode import Mode, get_mode, optdb
 from pytensor.graph.basic import Apply, Constant
@@ -13,13 +14,15 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.graph.rewriting.db import RewriteDatabase, RewriteDatabaseQuery
+from pytensor.link.jax.linker import JAXLinker
+from pytensor.link.numba.linker import NumbaLinker
 from pytensor.link.vm import VMLinker
 from pytensor.scalar.basic import Add, Cast, Clip, Composite, Mul, Second, second
 from pytensor.scalar.math import Log1mexp, Softplus
 from pytensor.tensor import constant, exp, expm1, log, log1p, maximum, minimum, switch
 from pytensor.tensor.elemwise import Elemwise
 
-__all__ = ["KeptMode", "numpy_mode", "quick_mode", "rewritten"]
+__all__ = ["KeptMode", "bodies_of", "numpy_mode", "quick_mode", "rewritten"]
 
 
 class KeptMode(Mode):
@@ -89,6 +92,18 @@ def quick_mode(*including: str) -> Mode:
     quick = get_mode("FAST_COMPILE")
     mode = KeptMode(linker=quick.provided_linker, optimizer=quick.provided_optimizer).including(*including)
     return mode.register((dfs_rewriter(_as_ufuncs), 48.9))
+
+
+def bodies_of(mode: Mode | str | None) -> str:
+    """Return the bodies of kernels that a mode asks for: "c", "jax", "numba" or "numpy"; without a mode, "auto"."""
+    if mode is None:
+        return "auto"
+    linker = get_mode(mode).linker
+    if isinstance(linker, JAXLinker):
+        return "jax"
+    if isinstance(linker, NumbaLinker):
+        return "numba"
+    return "c" if getattr(linker, "c_thunks", False) and pytensor.config.cxx else "numpy"
 
 
 class _AsType(Op):

@@ -6,7 +6,7 @@ Operations are counted, not timed: a result does not depend on the machine.
 from pymc_ep.contracts.form import HyperForm
 from pymc_ep.engines.base import Status
 
-__all__ = ["MOST_DIMENSIONS", "choose", "most_draws", "most_fits", "most_posteriors"]
+__all__ = ["MOST_DIMENSIONS", "choose", "fits_of", "most_draws", "most_fits", "most_posteriors"]
 
 MOST_DIMENSIONS = 25
 """Most hyperparameters that are integrated over: at 26 rows of the emulator's matrix a fit, `_MOST_ROWS` leave room for
@@ -16,6 +16,8 @@ _OPERATIONS = 2e12
 _LEAST_FITS, _MOST_FITS = (10, 6), (60, 25)
 """Least and most fits as (a, b), for a + b p with p hyperparameters. The least covers the 2 p fits of the first frame
 and one round of judging, 6 + 3 p; the most trades time for accuracy of the emulator."""
+_OPTIMISED, _INTEGRATED = 20, 30
+"""Fits of a search for the mode, and those of an integration for each hyperparameter, on average."""
 _SAMPLED = 5e4
 """Fits that NUTS takes for 1000 draws after 1000 steps of tuning, to an order of magnitude: 25 leapfrog steps each."""
 _MOST_ROWS = 6000
@@ -37,6 +39,13 @@ def most_fits(form: HyperForm) -> int:
     affordable = _OPERATIONS / form.operations
     most = min(_MOST_FITS[0] + _MOST_FITS[1] * p, _MOST_ROWS // (p + 1), affordable)
     return int(max(most, _least_fits(form)))
+
+
+def fits_of(form: HyperForm, hyper: str) -> int:
+    """Return the number of fits at different hyperparameters, as it is on average."""
+    if hyper == "fixed" or not form.start.size:
+        return 1
+    return min(_INTEGRATED * form.start.size, most_fits(form)) if hyper == "integrate" else _OPTIMISED
 
 
 def most_draws(form: HyperForm) -> int:

@@ -20,7 +20,7 @@ from pytensor.link.jax.linker import JAXLinker
 from pymc_ep.concurrency import compiled_function, compiled_property
 from pymc_ep.exceptions import NumericalError, at_index, first_index
 from pymc_ep.kernels.scalar_kernel import ScalarKernel
-from pymc_ep.modes import numpy_mode
+from pymc_ep.modes import bodies_of, numpy_mode
 from pymc_ep.numerics.backend.namespace import Array, is_jax
 from pymc_ep.numerics.quadrature.gauss_legendre import REACH, reweighted
 from pymc_ep.sites.base import Site, Tilted, get_site
@@ -38,7 +38,9 @@ _STEP = 0.03
 seventh cumulant, is 2e-5 for an exponential distribution; rounding of the variances adds about 1e-7."""
 
 
-def compile_site(site: Site | str, mode: Mode | str | None = None, **options: Any) -> "CompiledSite":
+def compile_site(
+    site: Site | str, mode: Mode | str | None = None, *, loop: bool = False, **options: Any
+) -> "CompiledSite":
     """Return the functions of arrays of a site; equal arguments return the same object.
 
     Parameters
@@ -47,6 +49,9 @@ def compile_site(site: Site | str, mode: Mode | str | None = None, **options: An
         A site, or its name in the registry.
     mode : PyTensor mode or str, optional
         By default that of the stack (C or Numba). With ``"JAX"`` all functions return JAX arrays and can be traced.
+    loop : bool
+        Whether quadrature of a density that NumPy runs is a compiled loop, see `sites.generated`, which takes seconds
+        to compile. That of other sites is one in any case, and so it is in modes that compile.
     **options
         Static options of the site, for example ``zero_mass=False``.
 
@@ -65,7 +70,8 @@ def compile_site(site: Site | str, mode: Mode | str | None = None, **options: An
     if unknown:
         known = ", ".join(site.options) or "none"
         raise ValueError(f"The site {site.name!r} has no option {unknown[0]!r}; its options: {known}.")
-    key = site, mode, tuple(sorted((site.options | options).items()))
+    loop = (loop or not site.interpreted) if mode is None else bodies_of(mode) in ("c", "numba")
+    key = site, mode, loop, tuple(sorted((site.options | options).items()))
     if not site.interpreted:
         return _compiled(*key)
     if (found := _INTERPRETED.get(key)) is None:
@@ -73,8 +79,8 @@ def compile_site(site: Site | str, mode: Mode | str | None = None, **options: An
     return found
 
 
-def _made(site: Site, mode: Mode | str | None, options: tuple[tuple[str, Any], ...]) -> "CompiledSite":
-    return COMPILED[type(site)](site, mode, dict(options))
+def _made(site: Site, mode: Mode | str | None, loop: bool, options: tuple[tuple[str, Any], ...]) -> "CompiledSite":
+    return COMPILED[type(site)](site, mode, loop, dict(options))
 
 
 _compiled = lru_cache(maxsize=256)(_made)
@@ -94,12 +100,15 @@ class CompiledSite(QuadratureFunctions, BoundFunctions):
         The static options in force.
     mode : PyTensor mode or str or None
         The compile mode asked for.
+    loop : bool
+        Whether quadrature is a compiled loop, as far as the site has one.
     """
 
-    def __init__(self, site: Site, mode: Mode | str | None, options: dict[str, Any]) -> None:
+    def __init__(self, site: Site, mode: Mode | str | None, loop: bool, options: dict[str, Any]) -> None:
         self.site = site
         self.options = options
         self.mode = mode
+        self.loop = loop
         self._log_density_functions: dict[tuple, Callable[..., Any]] = {}
         self._jax = isinstance(get_mode(mode).linker, JAXLinker)
         self._closed: Callable[..., Sequence[Any]] = self._by_closed_form
@@ -152,7 +161,7 @@ class CompiledSite(QuadratureFunctions, BoundFunctions):
                 y, centre, variance, power, *parameters
             )
         _, arrays = self._flatten(y, mean, variance, power, *parameters)
-        found = self._generated(self._loop, arrays)
+        found = self._generated(arrays)
         if found is None:
             return self._nodes_and_nearby(arrays)
         fields, rest = Tilted(*found[: len(Tilted._fields)]), np.flatnonzero(found[-1] == 0)

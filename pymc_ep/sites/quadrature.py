@@ -1,7 +1,7 @@
 """Quadrature of a site: moments of its tilted densities and their derivatives, as sums over nodes.
 
-The generated loop of a site, once it is compiled, serves those whose test it passes; the rest, and all before, have
-rules of nodes.
+The generated loop of a site, where one is asked for, serves observations that pass its test; the others have rules of
+nodes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,8 +32,9 @@ from pymc_ep.sites.log_density_rows import BLOCK
 
 __all__ = ["QuadratureFunctions", "among", "gathered"]
 
-_MOMENTS, _CUMULANTS, _OTHERS = slice(len(Tilted._fields)), slice(len(Tilted._fields), len(FIELDS)), len(FIELDS)
-"""Rows of the result of a generated loop; derivatives in parameters, if any, are the others."""
+_MOMENTS, _CUMULANTS = slice(len(Tilted._fields)), slice(len(Tilted._fields), len(FIELDS))
+_GRADIENT = slice(len(FIELDS), -1)
+"""Rows of the result of a generated loop."""
 
 _NO_WEIGHT = 1e-100
 """Largest weight of a quadrature node, as a share of the integral, that is treated as zero."""
@@ -52,6 +53,7 @@ class QuadratureFunctions:
     site: Site
     options: dict[str, Any]
     mode: Any
+    loop: bool
     _jax: bool
     _function: Callable[..., Callable[..., Any]]
     _log_t: Callable[..., Any]
@@ -132,27 +134,20 @@ class QuadratureFunctions:
 
     @cached_property
     def _loop(self) -> GeneratedMoments:
-        return GeneratedMoments(self.site, self.options, self._highest, of_parameters=False)
-
-    @cached_property
-    def _gradient_loop(self) -> GeneratedMoments:
-        return GeneratedMoments(self.site, self.options, self._highest, of_parameters=True)
+        return GeneratedMoments(self.site, self.options, self._highest, self.mode)
 
     def _by_quadrature(self, *arrays: Array) -> Sequence[Any]:
-        return self._first_by_loop(self._loop, _MOMENTS, arrays, lambda _, rule: self._summed(rule))
+        return self._first_by_loop(_MOMENTS, arrays, lambda _, rule: self._summed(rule))
 
     def _cumulants_by_quadrature(self, *arrays: Array) -> Sequence[Any]:
-        return self._first_by_loop(self._loop, _CUMULANTS, arrays, lambda _, rule: cumulants_from_nodes(rule))
+        return self._first_by_loop(_CUMULANTS, arrays, lambda _, rule: cumulants_from_nodes(rule))
 
     def _gradient_by_quadrature(self, *arrays: Array) -> Sequence[Any]:
-        others = slice(_OTHERS, _OTHERS + len(self.site.parameters))
-        return self._first_by_loop(self._gradient_loop, others, arrays, self._summed_gradient)
+        return self._first_by_loop(_GRADIENT, arrays, self._summed_gradient)
 
-    def _first_by_loop(
-        self, loop: GeneratedMoments, rows: slice, arrays: Sequence[Any], summed: Callable[..., Sequence[Any]]
-    ) -> Sequence[Any]:
+    def _first_by_loop(self, rows: slice, arrays: Sequence[Any], summed: Callable[..., Sequence[Any]]) -> Sequence[Any]:
         """Return rows of the generated loop for sites that it accepts, and sums over nodes for the others."""
-        found = self._generated(loop, arrays)
+        found = self._generated(arrays)
         if found is None:
             return self._by_nodes(arrays, summed)
         fields = list(found[rows])
@@ -164,9 +159,9 @@ class QuadratureFunctions:
                 field[rest] = value
         return fields
 
-    def _generated(self, loop: GeneratedMoments, arrays: Sequence[Any]) -> np.ndarray | None:
-        """Return the result of a generated loop, if there is one in the mode asked for."""
-        return None if self._jax or self.mode is not None else loop(arrays)
+    def _generated(self, arrays: Sequence[Any]) -> np.ndarray | None:
+        """Return the result of the generated loop; None without one."""
+        return self._loop(arrays) if self.loop else None
 
     def _by_nodes(self, arrays: Sequence[Any], summed: Callable[..., Sequence[Any]]) -> Sequence[Any]:
         pieces = ((index, summed(part, rule)) for index, part, rule in self._pieces(arrays))

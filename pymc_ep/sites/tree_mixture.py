@@ -123,10 +123,10 @@ class CompiledTreeMixture(CompiledSite):
 
     site: TreeMixture
 
-    def __init__(self, site: TreeMixture, mode: Mode | str | None, options: dict[str, Any]) -> None:
-        super().__init__(site, mode, options)
+    def __init__(self, site: TreeMixture, mode: Mode | str | None, loop: bool, options: dict[str, Any]) -> None:
+        super().__init__(site, mode, loop, options)
         self.forest = site.forest
-        self._states = compile_site(site.low, mode), compile_site(site.high, mode)
+        self._states = compile_site(site.low, mode, loop=loop), compile_site(site.high, mode, loop=loop)
 
     def moments(self, y: Array, mean: Array, variance: Array, power: Array = 1.0, *parameters: Array) -> Tilted:
         """Return the tilted moments of each node; arguments are those of `CompiledSite.moments`.

@@ -1,13 +1,14 @@
 """Contract of the generated loops of all sites: those of their results that are accepted agree with the other route."""
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
 
-from pymc_ep.compat import PYMC_6
+from pymc_ep.compat import PYMC_6, c_mode
 from pymc_ep.sites import Site, compile_site, sites
 from pymc_ep.sites.compiled import CompiledSite
 from pymc_ep.sites.generated.kernel import GeneratedMoments, missing_body
@@ -51,17 +52,17 @@ def problem(name):
 
 def nodes_alone(site):
     """The functions of a site by quadrature of many nodes, never a closed form or a loop."""
-    compiled = CompiledSite(replace(site, nodes=80), None, dict(site.options))
+    compiled = CompiledSite(replace(site, nodes=80), None, False, dict(site.options))
     compiled._has_closed_form = lambda power: False
-    compiled._generated = lambda loop, arrays: None
     return compiled
 
 
-def loop_of(site, of_parameters=False):
+@cache
+def loop_of(site, body):
     highest = compile_site(site)._highest if not site.coupled else np.inf
-    loop = GeneratedMoments(site, site.options, highest, of_parameters)
-    loop.compile()
-    if loop.missing == "Psi" and not PYMC_6:
+    loop = GeneratedMoments(site, site.options, highest, {"c": c_mode(), "numba": "NUMBA"}[body])
+    loop.function  # noqa: B018
+    if body == "numba" and loop.missing == "Psi" and not PYMC_6:
         pytest.skip("PyTensor 2 runs the digamma function as Python under Numba, so that such sites have no loop.")
     assert not loop.missing
     return loop
@@ -81,44 +82,48 @@ def assert_close(found, expected, variance):
         assert error.max() < 1e-10, f"{field} is off by {error.max():.1e}"
 
 
-@pytest.mark.parametrize("power", [1.0, 0.4])
+@pytest.mark.parametrize("body", ["c", "numba"])
 @pytest.mark.parametrize("name", LOOPS)
-def test_accepted_moments_agree_with_nodes(name, power):
+def test_accepted_moments_agree_with_nodes(name, body):
     site = ALL[name]
     y, mean, variance, parameters = problem(name)
-    arrays = compile_site(site)._flatten(y, mean, variance, power, *parameters)[1]
-    found = loop_of(site)(arrays)
-    accepted = found[-1] > 0
-    if site.analytic:
-        assert accepted.mean() > 0.9
-    if not accepted.any():
-        return
-    arrays = [array[accepted] for array in arrays]
-    expected = nodes_alone(site).moments(*arrays)
-    assert_close(type(expected)(*found[:5, accepted]), expected, arrays[2])
-    cumulants = nodes_alone(site)._cumulants_by_quadrature(*arrays)
-    np.testing.assert_allclose(found[5:7, accepted], cumulants, rtol=1e-7, atol=1e-8)
+    for power in (1.0, 0.4):
+        arrays = compile_site(site)._flatten(y, mean, variance, power, *parameters)[1]
+        found = loop_of(site, body)(arrays)
+        accepted = found[-1] > 0
+        if site.analytic:
+            assert accepted.mean() > 0.9
+        if not accepted.any():
+            continue
+        arrays = [array[accepted] for array in arrays]
+        expected = nodes_alone(site).moments(*arrays)
+        assert_close(type(expected)(*found[:5, accepted]), expected, arrays[2])
+        cumulants = nodes_alone(site)._cumulants_by_quadrature(*arrays)
+        np.testing.assert_allclose(found[5:7, accepted], cumulants, rtol=1e-7, atol=1e-8)
+        if site.parameters:
+            gradient = nodes_alone(site)._gradient_by_quadrature(*arrays)
+            np.testing.assert_allclose(found[7:-1, accepted], gradient, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", [name for name in LOOPS if ALL[name].parameters])
-def test_accepted_gradients_agree_with_nodes(name):
+@pytest.mark.parametrize("name", LOOPS)
+def test_bodies_agree(name):
     site = ALL[name]
     y, mean, variance, parameters = problem(name)
     arrays = compile_site(site)._flatten(y, mean, variance, 0.7, *parameters)[1]
-    found = loop_of(site, of_parameters=True)(arrays)
-    accepted = found[-1] > 0
-    if not accepted.any():
-        return
-    expected = nodes_alone(site)._gradient_by_quadrature(*(array[accepted] for array in arrays))
-    np.testing.assert_allclose(found[7:-1, accepted], expected, rtol=1e-9, atol=1e-9)
+    in_c, in_numba = (loop_of(site, body)(arrays) for body in ("c", "numba"))
+    # Where the test of a rule is passed by the last digit, one body may pass it and the other may not.
+    assert (in_c[-1] != in_numba[-1]).mean() <= 0.05
+    both = (in_c[-1] > 0) & (in_numba[-1] > 0)
+    np.testing.assert_allclose(in_c[:, both], in_numba[:, both], rtol=1e-8, atol=1e-9)
 
 
+@pytest.mark.parametrize("body", ["c", "numba"])
 @pytest.mark.parametrize("name", [name for name, site in sites().items() if is_additive(site) and site.tilted is None])
-def test_repeated_observations_have_a_loop(name):
+def test_repeated_observations_have_a_loop(name, body):
     site = repeated(ALL[name])
     y, mean, variance, parameters = problem(name)
     arrays = compile_site(site)._flatten(y, mean, variance, 1.0, np.full(40, 3.0), np.zeros(40), *parameters)[1]
-    found = loop_of(site)(arrays)
+    found = loop_of(site, body)(arrays)
     accepted = found[-1] > 0
     assert accepted.mean() > 0.9
     arrays = [array[accepted] for array in arrays]

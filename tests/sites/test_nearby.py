@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from pymc_ep.sites import compiled, get_site
-from pymc_ep.sites.compiled import CompiledSite
+from pymc_ep.sites import compiled
+from pymc_ep.sites.compiled import compile_site
 
 
 @pytest.mark.parametrize("loop", [False, True])
@@ -12,11 +12,7 @@ from pymc_ep.sites.compiled import CompiledSite
 @pytest.mark.parametrize("width", [0.05, 4.0])
 def test_moments_nearby_are_moments_there(kept, width, loop, monkeypatch):
     monkeypatch.setattr(compiled, "_KEPT", kept)
-    site = CompiledSite(get_site("logit"), None, {})  # of its own, so that it changes its route here only
-    if loop:
-        site._loop.compile()
-    else:
-        monkeypatch.setattr(site, "_generated", lambda loop, arrays: None)
+    site = compile_site("logit", loop=loop)
     rng = np.random.default_rng(1)
     y = (rng.random(3000) < 0.5).astype(float)
     mean, variance = rng.normal(size=3000), width**2 * rng.uniform(0.5, 1.5, size=3000)

@@ -13,6 +13,7 @@ from pymc_ep.engines.interrupt import Interrupted
 from pymc_ep.engines.loop import Run, run
 from pymc_ep.engines.options import require_parallel
 from pymc_ep.engines.prior import Prior
+from pymc_ep.evidence.budget import choose, fits_of
 from pymc_ep.evidence.ep.cumulants import SHIFTED, correction_at, why_no_correction
 from pymc_ep.evidence.ep.engine import EP
 from pymc_ep.evidence.ep.fit import EvidenceAt, KeptFit
@@ -148,7 +149,8 @@ class Evidence(LogEvidence[EvidenceAt]):
     def _repeats_at(self, theta: np.ndarray, prior: Prior) -> Repeats:
         """Return which observations share a predictor, found at the first theta."""
         if self._repeats is None:
-            self._repeats = repeats_at(self.form, theta, prior)
+            fits = fits_of(self.form, choose(self.form, chains=False)[0])
+            self._repeats = repeats_at(self.form, theta, prior).for_fits(fits)
             self.engine = self.engine.with_sites(self._repeats.sites)
         return self._repeats
 

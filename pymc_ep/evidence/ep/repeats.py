@@ -5,11 +5,12 @@ posterior, is the same.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+import pytensor
 
 from pymc_ep.contracts.form import CompiledSiteForm
 from pymc_ep.engines.prior import Prior, perturbed
@@ -23,6 +24,9 @@ __all__ = ["RepeatedGroup", "Repeats", "repeats_at"]
 _FEW = 2
 """Most observations of one predictor that stay apart where one alone has moments in closed form, and several have none:
 quadrature takes ten times as long, and EP's error of two is small."""
+_WORK_IN_C, _WORK_IN_NUMBA, _OF_CALLS = 40_000, 150_000, 600
+"""Fits times predictors from which a loop in C, and one in Numba, takes no longer to compile than moments by NumPy take
+in all of these fits, and predictors whose moments take as long as NumPy's calls."""
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 """Factor of a multiplicative hash (Knuth 1998, section 6.4): 2^64 over the golden ratio, rounded to an odd number."""
 
@@ -86,12 +90,23 @@ class RepeatedGroup:
         """Site of all observations of a predictor."""
         if not self.repeats:
             return self.single
-        return compile_site(repeated(self.single.site), self.single.mode, **self.single.options)
+        single = self.single
+        return compile_site(repeated(single.site), single.mode, loop=single.loop, **single.options)
 
     @cached_property
     def observed(self) -> np.ndarray:
         """Observations of `site`, (m,): the averages."""
         return self._sums(self.y) / self.count if self.repeats else self.y
+
+    def for_fits(self, fits: int) -> "RepeatedGroup":
+        """Return the group with a compiled loop of moments, if NumPy runs them and it pays in so many fits.
+
+        Work is counted, not timed: the fits of a model are the same whatever was fitted before.
+        """
+        single, least = self.single, _WORK_IN_C if pytensor.config.cxx else _WORK_IN_NUMBA
+        if not single.site.interpreted or fits * (len(self.first) + _OF_CALLS) < least:
+            return self
+        return replace(self, single=compile_site(single.site, single.mode, loop=True, **single.options))
 
     def subset(self, which: np.ndarray) -> "RepeatedGroup":
         """Return the group of some of the observations."""
@@ -266,6 +281,10 @@ class Repeats:
     def sites(self) -> list[CompiledSite]:
         """The site of each factor."""
         return [group.site for group in self.groups]
+
+    def for_fits(self, fits: int) -> "Repeats":
+        """Return these with compiled loops of moments where they pay in so many fits."""
+        return Repeats(tuple(group.for_fits(fits) for group in self.groups))
 
     def problem(self, prior: Prior) -> Problem:
         """Return the problem of the distinct predictors."""

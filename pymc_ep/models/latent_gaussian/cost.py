@@ -1,11 +1,10 @@
 """What a fit of a latent Gaussian form takes, from its sizes, before anything large is formed."""
 
 from pymc_ep.contracts.cost import Cost
-from pymc_ep.contracts.form import CompiledSiteForm
-from pymc_ep.evidence.budget import most_fits, most_posteriors
+from pymc_ep.evidence.budget import fits_of, most_posteriors
 from pymc_ep.models.latent_gaussian.compiled import CompiledLatentGaussian
 
-__all__ = ["cost_of", "fits_of"]
+__all__ = ["cost_of"]
 
 _DENSE_COPIES = 12
 """Matrices of the predictors' covariance held at a time: 11 were measured for a walk and for a Matern process, with
@@ -14,8 +13,8 @@ _DESIGN_COPIES, _PRECISION_COPIES = 4, 4
 """Copies of a dense design, and of the precision of its coefficients, held at a time."""
 _VECTORS = 60
 """Arrays of the size of the predictors or the unknowns that exist at a time: moments, sites and their history."""
-_OPTIMISED, _INTEGRATED, _SWEEPS = 20, 30, 8
-"""Fits of a search for the mode, those of an integration for each hyperparameter, and sweeps of a fit, on average."""
+_SWEEPS = 8
+"""Sweeps of a fit, on average."""
 _DRAW = 8
 """Sweeps that the posterior at one draw of the hyperparameters takes the time of, with its moments and draws."""
 _FIT_SECONDS, _SITE_SECONDS = 5e-3, 3e-6
@@ -31,13 +30,6 @@ no less than a third."""
 _PER_SECOND, _FEW_PER_SECOND = 7e10, 7e5
 """Multiplications a second of one core of a server of 2023 in large products, and the square root of their number where
 they are few."""
-
-
-def fits_of(form: CompiledSiteForm, hyper: str) -> int:
-    """Return the number of fits at different hyperparameters, as it is on average."""
-    if hyper == "fixed" or not form.start.size:
-        return 1
-    return min(_INTEGRATED * form.start.size, most_fits(form)) if hyper == "integrate" else _OPTIMISED
 
 
 def cost_of(form: CompiledLatentGaussian, hyper: str) -> Cost:

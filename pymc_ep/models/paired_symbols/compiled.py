@@ -12,12 +12,11 @@ from pytensor.graph.traversal import ancestors
 from pymc_ep.distributions.pair_data import as_counts, require_others
 from pymc_ep.engines.checkpoint import digest
 from pymc_ep.exceptions import InvalidDataError
-from pymc_ep.graphs.bodies import bodies_of
 from pymc_ep.graphs.hyper_functions import DrawFunctions
 from pymc_ep.models.paired_symbols.engine.values import Block, GammaFactor, PairCounts, PairedPrior, Side
 from pymc_ep.models.paired_symbols.form import GaussianEntries, PairedSymbolsForm
 from pymc_ep.models.paired_symbols.kernel import Symbols
-from pymc_ep.modes import numpy_mode
+from pymc_ep.modes import bodies_of, numpy_mode
 
 __all__ = ["CompiledPairedSymbols"]
 
@@ -40,7 +39,7 @@ class CompiledPairedSymbols(DrawFunctions):
 
     def __init__(self, form: PairedSymbolsForm, hyper_start: Sequence[np.ndarray], compile_kwargs: dict | None = None):
         self.form = form
-        self.backend = bodies_of(compile_kwargs)
+        self.backend = bodies_of((compile_kwargs or {}).get("mode"))
         self._kwargs = {"on_unused_input": "ignore", "mode": numpy_mode()}
         self.restart(hyper_start)
 

@@ -15,14 +15,13 @@ from pytensor.graph.traversal import graph_inputs
 from pymc_ep.concurrency import compiled_function
 from pymc_ep.engines.checkpoint import digest
 from pymc_ep.exceptions import InvalidDataError, at_index, first_index
-from pymc_ep.graphs.bodies import bodies_of
 from pymc_ep.graphs.hyper_functions import DrawFunctions
 from pymc_ep.graphs.queries import depends_on
 from pymc_ep.models.preferences.engine.kernels import Curvature, DenseKernel, Kernel, LowRankKernel
 from pymc_ep.models.preferences.engine.values import ComparedUsers, Learned, UtilityPrior
 from pymc_ep.models.preferences.form import Preferences
 from pymc_ep.models.preferences.kernel import Comparisons
-from pymc_ep.modes import numpy_mode
+from pymc_ep.modes import bodies_of, numpy_mode
 
 __all__ = ["CompiledPreferences"]
 
@@ -50,7 +49,7 @@ class CompiledPreferences(DrawFunctions):
         self.form = form
         self._kwargs = {"on_unused_input": "ignore"} | (compile_kwargs or {}) | {"mode": numpy_mode()}
         self._compile_kwargs = compile_kwargs
-        self.backend = bodies_of(compile_kwargs)
+        self.backend = bodies_of((compile_kwargs or {}).get("mode"))
         self._known: tuple[Kernel | None, list[np.ndarray], np.ndarray] = None, [], np.zeros(0)
         self._compared: tuple[list[np.ndarray], ComparedUsers | None] = [], None
         self.restart(hyper_start)

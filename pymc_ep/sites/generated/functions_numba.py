@@ -171,4 +171,41 @@ def log1mexp(x: float) -> float:
     return log(-expm1(x) if near else 1.0) if near else log1p(-e)
 
 
-FUNCTIONS = {"exp": exp, "expm1": expm1, "log": log, "log1p": log1p, "log1mexp": log1mexp, "log1p_unit": log1p_unit}
+@jit
+def truth(x: bool) -> bool:
+    """Return a truth value, for which C has a type of its own."""
+    return x
+
+
+@jit
+def number(x: bool) -> float:
+    """Return one or zero."""
+    return 1.0 if x else 0.0
+
+
+@jit
+def select(which: bool, a: float, b: float) -> float:
+    """Return a or b."""
+    return a if which else b
+
+
+@jit
+def maximum(a: float, b: float) -> float:
+    """Return the larger number; NaN in either gives NaN."""
+    return a if (a >= b) | (a != a) else b
+
+
+@jit
+def minimum(a: float, b: float) -> float:
+    """Return the smaller number; NaN in either gives NaN."""
+    return a if (a <= b) | (a != a) else b
+
+
+_OWN = exp, expm1, log, log1p, log1p_unit, log1mexp, select, maximum, minimum, number, truth
+FUNCTIONS = {one.__name__: one for one in _OWN} | {
+    "fabs": math.fabs,
+    "sqrt": math.sqrt,
+    "INFINITY": math.inf,
+    "NAN": math.nan,
+}
+"""What `expressions` call."""

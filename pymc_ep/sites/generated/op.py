@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pytensor.tensor as pt
-from pytensor.graph.basic import Apply
-from pytensor.graph.op import Op
 from pytensor.scalar.basic import Composite
 
+from pymc_ep.kernels.array_op import MATRIX, ArrayOp
 from pymc_ep.kernels.registry import register_bodies
+from pymc_ep.sites.generated import c_text
 
 __all__ = ["FIELDS", "Rule", "TiltedMoments"]
 
@@ -29,7 +28,7 @@ class Rule:
     highest : float
         Largest log density that is believed.
     parameters : int
-        Number of derivatives in parameters.
+        Number of parameters.
     """
 
     analytic: bool
@@ -50,23 +49,53 @@ class Rule:
         }
 
 
-class TiltedMoments(Op):
-    """Moments of N(f; m, v) t(f)**p, (8 + parameters, n), with zeros for sites that are not accepted."""
+class TiltedMoments(ArrayOp):
+    """Moments of N(f; m, v) t(f)**p, (8 + parameters, n), with zeros for sites that are not accepted.
+
+    The input, (4 + k, n), holds observations, cavity means and variances, powers, and all k parameters.
+    """
 
     __props__ = ("fixed", "density", "rule")
+    types = (MATRIX,)
+    outputs = (MATRIX,)
 
     def __init__(self, fixed: Composite | None, density: Composite, rule: Rule) -> None:
+        super().__init__(openmp=False)
         self.fixed = fixed
         self.density = density
         self.rule = rule
 
-    def make_node(self, arguments: Any) -> Apply:
-        """Return the node: observations, cavity means and variances, powers and all parameters, (4 + k, n)."""
-        return Apply(self, [pt.as_tensor_variable(arguments)], [pt.matrix(dtype="float64")])
-
-    def perform(self, node: Apply, inputs: Sequence[np.ndarray], output_storage: Sequence[list[Any]]) -> None:
+    def evaluate(self, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
         """Refuse: without a compiler sites have other routes."""
         raise NotImplementedError("Tilted moments by generated loops are compiled.")
+
+    def c_headers(self, **kwargs: object) -> list[str]:
+        """Return the headers of the body and of the Ops in the density."""
+        return list(dict.fromkeys([*super().c_headers(**kwargs), *c_text.headers(self)]))
+
+    def c_header_dirs(self, **kwargs: object) -> list[str]:
+        """Return the folders of these headers."""
+        return [*super().c_header_dirs(**kwargs), *c_text.header_dirs(self)]
+
+    def c_compile_args(self, **kwargs: object) -> list[str]:
+        """Return flags of the compiler, with those for vector instructions, which need no OpenMP to run."""
+        return [*super().c_compile_args(**kwargs), "-fopenmp-simd", "-fno-trapping-math"]
+
+    def c_support_code(self, **kwargs: object) -> str:
+        """Return the text of the body, with the density."""
+        return c_text.support_code(self)
+
+    def c_sizes(self, arrays: Sequence[str], pointers: Sequence[str]) -> str:
+        """Return C declarations of the numbers of sites and of rows of the result."""
+        return f"const npy_intp n = PyArray_DIM({arrays[0]}, 1), rows = {8 + self.rule.parameters};"
+
+    def c_shapes(self) -> Sequence[str]:
+        """Return the shape of the result."""
+        return ["rows, n"]
+
+    def c_call(self, inputs: Sequence[str], outputs: Sequence[str], fail: str) -> str:
+        """Return the loop over sites."""
+        return c_text.loop(self, inputs[0], outputs[0])
 
 
 register_bodies("numba", "pymc_ep.sites.generated.numba")

@@ -18,6 +18,7 @@ from pytensor.tensor.basic import Alloc, ScalarFromTensor, TensorFromScalar
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
 from pytensor.tensor.shape import Reshape, SpecifyShape
 
+from pymc_ep.compat import c_mode
 from pymc_ep.sites.base import Site
 
 __all__ = ["NoScalarGraphError", "ScalarDensity", "scalar_density"]
@@ -36,7 +37,7 @@ _TRANSPARENT = (
 
 
 class NoScalarGraphError(Exception):
-    """A log density has a part that is no function of numbers; the argument names it."""
+    """A log density has a part that is no function of numbers, or has no body in the loop; the argument names it."""
 
 
 class ScalarDensity(NamedTuple):
@@ -47,17 +48,17 @@ class ScalarDensity(NamedTuple):
     Attributes
     ----------
     fixed : Composite, optional
-        ``fixed(y, *parameters)``: what is free of the predictor. None if nothing is.
+        ``fixed(y, *parameters)``: doubles that are free of the predictor. None if nothing is.
     density : Composite
-        ``density(eta, *outputs of fixed)``: log t, its slope, and the derivatives in parameters that were asked for.
+        ``density(eta, *outputs of fixed)``: log t, its slope, and the derivatives in parameters.
     """
 
     fixed: Composite | None
     density: Composite
 
 
-def scalar_density(site: Site, options: dict[str, Any], of_parameters: bool) -> ScalarDensity:
-    """Return the log density of a site and its slope, and its derivatives in all parameters if `of_parameters`.
+def scalar_density(site: Site, options: dict[str, Any]) -> ScalarDensity:
+    """Return the log density of a site, its slope, and its derivatives in all parameters.
 
     Raises
     ------
@@ -66,8 +67,7 @@ def scalar_density(site: Site, options: dict[str, Any], of_parameters: bool) -> 
     """
     y, eta, *parameters = (pt.scalar(name, dtype="float64") for name in ("y", "eta", *site.parameters))
     log_t = site.logp(y, eta, *parameters, **options)
-    wrt = [eta, *(parameters if of_parameters else ())]
-    slopes = pytensor.grad(log_t, wrt, disconnected_inputs="ignore")
+    slopes = pytensor.grad(log_t, [eta, *parameters], disconnected_inputs="ignore")
     inputs, outputs = _as_scalars([y, eta, *parameters], [log_t, *slopes])
     return _split(inputs, outputs, moving=inputs[1])
 
@@ -75,7 +75,7 @@ def scalar_density(site: Site, options: dict[str, Any], of_parameters: bool) -> 
 def _as_scalars(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> tuple[list[Any], list[Any]]:
     """Return the graph in scalar variables, after PyTensor's rewrites without fusion."""
     # This rewrite raises, and logs, on the product of a negative and a bool in derivatives of derivatives.
-    mode = get_mode("FAST_RUN").excluding("fusion", "inplace", "local_greedy_distributor")
+    mode = get_mode(c_mode()).excluding("fusion", "inplace", "local_greedy_distributor")
     graph = FunctionGraph(list(inputs), list(outputs), clone=True)
     mode.including("local_remove_check_parameter").optimizer.rewrite(graph)
     made = _Made({v: ps.ScalarType(str(v.dtype))(name=v.name) for v in graph.inputs})
@@ -145,10 +145,15 @@ def _split(inputs: Sequence[Any], outputs: Sequence[Any], moving: Any) -> Scalar
     used = [one for v in order if v in dependent for one in v.owner.inputs]
     edge = list(dict.fromkeys(v for v in [*used, *outputs] if v not in dependent and not isinstance(v, Constant)))
     others = [v for v in inputs if v is not moving]
-    fixed = Composite(others, [ps.identity(v) if v in others else v for v in edge]) if edge else None
-    fresh = [v.type() for v in edge]
-    new = clone_replace([_float64(v) for v in outputs], dict(zip(edge, fresh)), rebuild_strict=False)
+    fixed = Composite(others, [_float64(v) for v in edge]) if edge else None
+    fresh = [ps.float64() for _ in edge]
+    held = {v: x if v.dtype == "float64" else _as(x, v.dtype) for v, x in zip(edge, fresh)}
+    new = clone_replace([_float64(v) for v in outputs], held, rebuild_strict=False)
     return ScalarDensity(fixed, Composite([moving, *fresh], new))
+
+
+def _as(x: Any, dtype: str) -> Any:
+    return ps.neq(x, ps.constant(0.0, dtype="float64")) if dtype == "bool" else ps.cast(x, dtype)
 
 
 def _float64(v: Any) -> Any:

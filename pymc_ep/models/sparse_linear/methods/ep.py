@@ -12,11 +12,11 @@ from pymc_ep.contracts.posterior import AffinePosterior
 from pymc_ep.contracts.solution import Solution
 from pymc_ep.engines.base import Status
 from pymc_ep.engines.options import check_whole
+from pymc_ep.evidence.budget import fits_of
 from pymc_ep.evidence.ep.evidence import Evidence, evidence_of
 from pymc_ep.evidence.ep.fit import EvidenceAt
 from pymc_ep.evidence.ep.op import EPEvidenceOp
 from pymc_ep.evidence.mode import Hyper
-from pymc_ep.models.latent_gaussian.cost import fits_of
 from pymc_ep.models.latent_gaussian.methods import ep as latent
 from pymc_ep.models.latent_gaussian.methods.solution import (
     AT_VALUES,
