@@ -73,7 +73,7 @@ FITS = {
     "eight schools": (eight_schools, None, {}, (17, 32, 241, 241)),
     "logistic": (logistic, None, {}, (15, 7, 8, 8)),
     "counts of groups": (counts_of_groups, None, {}, (21, 52, 364, 364)),
-    "random walk": (walk, None, {}, (15, 24, 319, 318)),
+    "random walk": (walk, None, {}, (16, 24, 319, 318)),
     "process": (process, None, {}, (16, 36, 555, 554)),
     "separated": (separated, None, {}, (17, 46, 425, 425)),
     "robust regression": (partial(robust_regression, SAME), None, {}, (22, 65, 874, 874)),

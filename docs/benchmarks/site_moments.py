@@ -67,8 +67,7 @@ def main() -> None:
     """Measure and print."""
     rows = []
     for name, site in SITES.items():
-        compiled, row = compile_site(site), [name]
-        compiled._loop.compile()
+        compiled, row = compile_site(site, loop=True), [name]
         for n in SIZES:
             arrays = arguments(name, n)
             accepted = float(compiled._loop(arrays)[-1].mean())

@@ -1,6 +1,7 @@
 """Tilted moments of single sites, for direct use."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -63,7 +64,7 @@ def tilted_moments(
         When a result is not finite.
     """
     site = get_site(family)
-    options = {name: parameters.pop(name) for name in site.options if name in parameters}
+    options: dict[str, Any] = {name: parameters.pop(name) for name in site.options if name in parameters}
     _check_names(site.name, site.parameters, parameters)
     values = [parameters[name] for name in site.parameters]
     site.validate(np.asarray(y), "y")
