@@ -30,6 +30,7 @@ from pymc_ep.exceptions import ConvergenceWarning, UnsupportedModelError, did_yo
 from pymc_ep.forms import entry_of
 from pymc_ep.graphs.hyperparameters import initial_values
 from pymc_ep.graphs.identity import definitions, hexadecimal, observations
+from pymc_ep.modes import mode_of
 from pymc_ep.numerics.memory import require_memory
 from pymc_ep.results import fit_state, hyper_modes
 from pymc_ep.results.row_labels import earlier_rows
@@ -46,6 +47,7 @@ __all__ = [
     "foresee",
     "hyper_start",
     "identity",
+    "on_device",
     "printed",
     "progress",
     "require_room",
@@ -54,6 +56,8 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
+_DEVICES = ("cpu", "gpu", "tpu")
+"""Kinds of devices of JAX."""
 _LONG = 60.0
 """Time of a fit from which it is told beforehand, s."""
 _LEAPFROGS = 8
@@ -146,7 +150,7 @@ def on_device(
     Raises
     ------
     ValueError
-        For another mode than JAX.
+        For an unknown kind of device, and another mode than JAX.
     ImportError
         Without JAX.
     InvalidDataError
@@ -154,14 +158,18 @@ def on_device(
     """
     if device is None:
         return compile_kwargs, nullcontext()
-    kwargs = {"mode": "JAX"} | (compile_kwargs or {})
-    if not isinstance(get_mode(kwargs["mode"]).linker, JAXLinker):
+    if device not in _DEVICES:
         raise ValueError(
-            f"device={device!r} is one of JAX, and compile_kwargs= asks for the mode {kwargs['mode']!r}: leave either "
-            f"out."
+            f"device={device!r} must be one of {', '.join(map(repr, _DEVICES))}.{did_you_mean(device, _DEVICES)}"
+        )
+    mode = mode_of(compile_kwargs)
+    if mode is not None and not isinstance(get_mode(mode).linker, JAXLinker):
+        raise ValueError(
+            f"device={device!r} is one of JAX, and compile_kwargs= asks for the mode {mode!r}: leave either out."
         )
     _require_jax(f"device={device!r}")
-    return kwargs, import_module("pymc_ep.numerics.backend.device_jax").placed_on(device)
+    placed = import_module("pymc_ep.numerics.backend.device_jax").placed_on(device)
+    return (compile_kwargs or {}) | {"mode": mode or "JAX"}, placed
 
 
 def _require_jax(what: str) -> None:
@@ -171,12 +179,12 @@ def _require_jax(what: str) -> None:
 
 def check_mode(method: Method, compile_kwargs: dict[str, Any] | None) -> None:
     """Raise for the mode JAX where it is not installed, or where the algorithm would run on NumPy all the same."""
-    mode = (compile_kwargs or {}).get("mode")
+    mode = mode_of(compile_kwargs)
     if mode is None or not isinstance(get_mode(mode).linker, JAXLinker):
         return
     if not method.jax:
         raise ValueError(
-            f"compile_kwargs= asks for the mode JAX, and method={method.name!r} runs on NumPy alone; leave it out."
+            f"compile_kwargs= or device= asks for JAX, and method={method.name!r} runs on NumPy alone: leave it out."
         )
     _require_jax("compile_kwargs=")
 

@@ -132,9 +132,9 @@ def fit(
     blas_cores : int, "auto" or None
         Another name of `cores`.
     compile_kwargs : dict, optional
-        For `pytensor.function`; ``{"mode": "JAX"}`` runs the algorithm under JAX.
+        For `pytensor.function`; ``{"mode": "JAX"}`` runs the algorithm under JAX, on the device that JAX chooses.
     device : {"cpu", "gpu", "tpu"}, optional
-        Device on which JAX runs the algorithm, in double precision: it takes the mode JAX. By default JAX chooses.
+        Runs the algorithm under JAX on that device, in double precision.
     sample_kwargs : dict, optional
         With ``hyper="sample"``, other arguments of `pymc.sample`, such as ``{"target_accept": 0.95}``.
     **options

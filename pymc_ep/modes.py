@@ -22,7 +22,9 @@ from pytensor.scalar.math import Log1mexp, Softplus
 from pytensor.tensor import constant, exp, expm1, log, log1p, maximum, minimum, switch
 from pytensor.tensor.elemwise import Elemwise
 
-__all__ = ["KeptMode", "bodies_of", "numpy_mode", "quick_mode", "rewritten"]
+from pymc_ep.exceptions import require_instance
+
+__all__ = ["KeptMode", "bodies_of", "mode_of", "numpy_mode", "quick_mode", "rewritten"]
 
 
 class KeptMode(Mode):
@@ -92,6 +94,20 @@ def quick_mode(*including: str) -> Mode:
     quick = get_mode("FAST_COMPILE")
     mode = KeptMode(linker=quick.provided_linker, optimizer=quick.provided_optimizer).including(*including)
     return mode.register((dfs_rewriter(_as_ufuncs), 48.9))
+
+
+def mode_of(compile_kwargs: dict[str, Any] | None) -> Any:
+    """Return the mode that keywords of `pytensor.function` ask for; None without one.
+
+    Raises
+    ------
+    TypeError
+        If the keywords are no dict.
+    """
+    if compile_kwargs is None:
+        return None
+    require_instance("compile_kwargs=", compile_kwargs, dict, "for a mode give {'mode': 'JAX'}")
+    return compile_kwargs.get("mode")
 
 
 def bodies_of(mode: Mode | str | None) -> str:

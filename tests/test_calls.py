@@ -1,5 +1,6 @@
 """What the calls that fit share."""
 
+import importlib
 import io
 import logging
 import os
@@ -251,7 +252,7 @@ def test_names_of_axes_of_draws(name):
 def test_jax_is_refused_where_it_is_not_used():
     method = next(method for method in methods() if method.name == "vg")
     method = replace(method, jax=False)
-    with pytest.raises(ValueError, match="mode JAX, and method='vg' runs on NumPy alone"):
+    with pytest.raises(ValueError, match="asks for JAX, and method='vg' runs on NumPy alone"):
         calls.check_mode(method, {"mode": "JAX"})
     calls.check_mode(method, {"mode": "NUMBA"})
 
@@ -277,6 +278,40 @@ def test_a_device_that_is_not_there():
         pmep.fit(model=model, device=missing)
     with pytest.raises(ValueError, match="is one of JAX, and compile_kwargs= asks for the mode 'NUMBA'"):
         pmep.fit(model=model, device="cpu", compile_kwargs={"mode": "NUMBA"})
+
+
+@pytest.mark.parametrize("device", ["GPU", "cuda", "", 0, True, ["cpu"]])
+def test_a_device_of_another_name(device):
+    with pytest.raises(ValueError, match=r"device=.* must be one of 'cpu', 'gpu', 'tpu'\."):
+        pmep.fit(model=counts_of_three(), device=device)
+
+
+def test_a_device_takes_the_mode_jax():
+    pytest.importorskip("jax")
+    for given in (None, {}, {"mode": None}, {"mode": "JAX"}):
+        kwargs, placed = calls.on_device("cpu", given)
+        assert kwargs == {"mode": "JAX"}
+        with placed:
+            assert backend_jax().current_device().platform == "cpu"
+
+
+def test_a_device_named_in_the_configuration_of_jax():
+    jax = pytest.importorskip("jax")
+    with jax.default_device("cpu"):
+        assert backend_jax().current_device() == jax.devices("cpu")[0]
+        assert backend_jax().free_bytes() is None
+
+
+def backend_jax():
+    return importlib.import_module("pymc_ep.numerics.backend.device_jax")
+
+
+@pytest.mark.parametrize("call", [pmep.fit, pmep.marginalize])
+def test_keywords_of_compilation_that_are_no_dict(call):
+    with pytest.raises(
+        TypeError, match=r"compile_kwargs= is 'JAX', which is no dict; for a mode give \{'mode': 'JAX'\}"
+    ):
+        call(model=counts_of_three(), compile_kwargs="JAX")
 
 
 def test_jax_that_is_not_installed(monkeypatch):

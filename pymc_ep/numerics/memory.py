@@ -22,9 +22,8 @@ def require_memory(needed: int, what: str, how: str, cure: str, free: int | None
         B.
     what, how, cure : str
         What needs it, up to the number; of what it consists; and a sentence on what else to do.
-
     free : int, optional
-        B, of a device; by default that of this machine.
+        Free bytes of a device; by default those of this machine.
 
     Raises
     ------

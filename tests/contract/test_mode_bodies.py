@@ -1,6 +1,7 @@
 """A mode that is asked for is used, and changes no answer."""
 
 import warnings
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -34,18 +35,24 @@ def evidence_and_means(case, method, hyper, **more):
     return evidence, {name: means[name].to_numpy() for name in case.axes if name in means}
 
 
+@pytest.fixture(scope="module")
+def events_of_jax():
+    """Names of what JAX did and timed, such as compilations."""
+    jax, names = pytest.importorskip("jax"), []
+    jax.monitoring.register_event_duration_secs_listener(lambda name, *_, **__: names.append(name))
+    return names
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("case", "method", "hyper"), methods_once())
-def test_a_mode_changes_no_answer(case, method, hyper, mode):
-    compiled = []
-    if mode == "jax":
-        jax = pytest.importorskip("jax")
-        jax.clear_caches()
-        jax.monitoring.register_event_duration_secs_listener(lambda name, *_, **__: compiled.append(name))
+def test_a_mode_changes_no_answer(case, method, hyper, mode, request):
     evidence, means = evidence_and_means(case, method, hyper)
-    compiled.clear()
+    if mode == "jax":
+        events = request.getfixturevalue("events_of_jax")
+        import_module("jax").clear_caches()
+        events.clear()
     found, moved = evidence_and_means(case, method, hyper, compile_kwargs={"mode": MODES[mode]})
-    assert mode != "jax" or any("compile" in name for name in compiled)
+    assert mode != "jax" or any("compile" in name for name in events)
     np.testing.assert_allclose(found, evidence, rtol=1e-6)
     for name, mean in means.items():
         np.testing.assert_allclose(moved[name], mean, atol=1e-4 * np.abs(mean).max(), err_msg=name)

@@ -17,6 +17,8 @@ class SparseForm:
     theta has independent standard normal priors.
     """
 
+    on_jax = False
+
     def __init__(self, groups, theta=(), offset=None):
         self.sites = [compile_site(name) for name, *_ in groups]
         self._observed = [np.asarray(y, dtype=float) for _, y, *_ in groups]

@@ -120,6 +120,42 @@ def test_bodies_agree_at_any_width(what, width, bodies):
     assert what == "variance" or width == 1 or np.isinf(expected[1]).any()
 
 
+@pytest.mark.parametrize("bodies", ["numpy", "numba", "c", "jax"])
+@pytest.mark.parametrize("dtype", ["int8", "int64", "float32"])
+def test_numbers_of_any_type_are_taken_as_doubles(dtype, bodies):
+    if bodies == "jax":
+        pytest.importorskip("jax")
+    own, other = (Rows(RNG.integers(-3, 4, (n, 2)), np.zeros((n, 2), dtype=int)) for n in (3, 2))
+    pairs, weights = Pairs.of(np.array([0, 0, 2]), np.array([0, 1, 1]), 3), RNG.integers(-3, 4, (2, 3))
+
+    def found(cast):
+        rows = [Rows(*(part.astype(cast) for part in one)) for one in (own, other)]
+        given = inner_products.log_mean_exp_pullback(pairs, *rows, *weights.astype(cast), backend=bodies)
+        return *inner_products.log_mean_exp(pairs, *rows, backend=bodies), *given
+
+    for one, expected in zip(found(dtype), found(float), strict=True):
+        np.testing.assert_array_equal(one, expected)
+        assert one.dtype == float
+
+
+@pytest.mark.parametrize("bodies", ["numba", "c", "jax"])
+@pytest.mark.parametrize("sizes", [(0, 3, 2), (1, 1, 1), (5, 100, 50)])
+def test_no_pairs_one_pair_and_rows_without_pairs(sizes, bodies):
+    if bodies == "jax":
+        pytest.importorskip("jax")
+    n, *rows = sizes
+    own, other = (Rows(RNG.normal(size=(k, 2)), RNG.uniform(0.0, 0.8, (k, 2))) for k in rows)
+    pairs = Pairs.of(*(RNG.integers(0, k, n) for k in rows), rows[0])
+    weights = RNG.normal(size=(2, n))
+
+    def found(backend):
+        given = inner_products.variance_pullback(pairs, own, other, *weights, backend=backend)
+        return *inner_products.variance(pairs, own, other, backend=backend), *given
+
+    for one, expected in zip(found(bodies), found("numpy"), strict=True):
+        np.testing.assert_allclose(one, expected, rtol=1e-12, atol=1e-12)
+
+
 def example(mode):
     """Outputs of both Ops in one graph."""
     rng = np.random.default_rng(0)

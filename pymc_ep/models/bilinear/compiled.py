@@ -14,7 +14,7 @@ from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.graphs.hyper_functions import DrawFunctions
 from pymc_ep.models.bilinear.engine.values import BilinearPrior, Cells, MatrixPrior
 from pymc_ep.models.bilinear.form import Bilinear
-from pymc_ep.modes import bodies_of, numpy_mode
+from pymc_ep.modes import bodies_of, mode_of, numpy_mode
 from pymc_ep.sites.base import first_outside
 from pymc_ep.sites.cells.base import require_observations
 
@@ -46,7 +46,7 @@ class CompiledBilinear(DrawFunctions):
     """Default number of draws in a chain: trades off Monte Carlo error against memory for both matrices."""
 
     def __init__(self, form: Bilinear, hyper_start: Sequence[np.ndarray], compile_kwargs: dict | None = None):
-        self.form, self.backend = form, bodies_of((compile_kwargs or {}).get("mode"))
+        self.form, self.backend = form, bodies_of(mode_of(compile_kwargs))
         self._kwargs = {"on_unused_input": "ignore"} | (compile_kwargs or {}) | {"mode": numpy_mode()}
         self.restart(hyper_start)
 

@@ -32,7 +32,7 @@ from pymc_ep.models.latent_gaussian.distances import cure_of, require_distances
 from pymc_ep.models.latent_gaussian.form import AffineVariable, LatentGaussian
 from pymc_ep.models.latent_gaussian.prior_moments import variances_of
 from pymc_ep.models.latent_gaussian.values import AffineMoments, NoiseMoments
-from pymc_ep.modes import numpy_mode
+from pymc_ep.modes import mode_of, numpy_mode
 from pymc_ep.numerics.backend.namespace import Array, on_host, to_jax
 from pymc_ep.numerics.gaussian.protocol import GaussianPrior
 from pymc_ep.sites.compiled import CompiledSite, compile_site
@@ -81,7 +81,7 @@ class SiteFunctions(HyperFunctions, ABC):
     def __init__(self, form: LatentGaussian, hyper_start: Sequence[np.ndarray], compile_kwargs: dict | None = None):
         self.form = form
         self._compile_kwargs = compile_kwargs
-        self._chosen_mode = (compile_kwargs or {}).get("mode")
+        self._chosen_mode = mode_of(compile_kwargs)
         self._jax = isinstance(get_mode(self._chosen_mode).linker, JAXLinker)
         self._kwargs = {"on_unused_input": "ignore"} | (compile_kwargs or {})
         if self._jax or self._chosen_mode is None:

@@ -16,7 +16,7 @@ from pymc_ep.graphs.hyper_functions import DrawFunctions
 from pymc_ep.models.paired_symbols.engine.values import Block, GammaFactor, PairCounts, PairedPrior, Side
 from pymc_ep.models.paired_symbols.form import GaussianEntries, PairedSymbolsForm
 from pymc_ep.models.paired_symbols.kernel import Symbols
-from pymc_ep.modes import bodies_of, numpy_mode
+from pymc_ep.modes import bodies_of, mode_of, numpy_mode
 
 __all__ = ["CompiledPairedSymbols"]
 
@@ -39,7 +39,7 @@ class CompiledPairedSymbols(DrawFunctions):
 
     def __init__(self, form: PairedSymbolsForm, hyper_start: Sequence[np.ndarray], compile_kwargs: dict | None = None):
         self.form = form
-        self.backend = bodies_of((compile_kwargs or {}).get("mode"))
+        self.backend = bodies_of(mode_of(compile_kwargs))
         self._kwargs = {"on_unused_input": "ignore", "mode": numpy_mode()}
         self.restart(hyper_start)
 

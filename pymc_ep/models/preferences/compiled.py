@@ -21,7 +21,7 @@ from pymc_ep.models.preferences.engine.kernels import Curvature, DenseKernel, Ke
 from pymc_ep.models.preferences.engine.values import ComparedUsers, Learned, UtilityPrior
 from pymc_ep.models.preferences.form import Preferences
 from pymc_ep.models.preferences.kernel import Comparisons
-from pymc_ep.modes import bodies_of, numpy_mode
+from pymc_ep.modes import bodies_of, mode_of, numpy_mode
 
 __all__ = ["CompiledPreferences"]
 
@@ -49,7 +49,7 @@ class CompiledPreferences(DrawFunctions):
         self.form = form
         self._kwargs = {"on_unused_input": "ignore"} | (compile_kwargs or {}) | {"mode": numpy_mode()}
         self._compile_kwargs = compile_kwargs
-        self.backend = bodies_of((compile_kwargs or {}).get("mode"))
+        self.backend = bodies_of(mode_of(compile_kwargs))
         self._known: tuple[Kernel | None, list[np.ndarray], np.ndarray] = None, [], np.zeros(0)
         self._compared: tuple[list[np.ndarray], ComparedUsers | None] = [], None
         self.restart(hyper_start)

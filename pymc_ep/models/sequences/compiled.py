@@ -13,7 +13,7 @@ from pymc_ep.models.sequences.engine.values import Prior, Priors
 from pymc_ep.models.sequences.form import SequencesForm, WeightPrior
 from pymc_ep.models.sequences.kernel import CELLS, Sequences
 from pymc_ep.models.sequences.sequence_data import require_contexts, require_items
-from pymc_ep.modes import bodies_of, numpy_mode
+from pymc_ep.modes import bodies_of, mode_of, numpy_mode
 
 __all__ = ["CompiledSequences"]
 
@@ -42,7 +42,7 @@ class CompiledSequences(DrawFunctions):
 
     def __init__(self, form: SequencesForm, hyper_start: Sequence[np.ndarray], compile_kwargs: dict | None = None):
         self.form = form
-        self.backend = bodies_of((compile_kwargs or {}).get("mode"))
+        self.backend = bodies_of(mode_of(compile_kwargs))
         self._kwargs = {"on_unused_input": "ignore", "mode": numpy_mode()}
         self.restart(hyper_start)
 

@@ -22,7 +22,7 @@ from pymc_ep.models.sparse_linear.factor_rows import FactorRows, Product
 from pymc_ep.models.sparse_linear.form import SparseLinear
 from pymc_ep.models.sparse_linear.probing import MOST_UNKNOWNS, probe
 from pymc_ep.numerics import memory
-from pymc_ep.numerics.backend.namespace import Array, to_jax
+from pymc_ep.numerics.backend.namespace import Array, jax_device, to_jax
 from pymc_ep.numerics.iterative.conjugate_gradients import jacobi, splitting
 from pymc_ep.numerics.precision.orthonormal import Basis, Orthonormal, joined
 from pymc_ep.numerics.precision.plan import Algebra, dense_need, plan_algebra, require_memory
@@ -140,7 +140,8 @@ class LinearPredictors:
         InvalidDataError
             If a factor does not fit into memory; the message has its size, and methods that need none.
         """
-        return self._cached_for_data("algebra", self._plan)
+        what = "algebra" if self._device_plan is None else f"algebra on {jax_device()}"
+        return self._cached_for_data(what, self._plan)
 
     @property
     def rows_on_jax(self) -> Array:
@@ -158,7 +159,7 @@ class LinearPredictors:
             memory.require_memory(*dense_need(self.matrix))
             return to_jax(self.matrix.toarray().T)
 
-        return self._cached_for_data("rows on jax", build)
+        return self._cached_for_data(f"rows on {jax_device()}", build)
 
     def _plan(self) -> Algebra:
         if self._device_plan is not None:
@@ -294,10 +295,11 @@ class LinearPredictors:
     def _stack(self) -> scipy.sparse.csr_array:
         for factor, rows in zip(self._form.factors, self._rows):
             if rows.entries is None:
+                without = "" if self._device_plan is None else " and without compile_kwargs= and device="
                 raise UnsupportedModelError(
                     f"A linear map behind {factor.name!r} is not local, and with more than {MOST_UNKNOWNS} unknowns "
-                    f"it cannot be held in entries. Use method='dsb' with variance='perturb-and-map', which takes "
-                    f"products with vectors only."
+                    f"it cannot be held in entries. Use method='dsb' with variance='perturb-and-map'{without}, which "
+                    f"takes products with vectors only."
                 )
         return scipy.sparse.vstack([rows.entries for rows in self._rows], format="csr")
 

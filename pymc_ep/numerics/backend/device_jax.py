@@ -6,7 +6,7 @@ import jax
 
 from pymc_ep.exceptions import InvalidDataError
 
-__all__ = ["free_bytes", "placed_on"]
+__all__ = ["current_device", "free_bytes", "placed_on"]
 
 
 def placed_on(name: str) -> AbstractContextManager[object]:
@@ -23,12 +23,18 @@ def placed_on(name: str) -> AbstractContextManager[object]:
         there = ", ".join(sorted({repr(device.platform) for device in jax.devices()}))
         raise InvalidDataError(
             f"device={name!r} is not there, as JAX sees {there} alone: install JAX for it, as by "
-            f"pip install 'jax[cuda13]', or leave device= out."
+            f"pip install 'jax[cuda13]' for NVIDIA's, or leave device= out."
         ) from error
 
 
+def current_device() -> jax.Device:
+    """Return the device on which JAX computes now."""
+    device = jax.config.jax_default_device
+    # It may be the name of a platform.
+    return device if isinstance(device, jax.Device) else jax.devices(device)[0]
+
+
 def free_bytes() -> int | None:
-    """Return the free memory of the device on which JAX computes now; None where it does not tell, as processors."""
-    device = jax.config.jax_default_device or jax.devices()[0]
-    known = device.memory_stats() or {}
+    """Return the free memory of the device on which JAX computes now; None for a processor, which does not tell."""
+    known = current_device().memory_stats() or {}
     return known["bytes_limit"] - known["bytes_in_use"] if {"bytes_limit", "bytes_in_use"} <= set(known) else None

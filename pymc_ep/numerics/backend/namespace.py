@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-__all__ = ["Array", "is_jax", "namespace", "on_host", "replaced", "to_jax", "while_loop"]
+__all__ = ["Array", "is_jax", "jax_device", "namespace", "on_host", "replaced", "to_jax", "while_loop"]
 
 Array = Any
 """An array of NumPy or of JAX, or a number in its place."""
@@ -45,6 +45,13 @@ def to_jax(array: Array) -> Array:
     from pymc_ep.numerics.backend.namespace_jax import jax_numpy
 
     return jax_numpy().asarray(array)
+
+
+def jax_device() -> str:
+    """Return the name of the device on which JAX computes now."""
+    from pymc_ep.numerics.backend.device_jax import current_device
+
+    return str(current_device())
 
 
 def on_host(fields: Fields) -> Fields:

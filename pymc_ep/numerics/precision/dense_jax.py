@@ -1,4 +1,4 @@
-"""Precisions D^T diag(pi) D as dense matrices on JAX's default device."""
+"""Precisions D^T diag(pi) D as dense matrices on a device of JAX."""
 
 from functools import cached_property
 
@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse
 
 from pymc_ep.numerics.backend.cholesky import counts
-from pymc_ep.numerics.backend.device_jax import free_bytes
+from pymc_ep.numerics.backend.device_jax import current_device, free_bytes
 from pymc_ep.numerics.backend.namespace_jax import require_float64
 from pymc_ep.numerics.memory import require_memory
 from pymc_ep.numerics.precision.multifrontal import pivots_vanish
@@ -22,7 +22,7 @@ _ROWS = 2**14
 
 
 class DenseOnDevice(Dense):
-    """Factors precisions of one design where JAX places arrays: a GPU where there is one.
+    """Factors precisions of one design on the device on which JAX computes.
 
     The design, precisions and factors stay there; vectors go there and back.
     """
@@ -35,8 +35,7 @@ class DenseOnDevice(Dense):
     @property
     def sentence(self) -> str:
         """Description of the algebra, for messages and `explain`."""
-        device = jax.devices()[0].device_kind
-        return f"{super().sentence[:-1]}, by JAX on {device})"
+        return f"{super().sentence[:-1]}, by JAX on {current_device().device_kind})"
 
     @cached_property
     def rows(self) -> jax.Array:

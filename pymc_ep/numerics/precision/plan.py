@@ -131,11 +131,10 @@ def require_memory(algebra: Algebra) -> None:
 def dense_need(design: scipy.sparse.csr_array) -> tuple[int, str, str, str]:
     """Return what dense algebra under JAX needs for a design (n, N), as arguments of `memory.require_memory`.
 
-    It holds a few copies of the dense design, scaled and whitened, and as many (N, N) matrices. The memory of a JAX
-    device is not known here; the host holds these copies too.
+    It holds a few copies of the dense design, scaled and whitened, and as many (N, N) matrices.
     """
     n_rows, n = design.shape
-    cure = "Leave compile_kwargs={'mode': 'JAX'} out: sparse factors are used without it."
+    cure = "Leave compile_kwargs={'mode': 'JAX'} and device= out: sparse factors are used without it."
     needed = _DENSE_COPIES * 8 * n * (n_rows + n)
     return needed, f"Under JAX {n} unknowns need", f"dense {n_rows} x {n} and {n} x {n} matrices", cure
 

@@ -373,6 +373,9 @@ def test_maps_without_entries(monkeypatch):
     with pytest.raises(pmep.UnsupportedModelError, match=r"map behind 'y' is not local.*method='dsb'"):
         pmep.fit(model=model, **QUIET)
     assert "products with vectors only" in pmep.explain(model)
+    pytest.importorskip("jax")
+    with pytest.raises(pmep.UnsupportedModelError, match="perturb-and-map' and without compile_kwargs= and device="):
+        pmep.fit(model=model, device="cpu", **(QUIET | {"method": "dsb"}))
 
 
 def test_an_iteration_that_ends_too_early_says_so():

@@ -342,3 +342,15 @@ def test_a_wide_blur_of_a_large_image():
     np.testing.assert_allclose(linear.forward(image.ravel())[: weights.size], expected, rtol=1e-12, atol=1e-11)
     np.testing.assert_allclose((linear.matrix @ image.ravel())[: weights.size], expected, rtol=1e-12, atol=1e-11)
     np.testing.assert_allclose(linear.adjoint(np.r_[weights, below]) @ image.ravel(), weights @ expected, rtol=1e-11)
+
+
+def test_each_device_of_jax_has_arrays_of_its_own(monkeypatch):
+    pytest.importorskip("jax")
+    with pm.Model() as model:
+        u = pmep.SparseField("u", operator=Gradient2D(SHAPE), potential=pm.Laplace.dist(0, 1.0))
+        pm.Normal("y", u, 1.0, observed=np.ones(SHAPE))
+    linear = compiled_form(model, None, {"mode": "JAX"}).linear
+    algebra, rows = linear.algebra, linear.rows_on_jax
+    assert linear.algebra is algebra and linear.rows_on_jax is rows
+    monkeypatch.setattr(linear_predictors, "jax_device", lambda: "another")
+    assert linear.algebra is not algebra and linear.rows_on_jax is not rows

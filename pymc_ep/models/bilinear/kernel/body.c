@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Product of all r_d of a pair whose logarithm is taken at once; that of a smaller one is a sum, for fear of underflow. */
+/* Least product of the r_d of a pair whose logarithm is taken at once. Below it logarithms are summed, as the product
+ * may underflow. */
 #define PYMC_EP_LEAST_PRODUCT 1e-280
 
 static double pymc_ep_log_product(npy_intp width, const double *a, const double *b) {

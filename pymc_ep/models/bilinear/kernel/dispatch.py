@@ -129,9 +129,10 @@ def _run(
     """Return the outputs of an Op, of the given shapes, by the bodies that suit it."""
     chosen = _chosen(backend, pairs, own)
     op = getattr(_module("op"), name)(statistic, isinstance(own, FactoredRows))
+    given = pairs.ends, pairs.others, *own, *other, *weights
+    inputs = [np.asarray(value, dtype=dtype) for value, (dtype, _) in zip(given, op.types, strict=True)]
     if chosen == "numpy":
-        return getattr(_module("full_body" if op.full else "body"), op.function)(pairs, own, other, *weights)
-    inputs = pairs.ends, pairs.others, *own, *other, *weights
+        return op.evaluate(inputs)
     if chosen == "c":
         return compiled_in_c(op)(*inputs)
     if chosen == "jax":

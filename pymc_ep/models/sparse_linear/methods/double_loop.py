@@ -298,7 +298,7 @@ def _solver(form: CompiledSparseLinear, settings: dict[str, Any], *, truncate: b
     if form.on_jax:
         raise UnsupportedModelError(
             f"variance={settings['variance']!r} takes products with operators, which run on NumPy and Numba alone: "
-            f"leave compile_kwargs={{'mode': 'JAX'}} out, or use variance='exact'."
+            f"leave compile_kwargs={{'mode': 'JAX'}} and device= out, or use variance='exact'."
         )
     if settings["variance"] == "auto":
         settings["variance"] = "perturb-and-map"
