@@ -22,8 +22,6 @@ from pytensor.scalar.math import Log1mexp, Softplus
 from pytensor.tensor import constant, exp, expm1, log, log1p, maximum, minimum, switch
 from pytensor.tensor.elemwise import Elemwise
 
-from pymc_ep.exceptions import require_instance
-
 __all__ = ["KeptMode", "bodies_of", "mode_of", "numpy_mode", "quick_mode", "rewritten"]
 
 
@@ -106,7 +104,8 @@ def mode_of(compile_kwargs: dict[str, Any] | None) -> Any:
     """
     if compile_kwargs is None:
         return None
-    require_instance("compile_kwargs=", compile_kwargs, dict, "for a mode give {'mode': 'JAX'}")
+    if not isinstance(compile_kwargs, dict):
+        raise TypeError(f"compile_kwargs= is {compile_kwargs!r}, which is no dict; for a mode give {{'mode': 'JAX'}}.")
     return compile_kwargs.get("mode")
 
 

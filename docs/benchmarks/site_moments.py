@@ -19,8 +19,8 @@ from pymc_ep.sites import Site, compile_site, get_site
 from pymc_ep.sites.compiled import CompiledSite
 
 SIZES = (100, 10_000)
-TEXT = """Microseconds of processor time that the tilted moments of a site take, medians of seven calls on one thread, by
-the compiled loop with the sites that it does not accept, and by rules of nodes alone.
+TEXT = """Microseconds of processor time that the tilted moments of a site take, medians of seven calls on one thread,
+by the compiled loop with the sites that it does not accept, and by rules of nodes alone.
 """
 
 
