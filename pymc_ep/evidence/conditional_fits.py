@@ -37,6 +37,18 @@ class ManyFits(NamedTuple, Generic[OwnFit]):
     stalled: int
     unfitted: int
 
+    @property
+    def converged(self) -> bool:
+        """Whether there is a converged fit at each draw."""
+        return not (self.stalled or self.unfitted)
+
+    def sentence(self, parts: str) -> str:
+        """Return a description of the fits, for the status of the result; they have `parts`, such as sites."""
+        fits = f"fits at {len(self.thetas)} draws of the hyperparameters"
+        lost = f"{self.stalled} of them did not converge" if self.stalled else ""
+        left = f"interrupted: {self.unfitted} of them have the {parts} of a near one" if self.unfitted else ""
+        return "; ".join(filter(None, [fits, lost, left]))
+
 
 def fit_many(evidence: LogEvidence[OwnFit], thetas: np.ndarray) -> ManyFits[OwnFit]:
     """Fit at each row of `thetas`, (k, p).

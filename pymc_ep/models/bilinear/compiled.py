@@ -205,6 +205,8 @@ class CompiledBilinear(DrawFunctions):
         of_prior: Sequence[MatrixPrior],
         of_offset: np.ndarray,
         of_parameters: Sequence[np.ndarray],
+        *,
+        of_log_prior: float = 1.0,
     ) -> np.ndarray:
         """Return the gradient in theta, (p,), of the log prior plus a function with given gradients.
 
@@ -215,6 +217,8 @@ class CompiledBilinear(DrawFunctions):
             Gradient in the moments of the left and of the right prior.
         of_offset : ndarray, (n,)
         of_parameters : sequence of ndarray, (n,)
+        of_log_prior : float
+            Factor of the log prior; zero leaves it out.
         """
         d, cotangents = self.n_factors, {}
         for k, (matrix, bias) in enumerate(zip(self.form.matrices, self.form.biases)):
@@ -223,7 +227,7 @@ class CompiledBilinear(DrawFunctions):
             if bias is not None:
                 cotangents[bias.name] = [mean[:, d], variance[:, d]]
         flat = [part for one in self.form.entries if not one.flat for part in cotangents[one.name]]
-        parts = self._pullback(*self.unpack(theta), of_offset, *of_parameters, *flat)
+        parts = self._pullback(*self.unpack(theta), of_offset, *of_parameters, *flat, of_log_prior)
         return np.concatenate([np.zeros(0), *(np.ravel(p) for p in parts)])
 
     def split(self, left: np.ndarray, right: np.ndarray) -> dict[str, np.ndarray]:
@@ -286,10 +290,10 @@ class CompiledBilinear(DrawFunctions):
     @cached_property
     def _pullback(self) -> Callable[..., Any]:
         outputs, values = self._moments, list(self.form.hyper_values)
-        cotangents = [v.type() for v in outputs]
-        total = self.form.log_prior + sum((c * v).sum() for c, v in zip(cotangents, outputs))
+        cotangents, of_log_prior = [v.type() for v in outputs], pt.dscalar("of_log_prior")
+        total = of_log_prior * self.form.log_prior + sum((c * v).sum() for c, v in zip(cotangents, outputs))
         gradient = pytensor.grad(total, values, disconnected_inputs="ignore") if values else []
-        return self.function([*values, *cotangents], gradient)
+        return self.function([*values, *cotangents, of_log_prior], gradient)
 
 
 def _require(what: str, values: np.ndarray, domain: str) -> None:

@@ -7,6 +7,8 @@ import numpy as np
 from scipy.special import logsumexp, ndtri
 
 from pymc_ep.contracts.posterior import JointDraws, Moments
+from pymc_ep.evidence.fit_mixture import FitMixture
+from pymc_ep.evidence.mixed_moments import mixed_moments
 from pymc_ep.models.bilinear.compiled import CompiledBilinear
 from pymc_ep.models.bilinear.engine.values import AnyRows, BilinearPrior, NewCells, places_of_ones, with_ones
 from pymc_ep.models.bilinear.kernel import FactoredRows, Rows, variance
@@ -14,7 +16,7 @@ from pymc_ep.numerics.quadrature.gauss_hermite import standard_normal_rule
 from pymc_ep.sites.cells.base import CellSite
 from pymc_ep.sites.cells.integrals import LEAST_NODES, log_integral
 
-__all__ = ["BilinearPosterior"]
+__all__ = ["BilinearMixture", "BilinearPosterior"]
 
 _NODES = 32
 """Number of Gauss-Hermite nodes. Probabilities of a Poisson count are then right to 2e-5 for log rates of standard
@@ -67,6 +69,10 @@ class BilinearPosterior:
             for own, learned in zip((prior.left, prior.right), self.prior_variances)
         )
         return prior._replace(left=left, right=right)
+
+    def components(self) -> Iterator[tuple[float, "BilinearPosterior"]]:
+        """Yield weight one and the posterior itself, as those of a mixture."""
+        yield 1.0, self
 
     def hyper_moments(self) -> dict[str, Moments]:
         """Return the hyperparameters, which are held, with standard deviations of zero."""
@@ -176,6 +182,14 @@ class BilinearPosterior:
     def _with_partners(self) -> tuple[AnyRows, AnyRows]:
         """Return both sides with a column of ones for the bias of the other."""
         return with_ones(self.left, self._ones[0]), with_ones(self.right, self._ones[1])
+
+
+class BilinearMixture(FitMixture[BilinearPosterior]):
+    """Mixture of the posteriors at draws of the hyperparameters."""
+
+    def predictor_moments(self) -> Moments:
+        """Return the moments of the predictors of the cells, (n,)."""
+        return mixed_moments((weight, {"": part.predictor_moments()}) for weight, part in self.components())[""]
 
 
 def _quadrature(draws: int, size: int) -> tuple[np.ndarray, np.ndarray]:

@@ -165,7 +165,7 @@ class VariationalGaussian(BoundAscent[State]):
         if self.full:
             state = state._replace(left=factored(state.left), right=factored(state.right))
         parts = [packed(rows, own) for rows, own in zip(state.sides, points)]
-        ends = np.cumsum([part.size for part in parts])
+        ends, given = np.cumsum([part.size for part in parts]), problem.prior(state.theta)
 
         def shaped(at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             left, right, _ = np.split(at, ends)
@@ -180,7 +180,7 @@ class VariationalGaussian(BoundAscent[State]):
                 # Trial steps may overflow; the line search then backtracks.
                 with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
                     sides, theta = unpack(at[0])
-                    prior = problem.prior(theta)
+                    prior = problem.prior(theta) if learns else given
                     found = self.bound.derivatives(prior, sides)
                     slope = np.empty_like(at)
                     self.bound.of_sides(prior, sides, found, shaped(slope[0]))

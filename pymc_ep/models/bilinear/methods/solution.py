@@ -8,15 +8,27 @@ import numpy as np
 from pymc_ep.contracts.solution import Solution
 from pymc_ep.engines.loop import Run
 from pymc_ep.engines.options import check_positive, check_whole
+from pymc_ep.evidence import ManyFits
+from pymc_ep.evidence.bound import BoundAt
+from pymc_ep.evidence.fit_mixture import stacked, unstacked
 from pymc_ep.models.bilinear.compiled import CompiledBilinear
 from pymc_ep.models.bilinear.engine import singular_value_shrinkage, variational_gaussian
 from pymc_ep.models.bilinear.engine.bound import Sides
 from pymc_ep.models.bilinear.engine.values import Cells
 from pymc_ep.models.bilinear.form import Bilinear
 from pymc_ep.models.bilinear.kernel import FactoredRows, Rows
-from pymc_ep.models.bilinear.posterior import BilinearPosterior
+from pymc_ep.models.bilinear.posterior import BilinearMixture, BilinearPosterior
 
-__all__ = ["BOUND", "bilinear_solution", "checked", "rebuild", "saved", "started_sides", "with_unseen_rows"]
+__all__ = [
+    "BOUND",
+    "bilinear_solution",
+    "checked",
+    "conditional_solution",
+    "rebuild",
+    "saved",
+    "started_sides",
+    "with_unseen_rows",
+]
 
 BOUND = "lower bound on the log density of the data at the hyperparameters of the result, without their prior"
 """Description of the log evidence in the result."""
@@ -53,7 +65,7 @@ def bilinear_solution(
     state = saved(found.state)
     if prior_variances is not None:
         state |= dict(zip(_LEARNED, prior_variances))
-    posterior, what = rebuild(form, state), "log density" if points else "bound"
+    posterior, what = _rebuilt(form, state), "log density" if points else "bound"
     predictor, shape = posterior.predictor_moments(), form.observed()[0].shape
     constant = form.constrained(found.state.theta)
     moments = {name: (m.mean, m.sd) for name, m in posterior.moments().items()}
@@ -83,6 +95,32 @@ def bilinear_solution(
     )
 
 
+def conditional_solution(form: CompiledBilinear, found: ManyFits[BoundAt], settings: dict[str, Any]) -> Solution:
+    """Return the solution of a mixture over draws of the hyperparameters, without a log evidence."""
+    theta, state = found.centre.theta, dict(found.centre.maximum.saved) | stacked(found.kept)
+    posterior = rebuild(form, state)
+    assert isinstance(posterior, BilinearMixture), "its state has fits at draws"
+    predictor, shape = posterior.predictor_moments(), form.observed()[0].shape
+    moments = {name: (m.mean, m.sd) for name, m in (posterior.moments() | posterior.hyper_moments()).items()}
+    return Solution(
+        moments=lambda: moments,
+        hyper_modes=form.constrained(theta),
+        sites={
+            form.form.cells.name: {
+                "predictor_mean": predictor.mean.reshape(shape),
+                "predictor_sd": predictor.sd.reshape(shape),
+            }
+        },
+        state=state | form.fingerprint(theta),
+        draws=posterior.in_turn,
+        numbers_per_draw=sum(mean.size for mean, _ in moments.values()),
+        most_draws=form.most_draws,
+        status=found.sentence("rows"),
+        converged=found.converged,
+        settings=settings,
+    )
+
+
 def saved(state: variational_gaussian.State | singular_value_shrinkage.State) -> dict[str, np.ndarray]:
     """Return the arrays of a state from which a posterior is rebuilt and a later fit starts."""
     sides = zip(("left", "right"), state.sides)
@@ -90,8 +128,13 @@ def saved(state: variational_gaussian.State | singular_value_shrinkage.State) ->
     return arrays | {"theta": state.theta}
 
 
-def rebuild(form: CompiledBilinear, state: Mapping[str, np.ndarray]) -> BilinearPosterior:
+def rebuild(form: CompiledBilinear, state: Mapping[str, np.ndarray]) -> BilinearPosterior | BilinearMixture:
     """Return the posterior that a saved ``fit_state`` describes."""
+    centre, parts = _rebuilt(form, state), [_rebuilt(form, part) for part in unstacked(state)]
+    return BilinearMixture(centre, parts) if parts else centre
+
+
+def _rebuilt(form: CompiledBilinear, state: Mapping[str, np.ndarray]) -> BilinearPosterior:
     learned = [state[name] for name in _LEARNED] if _LEARNED[0] in state else None
     return BilinearPosterior(form, state["theta"], *_sides(state), learned)
 

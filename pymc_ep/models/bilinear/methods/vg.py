@@ -9,8 +9,10 @@ from pymc_ep.contracts.cost import Cost
 from pymc_ep.contracts.method import Call, Method
 from pymc_ep.contracts.solution import Solution
 from pymc_ep.engines.base import Status
-from pymc_ep.engines.loop import run
+from pymc_ep.engines.loop import Run, run
 from pymc_ep.engines.options import estimate_names
+from pymc_ep.evidence.bound import BoundSampling, Maximum
+from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.models.bilinear.compiled import CompiledBilinear
 from pymc_ep.models.bilinear.cost import VARIATIONAL, cost_of
 from pymc_ep.models.bilinear.engine.bound import BilinearBound, Sides
@@ -23,7 +25,9 @@ from pymc_ep.models.bilinear.methods.solution import (
     BOUND,
     bilinear_solution,
     checked,
+    conditional_solution,
     rebuild,
+    saved,
     started_sides,
     with_unseen_rows,
 )
@@ -66,31 +70,61 @@ def solve(call: Call[CompiledBilinear]) -> Solution:
             f"and the density of both together is largest where scales are zero: hold it by hyper='fixed', at another "
             f"value than the model's initial point by start={{{scales[0]!r}: ...}}, or leave them out of estimate=."
         )
-    cells, prior = form.started(theta)
-    bound = BilinearBound(cells, form.n_factors, points, form.backend)
+    bound, first, found = _ascended(call, settings, points)
+    sentence = with_unseen_rows(found.status.sentence, form, bound.cells)
+    if form.n_factors > (least := min(len(rows.mean) for rows in found.state.sides)):
+        sentence += f"; of {form.n_factors} factors no more than {least} can matter to a matrix with a side of {least}"
+    status = found.status._replace(sentence=sentence)
+    if call.hyper == "optimize":
+        status = _with_prior_warnings(status, form, first, found.state)
+    found = found._replace(status=status)
+    what = _WITH_POINTS.format(", ".join(estimated)) if estimated else BOUND
+    all_points = bool(np.concatenate(points).all())
+    return bilinear_solution(form, found, settings, what, points=all_points, learned=call.hyper == "optimize")
+
+
+def _ascended(
+    call: Call[CompiledBilinear], settings: dict[str, Any], points: tuple[np.ndarray, np.ndarray]
+) -> tuple[BilinearBound, BilinearPrior, Run[State]]:
+    """Return the bound, the prior at the first hyperparameters, and the end of the ascent."""
+    cells, prior = call.form.started(call.theta)
+    bound = BilinearBound(cells, call.form.n_factors, points, call.form.backend)
     full = settings["covariance"] == "full"
     if call.start is None:
         sides = first_sides(bound, prior, settings["seed"])
     else:
         sides = _from_start(sides_without_factors(bound, prior), call.start, full=full)
-    first = first_state(sides, theta)
     ascent = VariationalGaussian(bound, learn=call.hyper == "optimize", tol=settings["tol"], full=full)
-    record = call.checkpoint.record()
-    found = run(ascent, form, first, max_iter=settings["max_iter"] + 1, report=call.report, record=record)
-    sentence = with_unseen_rows(found.status.sentence, form, cells)
-    if form.n_factors > (least := min(len(rows.mean) for rows in found.state.sides)):
-        sentence += f"; of {form.n_factors} factors no more than {least} can matter to a matrix with a side of {least}"
-    status = found.status._replace(sentence=sentence)
-    if call.hyper == "optimize":
-        status = _with_prior_warnings(status, form, prior, found.state)
-    found = found._replace(status=status)
-    if ascent.full:
+    first, record = first_state(sides, call.theta), call.checkpoint.record()
+    found = run(ascent, call.form, first, max_iter=settings["max_iter"] + 1, report=call.report, record=record)
+    if full:
         # A fit that ends with a sweep has no covariances yet.
         left, right = map(factored, found.state.sides)
         found = found._replace(state=found.state._replace(left=left, right=right))
-    what = _WITH_POINTS.format(", ".join(estimated)) if estimated else BOUND
-    all_points = bool(np.concatenate(points).all())
-    return bilinear_solution(form, found, settings, what, points=all_points, learned=call.hyper == "optimize")
+    return bound, prior, found
+
+
+def maximum_at(settings: dict[str, Any], form: CompiledBilinear, theta: np.ndarray) -> Maximum:
+    """Return the bound at hyperparameters theta, (p,), as ``hyper="fixed"`` finds it."""
+    _, points = _points(form.form, (), form.n_factors)
+    bound, prior, found = _ascended(Call(form, theta, "fixed"), settings, points)
+    at = bound.derivatives(prior, found.state.sides)
+    slope = form.pullback(theta, at.of_prior, at.of_offset, at.of_parameters, of_log_prior=0.0)
+    return Maximum(found.state.log_bound, slope, found.status, saved(found.state))
+
+
+def _sampling_settings(form: CompiledBilinear, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options for a bound with all matrices integrated out; raise for points."""
+    settings = _settings(Call(form, form.start, "sample", options=options))
+    estimated, _ = _points(form.form, settings["estimate"], form.n_factors)
+    if estimated:
+        flat = [one.name for one in form.form.entries if one.flat]
+        cure = f"give {flat[0]!r} a proper prior" if flat else "leave estimate= out"
+        raise UnsupportedModelError(
+            f"Of {', '.join(map(repr, estimated))} the bound has points, and at the best points for each value of the "
+            f"hyperparameters it is no density of these; {cure}, or use hyper='fixed'."
+        )
+    return settings | {"estimate": estimated}
 
 
 def _settings(call: Call[CompiledBilinear]) -> dict[str, Any]:
@@ -151,13 +185,16 @@ def _from_start(first: Sides, start: Mapping[str, np.ndarray], *, full: bool) ->
     return left, right
 
 
+_SAMPLING = BoundSampling(_sampling_settings, maximum_at, conditional_solution)
 VG = Method(
     "vg",
     Bilinear,
     solve,
     rebuild,
     OPTIONS,
-    ("optimize", "fixed"),
+    ("optimize", "fixed", "sample"),
+    evidence_op=_SAMPLING.evidence_op,
+    condition=_SAMPLING.condition,
     takes=lambda site: isinstance(site, CellSite),
     cost=_cost,
     jax=True,

@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import xarray as xr
+from scipy.special import logsumexp
 
 from pymc_ep.compat import Container
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.models.bilinear.engine.values import NewCells
 from pymc_ep.models.bilinear.form import Bilinear
-from pymc_ep.models.bilinear.posterior import BilinearPosterior
+from pymc_ep.models.bilinear.posterior import BilinearMixture, BilinearPosterior
 from pymc_ep.models.bilinear.predict.inputs import read_cells
 from pymc_ep.models.bilinear.predict.rebuild import bilinear_posterior
 
@@ -26,18 +27,18 @@ class CellPredictions:
     """Predictive quantities of cells, whose predictors are inner products and so not Gaussian."""
 
     @staticmethod
-    def rebuild(idata: Container, model: pm.Model) -> BilinearPosterior:
+    def rebuild(idata: Container, model: pm.Model) -> BilinearPosterior | BilinearMixture:
         """Return the posterior of a fit; raise a ValueError unless it is one of the present model."""
         return bilinear_posterior(idata, model)
 
     @staticmethod
-    def log_predictive(model: pm.Model, posterior: BilinearPosterior, data: Mapping[str, Any]) -> xr.Dataset:
+    def log_predictive(model: pm.Model, posterior: BilinearPosterior | BilinearMixture, data: Mapping[str, Any]) -> xr.Dataset:
         """Return log integrals of p(y | f) Q(f), one for each new cell.
 
         Parameters
         ----------
         model : pymc.Model
-        posterior : BilinearPosterior
+        posterior : BilinearPosterior or BilinearMixture
         data : mapping of str to mapping
             The argument `given` of `read_cells`, by the name of the observed variable.
 
@@ -46,16 +47,16 @@ class CellPredictions:
         InvalidDataError
             For indices out of range, and observations outside their domain.
         """
-        name, new = _read(model, posterior, data)
-        found = posterior.log_predictive(new, _DRAWS, np.random.default_rng(0))
-        return xr.Dataset({name: ((f"{name}_cell",), found)})
+        name, parts = _parts(model, posterior, data)
+        found = [np.log(weight) + part.log_predictive(new, size, rng) for weight, part, new, size, rng in parts]
+        return xr.Dataset({name: ((f"{name}_cell",), logsumexp(found, axis=0))})
 
     @staticmethod
-    def transforms(model: pm.Model, posterior: BilinearPosterior, data: Mapping[str, Any]) -> xr.Dataset:
+    def transforms(model: pm.Model, posterior: BilinearPosterior | BilinearMixture, data: Mapping[str, Any]) -> xr.Dataset:
         """Return ``<y>_lower`` and ``<y>_upper``, P(Y < y) and P(Y <= y), of new cells; see `log_predictive`."""
-        name, new = _read(model, posterior, data)
-        found = zip(("lower", "upper"), posterior.transforms(new, _DRAWS, np.random.default_rng(0)))
-        arrays = {f"{name}_{which}": ((f"{name}_cell",), part) for which, part in found}
+        name, parts = _parts(model, posterior, data)
+        found = sum(weight * np.array(part.transforms(new, size, rng)) for weight, part, new, size, rng in parts)
+        arrays = {f"{name}_{which}": ((f"{name}_cell",), own) for which, own in zip(("lower", "upper"), found)}
         return xr.Dataset(arrays, attrs={"domain": posterior.form.form.cells.site.domain})
 
     @staticmethod
@@ -74,8 +75,14 @@ class CellPredictions:
         )
 
 
-def _read(model: pm.Model, posterior: BilinearPosterior, data: Mapping[str, Any]) -> tuple[str, NewCells]:
-    name = posterior.form.form.cells.name
+def _parts(
+    model: pm.Model, posterior: BilinearPosterior | BilinearMixture, data: Mapping[str, Any]
+) -> tuple[str, list[tuple[float, BilinearPosterior, NewCells, int, np.random.Generator]]]:
+    """Return the name of the cells, and for each component its weight, new cells, draws and random numbers."""
+    form, rng = posterior.form, np.random.default_rng(0)
+    name = form.form.cells.name
     if list(data) != [name]:
         raise UnsupportedModelError(f"The model's cells are those of {name!r}; give these, not {', '.join(data)}.")
-    return name, read_cells(model, posterior.form, posterior.theta, data[name])
+    parts = list(posterior.components())
+    size = -(-_DRAWS // len(parts))
+    return name, [(weight, part, read_cells(model, form, part.theta, data[name]), size, rng) for weight, part in parts]

@@ -8,7 +8,7 @@ from pymc_ep.compat import Container
 from pymc_ep.forms.cache import compiled_form
 from pymc_ep.forms.registry import get_method
 from pymc_ep.models.bilinear.compiled import CompiledBilinear
-from pymc_ep.models.bilinear.posterior import BilinearPosterior
+from pymc_ep.models.bilinear.posterior import BilinearMixture, BilinearPosterior
 from pymc_ep.results import fit_method, fit_state, latent_of
 from pymc_ep.results.row_labels import require_labels
 from pymc_ep.results.unchanged import require_unchanged
@@ -16,7 +16,7 @@ from pymc_ep.results.unchanged import require_unchanged
 __all__ = ["bilinear_posterior"]
 
 
-def bilinear_posterior(idata: Container, model: pm.Model) -> BilinearPosterior:
+def bilinear_posterior(idata: Container, model: pm.Model) -> BilinearPosterior | BilinearMixture:
     """Rebuild the posterior of a fit of a bilinear model.
 
     Raises
@@ -27,8 +27,9 @@ def bilinear_posterior(idata: Container, model: pm.Model) -> BilinearPosterior:
     form = cast(CompiledBilinear, compiled_form(model, latent_of(idata, model)))
     state = fit_state(idata)
     rebuilt = get_method(fit_method(idata), form.form).rebuild(form, state)
-    posterior = cast(BilinearPosterior, rebuilt)
-    sides = zip((posterior.left, posterior.right), form.form.matrices, form.form.biases, form.shapes[:2])
+    posterior = cast(BilinearPosterior | BilinearMixture, rebuilt)
+    centre = posterior.centre if isinstance(posterior, BilinearMixture) else posterior
+    sides = zip((centre.left, centre.right), form.form.matrices, form.form.biases, form.shapes[:2])
     for rows, matrix, bias, (n, d) in sides:
         if rows.mean.shape != (n, d + (bias is not None)):
             held, width = rows.mean.shape

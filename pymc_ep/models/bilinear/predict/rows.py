@@ -12,7 +12,7 @@ from pymc_ep.compat import Container
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.models.bilinear.compiled import CompiledBilinear
 from pymc_ep.models.bilinear.kernel import FactoredRows, Rows
-from pymc_ep.models.bilinear.posterior import BilinearPosterior
+from pymc_ep.models.bilinear.posterior import BilinearMixture, BilinearPosterior
 from pymc_ep.models.bilinear.predict.fold_in import fold_in
 from pymc_ep.models.bilinear.predict.inputs import matrix_names, offsets_and_parameters
 from pymc_ep.models.bilinear.predict.rebuild import bilinear_posterior
@@ -43,8 +43,15 @@ class BilinearRows:
 
     @staticmethod
     def rebuild(idata: Container, model: pm.Model) -> BilinearPosterior:
-        """Return the posterior of a fit."""
-        return bilinear_posterior(idata, model)
+        """Return the posterior of a fit; raise for one of sampled hyperparameters."""
+        posterior = bilinear_posterior(idata, model)
+        if isinstance(posterior, BilinearMixture):
+            names = ", ".join(posterior.form.form.hyper_names)
+            raise UnsupportedModelError(
+                f"Rows are ranked, compared and folded in at one value of {names}, and this fit has draws of them; fit "
+                f"with hyper='fixed' and start={{...}}, such as the posterior means, or use log_predictive."
+            )
+        return posterior
 
     @staticmethod
     def factors(posterior: BilinearPosterior, side: int) -> np.ndarray:

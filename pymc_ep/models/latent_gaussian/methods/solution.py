@@ -30,6 +30,7 @@ __all__ = [
     "at_mode",
     "coefficient_results",
     "combined_status",
+    "conditional_state",
     "conditional_solution",
     "integral_solution",
     "mode_solution",
@@ -169,13 +170,8 @@ def conditional_solution(
     Its mode is the draw nearest to the mean.
     """
     k = len(found.thetas)
-    weights, none = np.full(k, 1.0 / k), np.zeros((0, found.thetas.shape[1]))
-    state = _state(evidence, found.centre) | _mixture_state(
-        found.thetas, *map(np.array, zip(*found.states)), none, none
-    )
-    fits = f"fits at {k} draws of the hyperparameters"
-    lost = f"{found.stalled} of them did not converge" if found.stalled else ""
-    left = f"interrupted: {found.unfitted} of them have the sites of a near one" if found.unfitted else ""
+    weights = np.full(k, 1.0 / k)
+    state = _state(evidence, found.centre) | conditional_state(found.thetas, *map(np.array, zip(*found.states)))
     return solution_at(
         form,
         evidence,
@@ -183,9 +179,15 @@ def conditional_solution(
         state,
         settings,
         log_predictive=left_out_of_all(weights, np.array([kept.log_predictive for kept in found.kept])),
-        status=Status(not (found.stalled or found.unfitted), "; ".join(filter(None, [fits, lost, left]))),
+        status=Status(found.converged, found.sentence("sites")),
         round_robin=k,
     )
+
+
+def conditional_state(thetas: np.ndarray, shifts: np.ndarray, precisions: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the saved parts of a mixture of fits, given hyperparameters, (k, p), and sites, (k, n)."""
+    none = np.zeros((0, thetas.shape[1]))
+    return _mixture_state(thetas, shifts, precisions, none, none)
 
 
 def at_mode(at: EvidenceAt) -> tuple[Prior, GaussianPosterior] | None:

@@ -134,10 +134,13 @@ class BoundedSites(FactorSites):
         ]
         return self._joined(parts, eta, z)
 
-    def hyper_objective(self, fitted: np.ndarray, z: np.ndarray) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
+    def hyper_objective(
+        self, fitted: np.ndarray, z: np.ndarray, *, density: str = "natural"
+    ) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
         """Return the function theta -> (inner objective, gradient) at fixed D x = `fitted` and `z`, (n,) each.
 
-        The objective is the log prior plus the log excess plus the sum of the sites' values.
+        The objective is the log prior plus the log excess plus the sum of the sites' values; with ``density="none"`` the
+        gradient is that without the log prior.
         """
         varying = self.form.varying_parameters
 
@@ -157,7 +160,7 @@ class BoundedSites(FactorSites):
                 gradients.append(gradient)
             found = self._joined(parts, eta, z)
             value = float(found.value.sum()) + prior.log_prior + prior.log_excess
-            return value, self.form.pullback(theta, found.gradient, None, gradients, density="natural")
+            return value, self.form.pullback(theta, found.gradient, None, gradients, density=density)
 
         return evaluate
 

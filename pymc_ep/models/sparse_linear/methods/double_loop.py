@@ -11,6 +11,7 @@ from pymc_ep.engines.base import Report, Status
 from pymc_ep.engines.checkpoint import Record
 from pymc_ep.engines.loop import run
 from pymc_ep.engines.options import check_whole
+from pymc_ep.evidence.bound import Maximum
 from pymc_ep.evidence.ep.sweep import group_slices
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.models.sparse_linear.compiled import CompiledSparseLinear
@@ -23,7 +24,17 @@ from pymc_ep.models.sparse_linear.engine.tree_start import fitted_start
 from pymc_ep.models.sparse_linear.engine.tree_states import has_trees, require_two_states, state_warnings
 from pymc_ep.models.sparse_linear.posterior_average import averaged_evidence, averaged_status, translations_of
 
-__all__ = ["MODE_OPTIONS", "OPTIONS", "BoundFit", "cost_of_bounds", "cost_of_mode", "find_mode", "solve_by_bounds"]
+__all__ = [
+    "MODE_OPTIONS",
+    "OPTIONS",
+    "BoundFit",
+    "cost_of_bounds",
+    "cost_of_mode",
+    "find_mode",
+    "maximum_at",
+    "sampling_settings",
+    "solve_by_bounds",
+]
 
 OPTIONS = {
     "variance": "auto",
@@ -140,6 +151,37 @@ def solve_by_bounds(call: Call[CompiledSparseLinear]) -> BoundFit:
             notes += f", with a relative standard error of {fit.state.error:.2g}; raise n_samples to lower it"
         fit = fit._replace(scalars=fit.scalars | {"variance_error": fit.state.error})
     return fit._replace(status=fit.status._replace(sentence=fit.status.sentence + notes))
+
+
+def maximum_at(settings: dict[str, Any], form: CompiledSparseLinear, theta: np.ndarray) -> Maximum:
+    """Return the bound at hyperparameters theta, (p,), as ``hyper="fixed"`` finds it.
+
+    At the fixed point z = diag(D A^{-1} D^T), where B is stationary in the precisions, and x is at its maximum.
+    """
+    fit = solve_by_bounds(Call(form, theta, "fixed", options=settings))
+    state, sites = fit.state, BoundedSites(form)
+    objective = sites.hyper_objective(form.linear.forward(state.unknowns), state.variance, density="none")
+    # The history of the extrapolation is as large as ten states.
+    none = state.points[:0]
+    kept = fit._replace(state=state._replace(points=none, moves=none))
+    return Maximum(state.log_bound, objective(theta)[1], fit.status, kept)
+
+
+def sampling_settings(form: CompiledSparseLinear, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options for a bound that is known; raise for estimated variances and averages over grids."""
+    settings = _checked(OPTIONS | options | {"tol": options.get("tol") or _TOL_EXACT})
+    if settings["translations"] > 1:
+        raise ValueError(
+            f"translations={settings['translations']} needs hyperparameters at one value: use hyper='optimize' or "
+            f"'fixed' instead of sampling them."
+        )
+    if not _is_exact(form, settings["variance"]):
+        raise ValueError(
+            f"variance={settings['variance']!r} estimates variances here, so that the bound is not known and the "
+            f"hyperparameters have no density: give variance='exact', which factorises precisions of "
+            f"{form.linear.size} unknowns, or learn them by hyper='optimize'."
+        )
+    return settings | {"variance": "exact"}
 
 
 def _loop_settings(call: Call[CompiledSparseLinear]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import numpy as np
 from pymc_ep.contracts.method import Call, Method
 from pymc_ep.contracts.posterior import Posterior
 from pymc_ep.contracts.solution import Solution
+from pymc_ep.evidence.bound import BoundSampling
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.models.sparse_linear.compiled import CompiledSparseLinear
 from pymc_ep.models.sparse_linear.form import SparseLinear
@@ -16,9 +17,11 @@ from pymc_ep.models.sparse_linear.methods.double_loop import (
     cost_of_bounds,
     cost_of_mode,
     find_mode,
+    maximum_at,
+    sampling_settings,
     solve_by_bounds,
 )
-from pymc_ep.models.sparse_linear.methods.solution import bound_solution, mode_of_density, rebuild_bounds
+from pymc_ep.models.sparse_linear.methods.solution import bound_solution, conditional_solution, mode_of_density, rebuild_bounds
 from pymc_ep.sites.base import Site
 
 __all__ = ["DSB", "MAP"]
@@ -44,13 +47,16 @@ def _is_bounded(site: Site | None) -> bool:
 
 
 _CHANGEABLE = ("outer",)
+_SAMPLING = BoundSampling(sampling_settings, maximum_at, conditional_solution)
 DSB = Method(
     "dsb",
     SparseLinear,
     _solve,
     rebuild_bounds,
     OPTIONS,
-    ("optimize", "fixed"),
+    ("optimize", "fixed", "sample"),
+    evidence_op=_SAMPLING.evidence_op,
+    condition=_SAMPLING.condition,
     takes=_is_bounded,
     cost=cost_of_bounds,
     changeable=_CHANGEABLE,

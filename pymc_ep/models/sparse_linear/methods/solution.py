@@ -5,10 +5,13 @@ from typing import Any
 
 import numpy as np
 
+from pymc_ep.contracts.posterior import JointDraws
 from pymc_ep.contracts.solution import Solution
+from pymc_ep.evidence import ManyFits
+from pymc_ep.evidence.bound import BoundAt
 from pymc_ep.evidence.ep.sweep import group_slices
 from pymc_ep.exceptions import at_index, first_index
-from pymc_ep.models.latent_gaussian.methods.solution import coefficient_results, rebuild
+from pymc_ep.models.latent_gaussian.methods.solution import coefficient_results, conditional_state, rebuild
 from pymc_ep.models.latent_gaussian.posterior import LatentPosterior
 from pymc_ep.models.latent_gaussian.posterior_mixture import PosteriorMixture
 from pymc_ep.models.sparse_linear.compiled import CompiledSparseLinear
@@ -18,7 +21,7 @@ from pymc_ep.models.sparse_linear.posterior_average import Part, PosteriorAverag
 from pymc_ep.models.sparse_linear.posterior_sampled import SampledPosterior
 from pymc_ep.sites.compiled import CompiledSite
 
-__all__ = ["bound_solution", "mode_of_density", "rebuild_bounds"]
+__all__ = ["bound_solution", "conditional_solution", "mode_of_density", "rebuild_bounds"]
 
 _BOUND = "lower bound on the log density of the data at the hyperparameters of the result, without their prior"
 """Description of the log evidence in the result."""
@@ -51,6 +54,36 @@ def bound_solution(form: CompiledSparseLinear, fit: BoundFit) -> Solution:
         log_evidence_is=_BOUND if evidence else "",
         objective_is="bound + log prior" if evidence else "inner objective + log prior",
         **_shared(form, fit, state),
+    )
+
+
+def conditional_solution(form: CompiledSparseLinear, found: ManyFits[BoundAt], settings: dict[str, Any]) -> Solution:
+    """Return the solution of a mixture over draws of the hyperparameters, without a log evidence."""
+    centre, states = found.centre.maximum.saved, [fit.state for fit in found.kept]
+    sites = np.array([state.shift for state in states]), np.array([state.precision for state in states])
+    state = _state(form, centre) | conditional_state(found.thetas, *sites)
+    posterior = rebuild_bounds(form, state)
+    assert isinstance(posterior, PosteriorMixture), "its state has a design"
+    moments = {name: (m.mean, m.sd) for name, m in (posterior.hyper_moments() | posterior.moments()).items()}
+
+    def draws(size: int, rng: np.random.Generator, *, log_likelihood: bool = False) -> JointDraws:
+        which = np.repeat(np.arange(len(states)), size // len(states))
+        return posterior.draws_of(which, rng, log_likelihood=log_likelihood)
+
+    return Solution(
+        moments=lambda: moments,
+        sites=_sites(form, centre),
+        draws=draws,
+        numbers_per_draw=sum(mean.size for mean, _ in moments.values()),
+        most_draws=form.most_draws,
+        **_shared(form, centre, state)
+        | {
+            "traces": {},
+            "hyper_traces": {},
+            "status": found.sentence("sites"),
+            "converged": found.converged,
+            "settings": settings,
+        },
     )
 
 

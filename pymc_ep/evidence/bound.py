@@ -1,0 +1,159 @@
+"""A bound on the log evidence, maximised at given hyperparameters by the engine that a method has anyway.
+
+At its maximum over the posterior Q a bound B(theta, Q) is stationary in Q, so that its gradient in theta is the partial
+derivative at fixed Q:
+
+    d/dtheta max_Q B(theta, Q) = dB/dtheta.
+
+Bounds have several maxima, and pruned factors never come back from zero. A fit that starts from the last one then
+depends on its way: upward in the scale of 3 factors of 3,661 ratings it was 21 nats below the fit that comes downward.
+Every fit begins where `pymc_ep.fit` with ``hyper="fixed"`` does instead.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pymc_ep.contracts.evidence import FitState, LogEvidence
+from pymc_ep.contracts.method import Call
+from pymc_ep.contracts.solution import Solution
+from pymc_ep.engines.base import Report, Status
+from pymc_ep.engines.interrupt import Interrupted
+from pymc_ep.evidence.conditional_fits import ManyFits, fit_many
+from pymc_ep.evidence.op import EvidenceOp
+
+__all__ = ["BoundAt", "BoundEvidence", "BoundSampling", "Maximum"]
+
+
+class Maximum(NamedTuple):
+    """A bound at its maximum over the posterior.
+
+    Attributes
+    ----------
+    log_z : float
+        The bound, without the prior of the hyperparameters.
+    gradient : ndarray, (p,)
+        Of it, in the unconstrained hyperparameters.
+    status : Status
+    saved : object
+        What the method's solution takes of the fit.
+    """
+
+    log_z: float
+    gradient: np.ndarray
+    status: Status
+    saved: Any
+
+
+class BoundAt(NamedTuple):
+    """A fit of `BoundEvidence`; see `pymc_ep.contracts.evidence.EvidenceFit`.
+
+    Attributes
+    ----------
+    theta : ndarray, (p,)
+    maximum : Maximum
+    log_prior : float
+    prior_gradient : ndarray, (p,)
+    state : tuple of ndarray
+        None: no fit starts from another.
+    """
+
+    theta: np.ndarray
+    maximum: Maximum
+    log_prior: float
+    prior_gradient: np.ndarray
+    state: FitState = ()
+
+    @property
+    def log_z(self) -> float:
+        """The bound."""
+        return self.maximum.log_z
+
+    @property
+    def value(self) -> float:
+        """Bound plus log prior."""
+        return self.log_z + self.log_prior
+
+    @property
+    def status(self) -> Status:
+        """How the ascent ended."""
+        return self.maximum.status
+
+
+class BoundEvidence(LogEvidence[BoundAt]):
+    """max_Q B(theta, Q), by fits that depend on theta alone.
+
+    Parameters
+    ----------
+    form : HyperForm
+    maximum_at : callable
+        ``maximum_at(form, theta)`` returns the `Maximum` at unconstrained hyperparameters, (p,).
+    report : Report, optional
+    density : {"natural", "unconstrained", "none"}
+        See `LogEvidence`.
+    """
+
+    def __init__(
+        self,
+        form: Any,
+        maximum_at: Callable[[Any, np.ndarray], Maximum],
+        report: Report | None = None,
+        *,
+        density: str = "natural",
+    ):
+        super().__init__(form, report, density=density)
+        self.maximum_at = maximum_at
+
+    def at(self, theta: np.ndarray, start: FitState | None = None) -> BoundAt:
+        """Fit at unconstrained hyperparameters `theta`, (p,), from the method's own start."""
+        log_prior, slope = self.prior_at(theta)
+        found = BoundAt(theta, self.maximum_at(self.form, theta), log_prior, slope)
+        if found.status.interrupted:
+            raise Interrupted(found)
+        return found
+
+    def gradient(self, fit: BoundAt) -> np.ndarray:
+        """Return the gradient of `BoundAt.value`, (p,)."""
+        return fit.maximum.gradient + fit.prior_gradient
+
+    def kept(self, fit: BoundAt) -> Any:
+        """Return what the method's solution takes of the fit."""
+        return fit.maximum.saved
+
+
+@dataclass(frozen=True)
+class BoundSampling:
+    """What `pymc_ep.contracts.method.Method` needs of a bound, so that hyperparameters are sampled.
+
+    Attributes
+    ----------
+    settings : callable
+        ``settings(form, options)`` returns all options; raises for those under which the bound is no density of the
+        hyperparameters.
+    maximum_at : callable
+        ``maximum_at(settings, form, theta)`` returns the `Maximum` at unconstrained hyperparameters, (p,).
+    solution : callable
+        ``solution(form, fits, settings)`` returns the solution of `ManyFits`.
+    """
+
+    settings: Callable[[Any, dict[str, Any]], dict[str, Any]]
+    maximum_at: Callable[[dict[str, Any], Any, np.ndarray], Maximum]
+    solution: Callable[[Any, ManyFits[BoundAt], dict[str, Any]], Solution]
+
+    def evidence_op(self, form: Any, options: dict[str, Any]) -> EvidenceOp:
+        """Return the bound as an Op of the unconstrained hyperparameters."""
+        return EvidenceOp(form, partial(self._evidence, self.settings(form, options)))
+
+    def condition(self, call: Call[Any], thetas: np.ndarray) -> Solution:
+        """Fit at each of k draws of the hyperparameters, (k, p); the solution takes draws from each fit."""
+        settings = self.settings(call.form, call.options)
+        evidence = self._evidence(settings, call.form, "none", call.report)
+        return self.solution(call.form, fit_many(evidence, thetas), settings)
+
+    def _evidence(
+        self, settings: dict[str, Any], form: Any, density: str, report: Report | None = None
+    ) -> BoundEvidence:
+        return BoundEvidence(form, partial(self.maximum_at, settings), report, density=density)

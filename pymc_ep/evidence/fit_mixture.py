@@ -1,0 +1,107 @@
+"""Equal mixture of the posteriors of fits at draws of the hyperparameters, and the arrays that it is saved in."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from pymc_ep.contracts.posterior import JointDraws, Moments, Posterior
+from pymc_ep.evidence.mixed_moments import mixed_moments
+
+__all__ = ["FitMixture", "stacked", "unstacked"]
+
+_PREFIX = "draw_"
+"""Prefix of the state entries of the fits at draws, (k, ...)."""
+_NO_DENSITY = "draws come from a mixture over the hyperparameters, whose density is not evaluated"
+"""Reason for missing densities of draws: each would need all components."""
+
+
+class FullPosterior(Posterior, Protocol):
+    """Posterior with moments of all latent variables."""
+
+    def moments(self) -> dict[str, Moments]:
+        """Return the moments of the latent variables."""
+
+
+Component = TypeVar("Component", bound=FullPosterior)
+"""Posterior of one fit."""
+
+
+class FitMixture(Generic[Component]):
+    """Mixture of posteriors of one form.
+
+    Parameters
+    ----------
+    centre : Posterior
+        That of the draw nearest to the mean of the hyperparameters.
+    parts : sequence of Posterior, (k,)
+        One for each draw of the hyperparameters.
+    """
+
+    def __init__(self, centre: Component, parts: Sequence[Component]):
+        self.centre, self.parts = centre, parts
+
+    @property
+    def form(self) -> Any:
+        """The form, compiled."""
+        return self.centre.form
+
+    @property
+    def theta(self) -> np.ndarray:
+        """Unconstrained hyperparameters at the centre, (p,)."""
+        return self.centre.theta
+
+    @property
+    def unknowns(self) -> int:
+        """Dimension of the posterior, hyperparameters included."""
+        return self.centre.unknowns
+
+    def components(self) -> Iterator[tuple[float, Component]]:
+        """Yield the weight and posterior of each draw."""
+        for part in self.parts:
+            yield 1.0 / len(self.parts), part
+
+    def moments(self) -> dict[str, Moments]:
+        """Return the moments of the latent variables."""
+        return mixed_moments((weight, part.moments()) for weight, part in self.components())
+
+    def hyper_moments(self) -> dict[str, Moments]:
+        """Return the moments of the hyperparameters on their own scale."""
+        return mixed_moments((weight, part.hyper_moments()) for weight, part in self.components())
+
+    def draws(
+        self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False, budget: float = 0.0
+    ) -> JointDraws:
+        """Return joint draws, each fit in turn in random order."""
+        rounds = -(-size // len(self.parts))
+        order = np.concatenate([rng.permutation(len(self.parts)) for _ in range(rounds)])[:size]
+        return self.draws_of(order, rng, log_likelihood=log_likelihood)
+
+    def in_turn(self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False) -> JointDraws:
+        """Return joint draws, equally many of each fit, in their order."""
+        which = np.repeat(np.arange(len(self.parts)), size // len(self.parts))
+        return self.draws_of(which, rng, log_likelihood=log_likelihood)
+
+    def draws_of(self, which: np.ndarray, rng: np.random.Generator, *, log_likelihood: bool = False) -> JointDraws:
+        """Return a joint draw of each of some fits, (s,) indices."""
+        values: dict[str, np.ndarray] = {}
+        densities: dict[str, np.ndarray] = {}
+        for k in np.unique(which):
+            here = which == k
+            found = self.parts[k].draws(int(here.sum()), rng, log_likelihood=log_likelihood)
+            for out, own in ((values, found.values), (densities, found.log_likelihood)):
+                for name, part in own.items():
+                    out.setdefault(name, np.empty((len(which), *part.shape[1:]), dtype=part.dtype))[here] = part
+        return JointDraws(values, densities, left_out=_NO_DENSITY if log_likelihood else "")
+
+
+def stacked(states: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Return the states of k fits as one, of arrays (k, ...)."""
+    return {_PREFIX + name: np.stack([state[name] for state in states]) for name in states[0]}
+
+
+def unstacked(state: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+    """Return the states of the fits that a saved state holds; empty for that of a single fit."""
+    parts = {name.removeprefix(_PREFIX): rows for name, rows in state.items() if name.startswith(_PREFIX)}
+    count = len(next(iter(parts.values()))) if parts else 0
+    return [{name: rows[k] for name, rows in parts.items()} for k in range(count)]
