@@ -297,14 +297,18 @@ class SingularValueShrinkage(BoundAscent[State]):
         return self.site.bounded(self.cells.y, products + prior.offset, self._zeros, *prior.parameters)
 
     def _evaluated(self, prior: BilinearPrior, state: State) -> State:
-        bound = self._derivatives(self.priors(prior, state), state, self._cell_bounds(prior, self._means(state))).value
+        bound = self.derivatives(prior, state).value
         return state._replace(log_bound=bound, objective=bound + prior.log_prior)
+
+    def derivatives(self, prior: BilinearPrior, state: State) -> Derivatives:
+        """Return B and its derivatives in priors, offsets and parameters."""
+        return self._derivatives(self.priors(prior, state), state, self._cell_bounds(prior, self._means(state)))
 
     def _means(self, state: State) -> np.ndarray:
         return self._products(state.left_mean, state.right_mean)
 
     def _derivatives(self, prior: BilinearPrior, state: State, cells: CellBound) -> Derivatives:
-        """Return B and its derivatives in priors, offsets and parameters."""
+        """Return `derivatives` under a prior with learned variances, if any, given the bounds of the cells."""
         (left, right), (kappa, of_parameters) = state.sides, self.curvature(prior)
         spread = left.variance.sum(axis=0) @ (right.mean**2 + right.variance).sum(axis=0)
         spread += (left.mean**2).sum(axis=0) @ right.variance.sum(axis=0)

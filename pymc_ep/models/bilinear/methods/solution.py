@@ -62,9 +62,7 @@ def bilinear_solution(
     prior_variances : (D,) and (D,), optional
         Learned prior variances of the columns of either matrix, if any, which replace the model's.
     """
-    state = saved(found.state)
-    if prior_variances is not None:
-        state |= dict(zip(_LEARNED, prior_variances))
+    state = saved(found.state, prior_variances)
     posterior, what = _rebuilt(form, state), "log density" if points else "bound"
     predictor, shape = posterior.predictor_moments(), form.observed()[0].shape
     constant = form.constrained(found.state.theta)
@@ -121,11 +119,15 @@ def conditional_solution(form: CompiledBilinear, found: ManyFits[BoundAt], setti
     )
 
 
-def saved(state: variational_gaussian.State | singular_value_shrinkage.State) -> dict[str, np.ndarray]:
-    """Return the arrays of a state from which a posterior is rebuilt and a later fit starts."""
+def saved(
+    state: variational_gaussian.State | singular_value_shrinkage.State,
+    prior_variances: Sequence[np.ndarray] | None = None,
+) -> dict[str, np.ndarray]:
+    """Return the arrays of a state from which a posterior is rebuilt and a later fit starts; see `bilinear_solution`."""
     sides = zip(("left", "right"), state.sides)
     arrays = {f"{side}_{name}": part for side, rows in sides for name, part in rows._asdict().items()}
-    return arrays | {"theta": state.theta}
+    learned = {} if prior_variances is None else dict(zip(_LEARNED, prior_variances))
+    return arrays | learned | {"theta": state.theta}
 
 
 def rebuild(form: CompiledBilinear, state: Mapping[str, np.ndarray]) -> BilinearPosterior | BilinearMixture:

@@ -9,9 +9,10 @@ import numpy as np
 from pymc_ep.contracts.cost import Cost
 from pymc_ep.contracts.method import Call, Method
 from pymc_ep.contracts.solution import Solution
-from pymc_ep.engines.loop import run
+from pymc_ep.engines.loop import Run, run
 from pymc_ep.engines.options import check_flag, check_whole
 from pymc_ep.engines.prior import perturbed
+from pymc_ep.evidence.bound import BoundSampling, Maximum
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.models.bilinear.compiled import CompiledBilinear
 from pymc_ep.models.bilinear.cost import SHRINKAGE, cost_of
@@ -24,7 +25,9 @@ from pymc_ep.models.bilinear.methods.solution import (
     BOUND,
     bilinear_solution,
     checked,
+    conditional_solution,
     rebuild,
+    saved,
     started_sides,
     with_unseen_rows,
 )
@@ -61,11 +64,51 @@ def solve(call: Call[CompiledBilinear]) -> Solution:
     UserWarning
         If one cell makes the bound of most others loose, although the fit converged.
     """
-    form, theta = call.form, call.theta
+    form = call.form
+    settings = _settings(form, call.options, call.hyper)
+    ascent, found = _ascended(call, settings)
+    last = form.prior(found.state.theta)
+    kappa, own = ascent.curvature(last)[0], ascent.priors(last, found.state)
+    variances = np.array([side.variance[0] for side in (own.left, own.right)])
+    settings |= {"kappa": kappa, "prior_variances": variances.tolist()}
+    loose = _curvature_warning(form, ascent, kappa, last)
+    if loose and found.status.converged:
+        # If it has not, the convergence warning quotes the status, which has this note.
+        warnings.warn(f"{form.form.cells.name!r} is hard for vbmf{loose}.", stacklevel=3)
+    notes = _pruning_warning(ascent, found.state, kappa, variances) + loose
+    if not found.status.converged:
+        notes += (
+            f"; steps are short where the likelihood curves much (here by {kappa:.3g}), and method='vg' needs fewer"
+        )
+    sentence = with_unseen_rows(found.status.sentence + notes, form, ascent.cells, "have means of zero")
+    found = found._replace(status=found.status._replace(sentence=sentence))
+    learned = list(variances) if settings["ard"] else None
+    what = _JOINT if ascent.points else BOUND
+    return bilinear_solution(
+        form,
+        found,
+        settings,
+        what,
+        points=ascent.points,
+        learned=call.hyper == "optimize",
+        prior_variances=learned,
+    )
+
+
+def _settings(form: CompiledBilinear, options: dict[str, Any], hyper: str) -> dict[str, Any]:
+    """Return all options; raise for unsuitable forms, and for options out of range or in contradiction."""
     _require_form(form)
-    settings = checked(OPTIONS | call.options, form.form, call.hyper)
+    settings = checked(OPTIONS | options, form.form, hyper)
     settings["rank"] = _rank(form, settings["rank"])
-    _require_options(form, call.hyper, settings)
+    _require_options(form, hyper, settings)
+    return settings
+
+
+def _ascended(
+    call: Call[CompiledBilinear], settings: dict[str, Any]
+) -> tuple[SingularValueShrinkage, Run[State]]:
+    """Return the engine and the end of the ascent."""
+    form, theta = call.form, call.theta
     cells, prior = form.started(theta)
     # Rows whose scales are hyperparameters of their own may be equal at the start, hence a second value.
     for at in (theta, perturbed(theta)):
@@ -84,32 +127,28 @@ def solve(call: Call[CompiledBilinear]) -> Solution:
         first = ascent.from_modes(form, first, call.checkpoint.record("modes"))
     record = call.checkpoint.record()
     found = run(ascent, form, first, max_iter=settings["max_iter"] + 1, report=call.report, record=record)
-    last = form.prior(found.state.theta)
-    kappa, own = ascent.curvature(last)[0], ascent.priors(last, found.state)
-    variances = np.array([side.variance[0] for side in (own.left, own.right)])
-    settings |= {"kappa": kappa, "prior_variances": variances.tolist()}
-    loose = _curvature_warning(form, ascent, kappa, last)
-    if loose and found.status.converged:
-        # If it has not, the convergence warning quotes the status, which has this note.
-        warnings.warn(f"{form.form.cells.name!r} is hard for vbmf{loose}.", stacklevel=3)
-    notes = _pruning_warning(ascent, found.state, kappa, variances) + loose
-    if not found.status.converged:
-        notes += (
-            f"; steps are short where the likelihood curves much (here by {kappa:.3g}), and method='vg' needs fewer"
+    return ascent, found
+
+
+def maximum_at(settings: dict[str, Any], form: CompiledBilinear, theta: np.ndarray) -> Maximum:
+    """Return the bound at hyperparameters theta, (p,), as ``hyper="fixed"`` finds it."""
+    ascent, found = _ascended(Call(form, theta, "fixed"), settings)
+    prior = form.prior(theta)
+    at, own = ascent.derivatives(prior, found.state), ascent.priors(prior, found.state)
+    slope = form.pullback(theta, at.of_prior, at.of_offset, at.of_parameters, of_log_prior=0.0)
+    variances = [own.left.variance[0], own.right.variance[0]] if settings["ard"] else None
+    return Maximum(found.state.log_bound, slope, found.status, saved(found.state, variances))
+
+
+def _sampling_settings(form: CompiledBilinear, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options for a bound with both matrices integrated out; raise for points."""
+    settings = _settings(form, options, "sample")
+    if settings["shrinkage"] == "map":
+        raise UnsupportedModelError(
+            "shrinkage='map' makes points of the matrices, and at the best points for each value of the "
+            "hyperparameters the bound is no density of these; use shrinkage='vb', or hyper='fixed'."
         )
-    sentence = with_unseen_rows(found.status.sentence + notes, form, cells, "have means of zero")
-    found = found._replace(status=found.status._replace(sentence=sentence))
-    learned = list(variances) if settings["ard"] else None
-    what = _JOINT if ascent.points else BOUND
-    return bilinear_solution(
-        form,
-        found,
-        settings,
-        what,
-        points=ascent.points,
-        learned=call.hyper == "optimize",
-        prior_variances=learned,
-    )
+    return settings
 
 
 def _cost(call: Call[CompiledBilinear]) -> Cost:
@@ -186,7 +225,7 @@ def _require_options(form: CompiledBilinear, hyper: str, settings: dict[str, Any
     check_flag("ard", settings["ard"])
     if settings["ard"] and settings["shrinkage"] == "map":
         raise ValueError("ard=True needs shrinkage='vb': modes are higher the less columns vary, without an end.")
-    scales = form.scales_of([one.name for one in form.form.matrices]) if hyper == "optimize" else ()
+    scales = form.scales_of([one.name for one in form.form.matrices]) if hyper != "fixed" else ()
     if scales and settings["ard"]:
         raise ValueError(
             f"ard=True learns prior variances of columns in place of those that {scales[0]!r} decides; hold it by "
@@ -258,13 +297,16 @@ def _curvature_warning(
     )
 
 
+_SAMPLING = BoundSampling(_sampling_settings, maximum_at, conditional_solution)
 VBMF = Method(
     "vbmf",
     Bilinear,
     solve,
     rebuild,
     OPTIONS,
-    ("optimize", "fixed"),
+    ("optimize", "fixed", "sample"),
+    evidence_op=_SAMPLING.evidence_op,
+    condition=_SAMPLING.condition,
     takes=lambda site: isinstance(site, CurvedCellSite),
     suits=lambda site: False,
     takes_form=lambda form: _unsupported_reason(form) is None,
