@@ -28,7 +28,7 @@ from pymc_ep.evidence.mode import endless_sentence
 from pymc_ep.exceptions import ConvergenceWarning, UnsupportedModelError
 from pymc_ep.forms import compiled_form
 from pymc_ep.forms.marginal_model import latents_missing_from, marginal_model, unconstrained
-from pymc_ep.forms.registry import get_method
+from pymc_ep.forms.registry import able_methods, get_method
 from pymc_ep.graphs.context import model_of
 from pymc_ep.graphs.lengths import require_lengths
 from pymc_ep.numerics.backend.threads import check_cores, limited_threads
@@ -113,14 +113,25 @@ def marginalize(
     -------
     pymc.Model
         With the same hyperparameters, transforms, dims, coords and data, the Deterministics that follow from these, and
-        the potential ``<method>_log_evidence``, the log density of the data given the hyperparameters, which has
-        first derivatives. `pymc.sample` and other samplers take it; ``counts`` of the potential's Op
+        the potential ``<method>_log_evidence``, the log density of the data given the hyperparameters, or the method's
+        lower bound on it, which has first derivatives. `pymc.sample` and other samplers take it, and `pymc.find_MAP`
+        ends where ``fit(hyper="optimize")`` does. The potential is a scalar graph of ``marginal.value_vars``, the
+        hyperparameters on PyMC's unconstrained scale, for `pytensor.function` and `pytensor.grad`; ``counts`` of its Op
         (``marginal["ep_log_evidence"].owner.op``) holds the numbers of evaluations and of failed ones.
 
     Raises
     ------
     UnsupportedModelError
-        Where `fit` would raise it, for a model without hyperparameters, and for methods without an evidence.
+        Where `fit` would raise it, for a model without hyperparameters, for methods without an evidence, and for points
+        (``estimate=``, flat priors of matrices), whose best density is none of the hyperparameters.
+    ValueError
+        For options under which there is no evidence, such as estimated variances.
+
+    Notes
+    -----
+    By EP a fit starts from the last one, where that changes nothing. A bound (``"vg"``, ``"vbmf"``, ``"dsb"``,
+    ``"paired_vb"``) has several maxima: each fit starts as that of ``hyper="fixed"`` does, whatever came before. The
+    bound has small steps where another maximum is reached from there.
     """
     model = model_of(model)
     require_lengths(model)
@@ -133,9 +144,11 @@ def _sampling_method(method: str | None, form: CompiledForm, options: dict[str, 
     """Return the method, or raise if it has no evidence to sample by."""
     found = get_method(method, form.form)
     if "sample" not in found.hyper:
+        others = " or ".join(repr(own.name) for own in able_methods(form.form) if "sample" in own.hyper)
+        cure = f"Use method={others}" if others else "Learn them by fit()"
         raise UnsupportedModelError(
-            f"method={found.name!r} has no log evidence to sample hyperparameters by. Learn them by fit(), or sample "
-            f"the whole model by pm.sample."
+            f"method={found.name!r} has no log evidence to sample hyperparameters by. {cure}, or sample the whole "
+            f"model by pm.sample."
         )
     check_options(found, "sample", options)
     return found

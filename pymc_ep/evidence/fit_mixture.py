@@ -8,7 +8,7 @@ import numpy as np
 from pymc_ep.contracts.posterior import JointDraws, Moments, Posterior
 from pymc_ep.evidence.mixed_moments import mixed_moments
 
-__all__ = ["FitMixture", "stacked", "unstacked"]
+__all__ = ["FitMixture", "FullPosterior", "stacked", "unstacked"]
 
 _PREFIX = "draw_"
 """Prefix of the state entries of the fits at draws, (k, ...)."""
@@ -86,13 +86,15 @@ class FitMixture(Generic[Component]):
         """Return a joint draw of each of some fits, (s,) indices."""
         values: dict[str, np.ndarray] = {}
         densities: dict[str, np.ndarray] = {}
+        left_out = _NO_DENSITY if log_likelihood else ""
         for k in np.unique(which):
             here = which == k
             found = self.parts[k].draws(int(here.sum()), rng, log_likelihood=log_likelihood)
+            left_out = found.left_out or left_out
             for out, own in ((values, found.values), (densities, found.log_likelihood)):
                 for name, part in own.items():
                     out.setdefault(name, np.empty((len(which), *part.shape[1:]), dtype=part.dtype))[here] = part
-        return JointDraws(values, densities, left_out=_NO_DENSITY if log_likelihood else "")
+        return JointDraws(values, densities, left_out=left_out)
 
 
 def stacked(states: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:

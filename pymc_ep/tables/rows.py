@@ -1,15 +1,20 @@
 """Interface of fits with two matrices of rows, such as users and items: rankings of one side for the other."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import pymc as pm
 import xarray as xr
 
+from pymc_ep.evidence.fit_mixture import FitMixture, FullPosterior
+from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.numerics.pairs import Pairs
 
-__all__ = ["Ranked", "RankedBlock", "RowPredictions", "Rows", "best_first"]
+__all__ = ["Ranked", "RankedBlock", "RowPredictions", "Rows", "at_one_value", "best_first"]
+
+Own = TypeVar("Own", bound=FullPosterior)
+"""Posterior of a form at one value of the hyperparameters."""
 
 
 class Ranked(NamedTuple):
@@ -31,6 +36,17 @@ def best_first(others: np.ndarray, values: Mapping[str, np.ndarray], scores: np.
     order = np.argsort(-scores, axis=1, kind="stable")
     parts = {name: np.take_along_axis(part, order, axis=1) for name, part in values.items()}
     return Ranked(np.take_along_axis(others, order, axis=1), parts)
+
+
+def at_one_value(posterior: Own | FitMixture[Own]) -> Own:
+    """Return the posterior; raise where hyperparameters were sampled."""
+    if not isinstance(posterior, FitMixture):
+        return posterior
+    names = ", ".join(posterior.form.form.hyper_names)
+    raise UnsupportedModelError(
+        f"Rows are ranked, compared and folded in at one value of the hyperparameters, and this fit has draws of "
+        f"{names}; fit with hyper='fixed' and start={{...}}, such as the posterior means, or use log_predictive."
+    )
 
 
 class RankedBlock(Protocol):

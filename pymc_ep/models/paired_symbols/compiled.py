@@ -107,13 +107,15 @@ class CompiledPairedSymbols(DrawFunctions):
             _require_prior(one, block)
         return PairedPrior(sides[0], sides[-1], gammas, float(ratio), float(log_prior))
 
-    def expected_log_prior(self, theta: np.ndarray, users: Symbols, items: Symbols) -> tuple[float, np.ndarray]:
+    def expected_log_prior(
+        self, theta: np.ndarray, users: Symbols, items: Symbols, *, of_log_prior: float = 1.0
+    ) -> tuple[float, np.ndarray]:
         """Return the expected log density of factors, biases and hyperparameters, and its gradient in theta, (p,).
 
-        Constants in theta are left out.
+        Constants in theta are left out. That of the hyperparameters is multiplied by `of_log_prior`.
         """
         moments = [part for symbols in (users, items)[: len(self.form.sides)] for part in symbols]
-        value, *gradient = self._expected(*self.unpack(theta), *moments)
+        value, *gradient = self._expected(*self.unpack(theta), *moments, of_log_prior)
         return float(value), np.concatenate([np.zeros(0), *(np.ravel(g) for g in gradient)])
 
     def fingerprint(self, theta: np.ndarray) -> dict[str, np.ndarray]:
@@ -175,7 +177,8 @@ class CompiledPairedSymbols(DrawFunctions):
 
         Precisions with a Gamma prior depend on none, so that their blocks are left out.
         """
-        total, moments = self.form.log_prior, []
+        of_log_prior = pt.dscalar("of_log_prior")
+        total, moments = of_log_prior * self.form.log_prior, []
         for one in self.form.entries:
             mean, variance = one.mean.type(), one.mean.type()
             moments += [mean, variance]
@@ -184,7 +187,7 @@ class CompiledPairedSymbols(DrawFunctions):
                 total += 0.5 * (pt.log(one.precision) - square).sum()
         values = list(self.form.hyper_values)
         gradient = pytensor.grad(total, values, disconnected_inputs="ignore") if values else []
-        return self.function([*values, *moments], [total, *gradient])
+        return self.function([*values, *moments, of_log_prior], [total, *gradient])
 
 
 def _require_prior(one: GaussianEntries, block: Block) -> None:

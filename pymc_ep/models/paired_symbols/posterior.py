@@ -1,6 +1,6 @@
 """Posterior of paired symbols: independent Gaussians, Dirichlet popularities, Gamma precisions."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -65,6 +65,10 @@ class PairedSymbolsPosterior:
     def prior(self) -> PairedPrior:
         """The prior at the hyperparameters of the result."""
         return self.form.prior(self.theta)
+
+    def components(self) -> Iterator[tuple[float, "PairedSymbolsPosterior"]]:
+        """Yield weight one and the posterior itself, as those of a mixture."""
+        yield 1.0, self
 
     def hyper_moments(self) -> dict[str, Moments]:
         """Return the hyperparameters, which are held, with standard deviations of zero."""

@@ -123,7 +123,7 @@ def saved(
     state: variational_gaussian.State | singular_value_shrinkage.State,
     prior_variances: Sequence[np.ndarray] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Return the arrays of a state from which a posterior is rebuilt and a later fit starts; see `bilinear_solution`."""
+    """Return the arrays of a state, and learned prior variances, from which a posterior is rebuilt."""
     sides = zip(("left", "right"), state.sides)
     arrays = {f"{side}_{name}": part for side, rows in sides for name, part in rows._asdict().items()}
     learned = {} if prior_variances is None else dict(zip(_LEARNED, prior_variances))

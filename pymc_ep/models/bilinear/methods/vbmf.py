@@ -104,9 +104,7 @@ def _settings(form: CompiledBilinear, options: dict[str, Any], hyper: str) -> di
     return settings
 
 
-def _ascended(
-    call: Call[CompiledBilinear], settings: dict[str, Any]
-) -> tuple[SingularValueShrinkage, Run[State]]:
+def _ascended(call: Call[CompiledBilinear], settings: dict[str, Any]) -> tuple[SingularValueShrinkage, Run[State]]:
     """Return the engine and the end of the ascent."""
     form, theta = call.form, call.theta
     cells, prior = form.started(theta)

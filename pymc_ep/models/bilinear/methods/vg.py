@@ -60,8 +60,7 @@ def solve(call: Call[CompiledBilinear]) -> Solution:
     ValueError
         For options out of range or in contradiction, such as points with a learned scale.
     """
-    form, theta = call.form, call.theta
-    settings = _settings(call)
+    form, settings = call.form, _settings(call)
     estimated, points = _points(form.form, settings["estimate"], form.n_factors)
     settings["estimate"] = estimated
     if call.hyper == "optimize" and (scales := form.scales_of(estimated)):

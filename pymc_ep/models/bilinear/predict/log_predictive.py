@@ -32,7 +32,9 @@ class CellPredictions:
         return bilinear_posterior(idata, model)
 
     @staticmethod
-    def log_predictive(model: pm.Model, posterior: BilinearPosterior | BilinearMixture, data: Mapping[str, Any]) -> xr.Dataset:
+    def log_predictive(
+        model: pm.Model, posterior: BilinearPosterior | BilinearMixture, data: Mapping[str, Any]
+    ) -> xr.Dataset:
         """Return log integrals of p(y | f) Q(f), one for each new cell.
 
         Parameters
@@ -52,10 +54,14 @@ class CellPredictions:
         return xr.Dataset({name: ((f"{name}_cell",), logsumexp(found, axis=0))})
 
     @staticmethod
-    def transforms(model: pm.Model, posterior: BilinearPosterior | BilinearMixture, data: Mapping[str, Any]) -> xr.Dataset:
+    def transforms(
+        model: pm.Model, posterior: BilinearPosterior | BilinearMixture, data: Mapping[str, Any]
+    ) -> xr.Dataset:
         """Return ``<y>_lower`` and ``<y>_upper``, P(Y < y) and P(Y <= y), of new cells; see `log_predictive`."""
         name, parts = _parts(model, posterior, data)
-        found = sum(weight * np.array(part.transforms(new, size, rng)) for weight, part, new, size, rng in parts)
+        found = np.sum(
+            [weight * np.array(part.transforms(new, size, rng)) for weight, part, new, size, rng in parts], 0
+        )
         arrays = {f"{name}_{which}": ((f"{name}_cell",), own) for which, own in zip(("lower", "upper"), found)}
         return xr.Dataset(arrays, attrs={"domain": posterior.form.form.cells.site.domain})
 

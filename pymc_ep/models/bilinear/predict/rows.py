@@ -12,14 +12,14 @@ from pymc_ep.compat import Container
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.models.bilinear.compiled import CompiledBilinear
 from pymc_ep.models.bilinear.kernel import FactoredRows, Rows
-from pymc_ep.models.bilinear.posterior import BilinearMixture, BilinearPosterior
+from pymc_ep.models.bilinear.posterior import BilinearPosterior
 from pymc_ep.models.bilinear.predict.fold_in import fold_in
 from pymc_ep.models.bilinear.predict.inputs import matrix_names, offsets_and_parameters
 from pymc_ep.models.bilinear.predict.rebuild import bilinear_posterior
 from pymc_ep.numerics.pairs import Pairs
 from pymc_ep.numerics.quadrature.gauss_hermite import standard_normal_rule
 from pymc_ep.sites.cells.integrals import log_integral
-from pymc_ep.tables.rows import Ranked, best_first
+from pymc_ep.tables.rows import Ranked, at_one_value, best_first
 
 __all__ = ["BilinearRows"]
 
@@ -44,14 +44,7 @@ class BilinearRows:
     @staticmethod
     def rebuild(idata: Container, model: pm.Model) -> BilinearPosterior:
         """Return the posterior of a fit; raise for one of sampled hyperparameters."""
-        posterior = bilinear_posterior(idata, model)
-        if isinstance(posterior, BilinearMixture):
-            names = ", ".join(posterior.form.form.hyper_names)
-            raise UnsupportedModelError(
-                f"Rows are ranked, compared and folded in at one value of {names}, and this fit has draws of them; fit "
-                f"with hyper='fixed' and start={{...}}, such as the posterior means, or use log_predictive."
-            )
-        return posterior
+        return at_one_value(bilinear_posterior(idata, model))
 
     @staticmethod
     def factors(posterior: BilinearPosterior, side: int) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Variational Bayes on paired symbols: options, fit, warnings."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -11,10 +12,14 @@ from pymc_ep.contracts.method import Call, Method
 from pymc_ep.contracts.solution import Solution
 from pymc_ep.engines.loop import Run, run
 from pymc_ep.engines.options import check_flag, check_positive, check_whole, estimate_names
+from pymc_ep.evidence import ManyFits
+from pymc_ep.evidence.bound import BoundAt, BoundSampling, Maximum
+from pymc_ep.evidence.fit_mixture import FitMixture, stacked, unstacked
+from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.models.paired_symbols.compiled import CompiledPairedSymbols
 from pymc_ep.models.paired_symbols.cost import cost_of
 from pymc_ep.models.paired_symbols.engine.divided import DividedPairs
-from pymc_ep.models.paired_symbols.engine.state import State, first_state
+from pymc_ep.models.paired_symbols.engine.state import State, Summary, first_state
 from pymc_ep.models.paired_symbols.engine.symmetric import SymmetricBayes
 from pymc_ep.models.paired_symbols.engine.values import GammaFactor, PairCounts, Points, Popularity, Rows
 from pymc_ep.models.paired_symbols.engine.variational_bayes import VariationalBayes
@@ -68,6 +73,16 @@ def solve(call: Call) -> Solution:
     if call.start is not None:
         first = _from_start(form, first, call)
     divided = settings.pop("partitions"), settings.pop("client")
+    with _engine(call, settings, points, *divided) as (engine, pairs):
+        return _fitted(call, settings, engine, first, pairs)
+
+
+@contextmanager
+def _engine(
+    call: Call[CompiledPairedSymbols], settings: dict[str, Any], points: tuple[Points, ...], *divided: Any
+) -> Iterator[tuple[VariationalBayes, DividedPairs] | tuple[SymmetricBayes, PairCounts]]:
+    """Provide the engine and its pairs, those of the files and cluster that `divided` names, if any."""
+    form = call.form
     engine_options = {
         "sequential": settings["update"] == "sequential",
         "constant_messages": settings["constant_messages"],
@@ -78,12 +93,44 @@ def solve(call: Call) -> Solution:
     if form.form.alike:
         _require_whole(form, *divided)
         pairs = form.pairs()
-        return _fitted(call, settings, SymmetricBayes(pairs, points=points[0], **engine_options), first, pairs)
+        yield SymmetricBayes(pairs, points=points[0], **engine_options), pairs
+        return
     with observed_pairs(call, *divided) as parts:
         if parts.digest is not None:
             call.checkpoint.identify("set of pairs in files", parts.digest.tobytes().hex())
-        engine = VariationalBayes(parts, points=(points[0], points[1]), **engine_options)
-        return _fitted(call, settings, engine, first, parts)
+        yield VariationalBayes(parts, points=(points[0], points[1]), **engine_options), parts
+
+
+def maximum_at(settings: dict[str, Any], form: CompiledPairedSymbols, theta: np.ndarray) -> Maximum:
+    """Return the bound at hyperparameters theta, (p,), as ``hyper="fixed"`` finds it.
+
+    They are in the expected log density of factors and biases alone.
+    """
+    call = Call(form, theta, "fixed")
+    _, points = _points(form, (), learned=False)
+    first = first_state(form.prior(theta), theta, settings["seed"], settings["dtype"], points)
+    with _engine(call, settings, points, None, None) as (engine, _):
+        found, state, _ = _swept(call, settings, engine, first, calibrate=False)
+    _, slope = form.expected_log_prior(theta, found.state.users.symbols, found.state.items.symbols, of_log_prior=0.0)
+    return Maximum(found.state.log_bound, slope, found.status, state)
+
+
+def _sampling_settings(form: CompiledPairedSymbols, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options for a bound at its maximum over all factors; raise for others, and for pairs in files."""
+    settings = _checked(OPTIONS | options)
+    if named := _points(form, settings["estimate"], learned=False)[0]:
+        raise UnsupportedModelError(
+            f"estimate= makes points of {', '.join(map(repr, named))}, and at the best points for each value of the "
+            f"hyperparameters the bound is no density of these; leave estimate= out, or use hyper='fixed'."
+        )
+    if settings[_CONSTANT]:
+        raise ValueError(
+            "constant_messages=True ends where the bound is not at its maximum, so that it is no density of the "
+            "hyperparameters; leave that option out, or use hyper='fixed'."
+        )
+    if settings["partitions"] is not None or settings["client"] is not None:
+        raise ValueError("hyper='sample' has all pairs in this process; leave partitions= and client= out.")
+    return settings
 
 
 def _cost(call: Call[CompiledPairedSymbols]) -> Cost:
@@ -106,24 +153,36 @@ def _fitted(
     first: State,
     pairs: DividedPairs | PairCounts,
 ) -> Solution:
-    """Run the engine from its first state."""
+    """Return the solution of a run of the engine from its first state."""
     form = call.form
-    record = call.checkpoint.record()
+    found, state, summary = _swept(call, settings, engine, first, calibrate=settings["calibrate"])
+    scalars = {} if summary.calibration is None else summary.calibration.scalars()
+    solution = _solution(form, found, settings, pairs, state)
+    return replace(solution, scalars=solution.scalars | scalars)
+
+
+def _swept(
+    call: Call,
+    settings: dict[str, Any],
+    engine: VariationalBayes | SymmetricBayes,
+    first: State,
+    *,
+    calibrate: bool,
+) -> tuple[Run[State], dict[str, np.ndarray], Summary]:
+    """Return the end of the iteration, the arrays from which its posterior is rebuilt, and numbers for predictions."""
+    form, record = call.form, call.checkpoint.record()
     found = run(engine, form, first, max_iter=settings["max_iter"] + 1, report=call.report, record=record)
     # Before the first sweep popularities know nothing of the pairs.
-    summary = engine.summarised(form, found.state, calibrate=settings["calibrate"] and found.state.loop > 0)
+    summary = engine.summarised(form, found.state, calibrate=calibrate and found.state.loop > 0)
     found = found._replace(state=engine.whole(found.state))
     state = saved(found.state) | {
         _CONSTANT: np.array(settings[_CONSTANT]),
         "n_censored": np.array(form.prior(found.state.theta).censored_ratio * engine.total),
         "log_normalisers": np.array(summary.log_normalisers),
     }
-    scalars: dict[str, float] = {}
     if summary.calibration is not None:
         state["calibration"] = np.array(summary.calibration[:3])
-        scalars = summary.calibration.scalars()
-    solution = _solution(form, found, settings, pairs, state)
-    return replace(solution, scalars=solution.scalars | scalars)
+    return found, state, summary
 
 
 def _checked(options: dict[str, Any]) -> dict[str, Any]:
@@ -168,7 +227,7 @@ def _solution(
 ) -> Solution:
     """Return the solution, given the arrays from which its posterior is rebuilt."""
     estimated = settings["estimate"]
-    posterior = rebuild(form, state)
+    posterior = _rebuilt(form, state)
     moments = {name: (m.mean, m.sd) for name, m in posterior.moments().items()}
     of_hyper = {name: (m.mean, m.sd) for name, m in posterior.hyper_moments().items()}
     return Solution(
@@ -191,6 +250,25 @@ def _solution(
         log_evidence_is=_WITH_POINTS.format(", ".join(estimated)) if estimated else _BOUND,
         objective_is="bound + log prior",
         max_change_is="rise of the bound, a pair",
+    )
+
+
+def _conditional_solution(form: CompiledPairedSymbols, found: ManyFits[BoundAt], settings: dict[str, Any]) -> Solution:
+    """Return the solution of a mixture over draws of the hyperparameters, without a log evidence."""
+    theta, state = found.centre.theta, found.centre.maximum.saved | stacked(found.kept)
+    posterior = rebuild(form, state)
+    assert isinstance(posterior, FitMixture), "its state has fits at draws"
+    moments = {name: (m.mean, m.sd) for name, m in (posterior.moments() | posterior.hyper_moments()).items()}
+    return Solution(
+        moments=lambda: moments,
+        hyper_modes=form.constrained(theta),
+        state=state | form.fingerprint(theta),
+        draws=posterior.in_turn,
+        numbers_per_draw=sum(mean.size for mean, _ in moments.values()),
+        most_draws=form.most_draws,
+        status=found.sentence("factors"),
+        converged=found.converged,
+        settings={name: value for name, value in settings.items() if name not in ("partitions", "client")},
     )
 
 
@@ -227,8 +305,15 @@ def saved(state: State) -> dict[str, np.ndarray]:
     return out
 
 
-def rebuild(form: CompiledPairedSymbols, state: Mapping[str, np.ndarray]) -> PairedSymbolsPosterior:
+def rebuild(
+    form: CompiledPairedSymbols, state: Mapping[str, np.ndarray]
+) -> PairedSymbolsPosterior | FitMixture[PairedSymbolsPosterior]:
     """Return the posterior that a saved ``fit_state`` describes."""
+    centre, parts = _rebuilt(form, state), [_rebuilt(form, part) for part in unstacked(state)]
+    return FitMixture(centre, parts) if parts else centre
+
+
+def _rebuilt(form: CompiledPairedSymbols, state: Mapping[str, np.ndarray]) -> PairedSymbolsPosterior:
     rows = [_rows(state, name) for name, _ in zip(_SIDES, form.form.sides)]
     users, items = rows[0], rows[-1]
     gammas: list[GammaFactor] = []
@@ -316,13 +401,16 @@ def _state(first: State, start: Mapping[str, np.ndarray]) -> State:
     )
 
 
+_SAMPLING = BoundSampling(_sampling_settings, maximum_at, _conditional_solution)
 PAIRED_VB = Method(
     "paired_vb",
     PairedSymbolsForm,
     solve,
     rebuild,
     OPTIONS,
-    ("optimize", "fixed"),
+    ("optimize", "fixed", "sample"),
+    evidence_op=_SAMPLING.evidence_op,
+    condition=_SAMPLING.condition,
     # Pairs in files are known by what they are.
     cost=_cost,
     changeable=("max_iter", "partitions"),

@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import xarray as xr
+from scipy.special import logsumexp
 
 from pymc_ep.compat import Container
 from pymc_ep.distributions.pair_data import as_counts, packed_links, packed_pairs
+from pymc_ep.evidence.fit_mixture import FitMixture
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.models.paired_symbols.form import PairedSymbolsForm
 from pymc_ep.models.paired_symbols.posterior import PairedSymbolsPosterior
@@ -24,12 +26,16 @@ class PairPredictions:
     """Predictive probabilities of pairs; see `pymc_ep.forms.registry.Predictions`."""
 
     @staticmethod
-    def rebuild(idata: Container, model: pm.Model) -> PairedSymbolsPosterior:
+    def rebuild(idata: Container, model: pm.Model) -> PairedSymbolsPosterior | FitMixture[PairedSymbolsPosterior]:
         """Return the posterior of a fit; raise a ValueError unless it is one of the present model."""
         return paired_symbols_posterior(idata, model)
 
     @staticmethod
-    def log_predictive(model: pm.Model, posterior: PairedSymbolsPosterior, data: Mapping[str, Any]) -> xr.Dataset:
+    def log_predictive(
+        model: pm.Model,
+        posterior: PairedSymbolsPosterior | FitMixture[PairedSymbolsPosterior],
+        data: Mapping[str, Any],
+    ) -> xr.Dataset:
         """Return log p(item | user) of new observed pairs, (D,), or of the cells of new counts, (n,).
 
         Where both sides are the same symbols it is that of the second one, given the first, among all others.
@@ -37,7 +43,7 @@ class PairPredictions:
         Parameters
         ----------
         model : pymc.Model
-        posterior : PairedSymbolsPosterior
+        posterior : PairedSymbolsPosterior or FitMixture
         data : mapping of str to pairs, (D, 2), or SciPy sparse counts
             By the name of the observed variable.
 
@@ -60,14 +66,20 @@ class PairPredictions:
         for begin in range(0, len(distinct), step):
             own = distinct[begin : begin + step]
             here = order[ends[begin] : ends[begin + len(own)]]
-            out[here] = posterior.log_probabilities(0, own)[place[here] - begin, items[here]]
+            places = place[here] - begin, items[here]
+            parts = [np.log(weight) + part.log_probabilities(0, own)[places] for weight, part in posterior.components()]
+            out[here] = logsumexp(parts, axis=0)
         dim = f"{name}_pair"
         coords = {f"{name}_user": (dim, users), f"{name}_item": (dim, items)}
         what = "log p(second | first)" if alike else "log p(item | user)"
         return xr.Dataset({name: ((dim,), out)}, coords=coords, attrs={"log_predictive_is": what})
 
     @staticmethod
-    def transforms(model: pm.Model, posterior: PairedSymbolsPosterior, data: Mapping[str, Any]) -> xr.Dataset:
+    def transforms(
+        model: pm.Model,
+        posterior: PairedSymbolsPosterior | FitMixture[PairedSymbolsPosterior],
+        data: Mapping[str, Any],
+    ) -> xr.Dataset:
         """Refuse: symbols have no order, so that pairs have no probability integral transform."""
         raise UnsupportedModelError(
             f"Pairs of symbols such as {posterior.form.form.pairs.name!r} have no order, and so no probability "

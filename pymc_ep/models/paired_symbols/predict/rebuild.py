@@ -5,6 +5,7 @@ from typing import cast
 import pymc as pm
 
 from pymc_ep.compat import Container
+from pymc_ep.evidence.fit_mixture import FitMixture
 from pymc_ep.forms.cache import compiled_form
 from pymc_ep.forms.registry import get_method
 from pymc_ep.models.paired_symbols.compiled import CompiledPairedSymbols
@@ -16,7 +17,9 @@ from pymc_ep.results.unchanged import require_unchanged
 __all__ = ["paired_symbols_posterior"]
 
 
-def paired_symbols_posterior(idata: Container, model: pm.Model) -> PairedSymbolsPosterior:
+def paired_symbols_posterior(
+    idata: Container, model: pm.Model
+) -> PairedSymbolsPosterior | FitMixture[PairedSymbolsPosterior]:
     """Rebuild the posterior of a fit of paired symbols.
 
     Raises
@@ -27,9 +30,10 @@ def paired_symbols_posterior(idata: Container, model: pm.Model) -> PairedSymbols
     form = cast(CompiledPairedSymbols, compiled_form(model, latent_of(idata, model)))
     state = fit_state(idata)
     rebuilt = get_method(fit_method(idata), form.form).rebuild(form, state)
-    posterior = cast(PairedSymbolsPosterior, rebuilt)
+    posterior = cast(PairedSymbolsPosterior | FitMixture[PairedSymbolsPosterior], rebuilt)
+    centre = posterior.centre if isinstance(posterior, FitMixture) else posterior
     *sizes, width = form.shapes
-    for side, own, n in zip(form.form.sides, posterior.symbols, sizes):
+    for side, own, n in zip(form.form.sides, centre.symbols, sizes):
         if own.mean.shape != (n, width):
             held = " x ".join(map(str, own.mean.shape))
             raise ValueError(
@@ -37,7 +41,7 @@ def paired_symbols_posterior(idata: Container, model: pm.Model) -> PairedSymbols
                 f"Set the data, dims and variables of the fit again, or fit anew."
             )
         require_labels(idata, model, side.factors.name)
-    if posterior.theta.size != form.start.size or len(posterior.gammas) != len(form.form.precisions):
+    if posterior.theta.size != form.start.size or len(centre.gammas) != len(form.form.precisions):
         raise ValueError(
             "The result is of a model with other hyperparameters or precisions. Set the variables of the fit again, or "
             "fit anew."

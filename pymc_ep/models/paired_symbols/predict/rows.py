@@ -16,7 +16,7 @@ from pymc_ep.models.paired_symbols.posterior import PairedSymbolsPosterior
 from pymc_ep.models.paired_symbols.predict.fold_in import fold_in
 from pymc_ep.models.paired_symbols.predict.rebuild import paired_symbols_posterior
 from pymc_ep.numerics.pairs import Pairs
-from pymc_ep.tables.rows import Ranked, best_first
+from pymc_ep.tables.rows import Ranked, at_one_value, best_first
 
 __all__ = ["PairRows"]
 
@@ -40,8 +40,8 @@ class PairRows:
 
     @staticmethod
     def rebuild(idata: Container, model: pm.Model) -> PairedSymbolsPosterior:
-        """Return the posterior of a fit."""
-        return paired_symbols_posterior(idata, model)
+        """Return the posterior of a fit; raise for one of sampled hyperparameters."""
+        return at_one_value(paired_symbols_posterior(idata, model))
 
     @staticmethod
     def factors(posterior: PairedSymbolsPosterior, side: int) -> np.ndarray:

@@ -139,8 +139,8 @@ class BoundedSites(FactorSites):
     ) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
         """Return the function theta -> (inner objective, gradient) at fixed D x = `fitted` and `z`, (n,) each.
 
-        The objective is the log prior plus the log excess plus the sum of the sites' values; with ``density="none"`` the
-        gradient is that without the log prior.
+        The objective is the log prior plus the log excess plus the sum of the sites' values. With ``density="none"``
+        its gradient leaves the log prior out.
         """
         varying = self.form.varying_parameters
 

@@ -21,7 +21,12 @@ from pymc_ep.models.sparse_linear.methods.double_loop import (
     sampling_settings,
     solve_by_bounds,
 )
-from pymc_ep.models.sparse_linear.methods.solution import bound_solution, conditional_solution, mode_of_density, rebuild_bounds
+from pymc_ep.models.sparse_linear.methods.solution import (
+    bound_solution,
+    conditional_solution,
+    mode_of_density,
+    rebuild_bounds,
+)
 from pymc_ep.sites.base import Site
 
 __all__ = ["DSB", "MAP"]
