@@ -574,7 +574,7 @@ def test_what_needs_sites_says_so(fitted):
         ({"covariance": "banded"}, "covariance='banded' must be one of 'diagonal', 'full'"),
         ({"tol": 0.0}, "tol=0.0 must be positive"),
         ({"max_iter": 0}, "max_iter=0 must be a whole number of at least 1"),
-        ({"hyper": "sample"}, "hyper='sample' is not offered"),
+        ({"hyper": "integrate"}, "hyper='integrate' is not offered"),
         ({"method": "ep"}, "method='ep' does not exist for this model.*'vg'"),
     ],
 )
