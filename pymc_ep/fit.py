@@ -140,7 +140,8 @@ def fit(
     **options
         Of the method. EP: ``power=1.0`` in (0, 1], ``damping="auto"`` or in (0, 1], ``tol=1e-8``,
         ``max_iter=200``, ``schedule="parallel"`` or ``"sequential"``, ``solver="auto"``, ``"observations"``,
-        ``"coefficients"`` or ``"precision"``. The double loop: ``variance="auto"``, ``"exact"``, ``"perturb-and-map"`` or ``"lanczos"``,
+        ``"coefficients"`` or ``"precision"``.
+        The double loop: ``variance="auto"``, ``"exact"``, ``"perturb-and-map"`` or ``"lanczos"``,
         ``n_samples=30``, ``seed=0``, ``outer=50`` loops at most, ``tol``, by default 1e-4 with exact variances and 1e-3
         with others, ``inner="irls"``, ``"lbfgs"`` or ``"newton-cg"``, ``cg_tol=1e-4``, ``cg_max_iter=1000``. It and EP
         for models of wavelet coefficients: ``translations=1`` grids to average over.
