@@ -102,6 +102,19 @@ def comparisons(seed=None):
     return model
 
 
+def links(seed=None):
+    """Unordered pairs of alike symbols."""
+    rng, n = np.random.default_rng(6), 14
+    one, two = np.triu_indices(n, 1)
+    seen = rng.random(len(one)) < np.where(one % 2 == two % 2, 0.7, 0.1)
+    rows = np.argsort(order(n, seed))[np.column_stack([one, two])[seen]]
+    with pm.Model() as model:
+        U = pm.Normal("U", 0, pm.Gamma("s", alpha=50, beta=50), shape=(n, 1))
+        bias = pm.Normal("bias", 0, 1, shape=n)
+        pmep.PairedSymbols("links", U, U, bias, bias, observed=rows)
+    return model
+
+
 def pairs(seed=None):
     liked = np.arange(20)[:, None] % 2 == np.arange(12) % 2
     views = np.random.default_rng(2).binomial(1, np.where(liked, 0.8, 0.05))[order(20, seed)]
@@ -113,7 +126,7 @@ def pairs(seed=None):
     return model
 
 
-MODELS = (process, ratings, visits, field, heavy_field, comparisons, pairs)
+MODELS = (process, ratings, visits, field, heavy_field, comparisons, links, pairs)
 shared = cache(lambda write, seed=None: write(seed))
 
 
@@ -121,15 +134,22 @@ def _offered(write):
     return [method for method in able_methods(compiled_form(shared(write)).form) if method.evidence_op is not None]
 
 
-CASES = [(write, method.name) for write in MODELS for method in _offered(write)]
+def _cases():
+    found = [(write, method.name, OPTIONS.get(method.name, {})) for write in MODELS for method in _offered(write)]
+    return [*found, (ratings, "vg", OPTIONS["vg"] | {"covariance": "full"})]
+
+
+CASES = _cases()
 every_method = pytest.mark.parametrize(
-    ("write", "method"), CASES, ids=[f"{write.__name__}-{method}" for write, method in CASES]
+    ("write", "method", "options"),
+    CASES,
+    ids=["-".join([w.__name__, m, *(["full"] if "covariance" in o else [])]) for w, m, o in CASES],
 )
 
 
-def evidence_op(write, method, seed=None):
+def evidence_op(write, method, options, seed=None):
     form = compiled_form(shared(write, seed))
-    return get_method(method, form.form).evidence_op(form, OPTIONS.get(method, {}))
+    return get_method(method, form.form).evidence_op(form, options)
 
 
 def points(op, count=3):
@@ -140,13 +160,13 @@ def points(op, count=3):
 
 def test_every_method_that_offers_sampling_is_here():
     offered = {(method.form, method.name) for method in methods() if "sample" in method.hyper}
-    here = {(type(compiled_form(shared(write)).form), method) for write, method in CASES}
+    here = {(type(compiled_form(shared(write)).form), method) for write, method, _ in CASES}
     assert offered == here
 
 
 @every_method
-def test_gradient_against_differences(write, method):
-    op, step = evidence_op(write, method), 1e-4
+def test_gradient_against_differences(write, method, options):
+    op, step = evidence_op(write, method, options), 1e-4
     for theta in points(op):
         gradient = op.evaluate(theta)[1]
         moves = step * np.eye(theta.size)
@@ -156,19 +176,17 @@ def test_gradient_against_differences(write, method):
 
 
 @every_method
-def test_value_is_that_of_a_fit_with_fixed_hyperparameters(write, method):
-    model, op = shared(write), evidence_op(write, method)
+def test_value_is_that_of_a_fit_with_fixed_hyperparameters(write, method, options):
+    model, op = shared(write), evidence_op(write, method, options)
     theta = points(op)[-1]
     values = op.form.constrained(theta)
-    fixed = pmep.fit(
-        method, model=model, hyper="fixed", start=values, draws=0, progressbar=False, **OPTIONS.get(method, {})
-    )
+    fixed = pmep.fit(method, model=model, hyper="fixed", start=values, draws=0, progressbar=False, **options)
     np.testing.assert_allclose(op.evaluate(theta)[0], float(group(fixed, "fit")["log_evidence"]), atol=1e-6)
 
 
 @every_method
-def test_no_dependence_on_what_came_before(write, method):
-    used, fresh = evidence_op(write, method), evidence_op(write, method)
+def test_no_dependence_on_what_came_before(write, method, options):
+    used, fresh = evidence_op(write, method, options), evidence_op(write, method, options)
     first, *others = points(used)
     far = first - 3.0
     for theta in (first, *others, far):
@@ -180,21 +198,21 @@ def test_no_dependence_on_what_came_before(write, method):
 
 
 @every_method
-def test_rows_in_another_order_have_the_same_value(write, method):
+def test_rows_in_another_order_have_the_same_value(write, method, options):
     if method in STARTS_BY_POSITION:
         pytest.skip("starts at random numbers by position")
-    op, other = evidence_op(write, method), evidence_op(write, method, seed=5)
+    op, other = evidence_op(write, method, options), evidence_op(write, method, options, seed=5)
     for theta in points(op, 2):
         np.testing.assert_allclose(other.evaluate(theta)[0], op.evaluate(theta)[0], atol=1e-5)
 
 
 @every_method
-def test_the_potential_is_a_graph_of_the_models_values(write, method):
-    marginal = pmep.marginalize(shared(write), method=method, **OPTIONS.get(method, {}))
+def test_the_potential_is_a_graph_of_the_models_values(write, method, options):
+    marginal = pmep.marginalize(shared(write), method=method, **options)
     (log_z,) = [p for p in marginal.potentials if p.name == f"{method}_log_evidence"]
     values = list(marginal.value_vars)
     function = pytensor.function(values, [log_z, *pytensor.grad(log_z, values)])
-    op = evidence_op(write, method)
+    op = evidence_op(write, method, options)
     theta = points(op)[-1]
     value, *gradient = function(*op.form.unpack(theta))
     expected, expected_gradient = op.evaluate(theta)
@@ -203,8 +221,8 @@ def test_the_potential_is_a_graph_of_the_models_values(write, method):
 
 
 @every_method
-def test_its_mode_is_that_of_learning(write, method):
-    model, options = shared(write), OPTIONS.get(method, {})
+def test_its_mode_is_that_of_learning(write, method, options):
+    model = shared(write)
     learned = pmep.fit(method, model=model, hyper="optimize", draws=0, progressbar=False, **options)
     marginal = pmep.marginalize(model, method=method, **options)
     with warnings.catch_warnings():
@@ -215,8 +233,8 @@ def test_its_mode_is_that_of_learning(write, method):
 
 
 @every_method
-def test_latent_variables_are_recovered_at_draws(write, method):
-    model, op = shared(write), evidence_op(write, method)
+def test_latent_variables_are_recovered_at_draws(write, method, options):
+    model, op = shared(write), evidence_op(write, method, options)
     thetas = np.array(points(op, 4))
     given = {name: v.reshape(2, 2, *v.shape[1:]) for name, v in op.form.constrained(thetas).items()}
     draws = to_dataset(given, coords={}, dims={}, sample_dims=("chain", "draw"))
@@ -228,7 +246,7 @@ def test_latent_variables_are_recovered_at_draws(write, method):
         random_seed=1,
         progressbar=False,
         log_likelihood=True,
-        **OPTIONS.get(method, {}),
+        **options,
     )
     posterior, means = group(idata, "posterior"), group(idata, "posterior_mean")
     assert bool(group(idata, "fit")["converged"])

@@ -241,7 +241,7 @@ def test_the_table_and_explanations():
         ({"shrinkage": "map"}, "whose scale 's' is to be learned.*hyper='fixed'"),
         ({"shrinkage": "map", "ard": True, "hyper": "fixed"}, "ard=True needs shrinkage='vb'"),
         ({"tol": 0.0}, "tol=0.0 must be positive"),
-        ({"hyper": "sample"}, "hyper='sample' is not offered"),
+        ({"hyper": "integrate"}, "hyper='integrate' is not offered"),
     ],
 )
 def test_options_out_of_range(options, message):
