@@ -183,11 +183,12 @@ def test_refusals(model):
         pm.Normal("y", pm.Normal("f", 0.0, 1.0, shape=N), 1.0, observed=Y)
     with pytest.raises(pmep.UnsupportedModelError, match="no hyperparameters"):
         pmep.marginalize(bare)
-    with pm.Model() as bilinear:
-        V, U = (pm.Normal(name, 0.0, pm.HalfNormal(f"s{name}"), shape=(2, 1)) for name in "VU")
-        pmep.BilinearPoisson("y", V, U, [0, 1], [1, 0], observed=[2, 3])
-    with pytest.raises(pmep.UnsupportedModelError, match="method='vg' has no log evidence to sample"):
-        pmep.marginalize(bilinear)
+    with pm.Model() as field:
+        potential = pm.Laplace.dist(0, pm.HalfNormal("b"))
+        u = pmep.SparseField("u", operator=np.diff(np.eye(3), axis=0), potential=potential)
+        pm.Normal("y", u, 1.0, observed=[2.0, 3.0, 2.5])
+    with pytest.raises(pmep.UnsupportedModelError, match="method='map' has no log evidence to sample"):
+        pmep.marginalize(field, method="map")
     with model:
         pm.Deterministic("ep_log_evidence", model["scale"].sum())
     with pytest.raises(pmep.UnsupportedModelError, match="needs the name 'ep_log_evidence'"):
