@@ -27,7 +27,6 @@ SOFTPLUS_POISSON = register_site(
         domain="count",
         log_concave=True,
         additive=(),
-        analytic=True,
         logp=SoftplusPoisson.logp,
         response=counts(lambda eta: np.logaddexp(0.0, eta)),
         typical=lambda y: (y, np.maximum(y, 1.0)),
