@@ -27,7 +27,7 @@ from pymc_ep.models.latent_gaussian.values import AffineMoments
 from pymc_ep.numerics.gaussian.block_elimination import Blocks
 from pymc_ep.numerics.gaussian.coefficient_space import FactorPrior
 from pymc_ep.numerics.gaussian.sparse_coefficient_space import EntryPattern, SparseFactorPrior
-from pymc_ep.numerics.gaussian.sparse_precision import pairs_in_rows
+from pymc_ep.numerics.sparse.row_pairs import count_row_pairs
 
 __all__ = ["Design", "DesignMatrix", "VaryingPattern"]
 
@@ -268,7 +268,7 @@ class Design:
         if self._sparse_data is None or any(new is not old for new, old in zip(data, self._sparse_data)):
             found = self._sparse_maps.at(theta(), shapes)
             constant = {name: map_ for name, map_ in found.items() if name not in self._varying}
-            known = "" in constant and pairs_in_rows(constant[""]) <= _MOST_PAIRS
+            known = "" in constant and count_row_pairs(constant[""].indptr) <= _MOST_PAIRS
             self._sparse_design = PrecisionDesign(self._form, shapes, constant) if known else None
             self._sparse_data = data
         return self._sparse_design

@@ -22,6 +22,7 @@ from pymc_ep.numerics.gaussian.coefficient_space import (
     shifted_posterior,
     widened,
 )
+from pymc_ep.numerics.sparse.row_pairs import count_row_pairs, row_pairs
 
 __all__ = ["LEAST_BLOCKS", "BlockPosterior", "EntryPattern", "SparseFactorPrior"]
 
@@ -76,16 +77,9 @@ class EntryPattern:
 
         None where they are too many to list.
         """
-        counts = np.diff(self.starts).astype(int)
-        if counts @ (counts + 1) > 2 * _PAIRS:
+        if count_row_pairs(self.starts) > _PAIRS:
             return None
-        firsts, seconds = [np.zeros(0, dtype=int)], [np.zeros(0, dtype=int)]
-        for count in np.unique(counts[counts > 0]):
-            begins = self.starts[:-1][counts == count][:, None]
-            lower, upper = np.triu_indices(count)
-            firsts.append((begins + lower).ravel())
-            seconds.append((begins + upper).ravel())
-        first, second = np.concatenate(firsts), np.concatenate(seconds)
+        first, second = row_pairs(self.starts)
         low = np.minimum(self.column[first], self.column[second]).astype(int)
         high = np.maximum(self.column[first], self.column[second])
         return first, second, low * self.coefficients + high

@@ -28,8 +28,9 @@ from pymc_ep.numerics.backend.namespace import Array
 from pymc_ep.numerics.gaussian.coefficient_space import CoefficientPosterior, widened
 from pymc_ep.numerics.gaussian.protocol import ROUNDING
 from pymc_ep.numerics.sparse.factor import Analysis, SparseFactor
+from pymc_ep.numerics.sparse.row_pairs import row_pairs
 
-__all__ = ["PrecisionPattern", "PrecisionPosterior", "SparsePrecisionPrior", "pairs_in_rows"]
+__all__ = ["PrecisionPattern", "PrecisionPosterior", "SparsePrecisionPrior"]
 
 _COLUMNS = 64
 """Right-hand sides that are solved for at a time: bounds the memory."""
@@ -67,7 +68,7 @@ class PrecisionPattern:
         self.rows, self.columns, self.design, self.sums = rows, columns, design, tuple(sums)
         self.adjoint = design.T.tocsr()
         n, p = design.shape
-        self.first, self.second = _pairs_of_entries(design)
+        self.first, self.second = row_pairs(design.indptr)
         self.pair_row = np.repeat(np.arange(n), np.diff(design.indptr))[self.first]
         self.pair_value = design.data[self.first] * design.data[self.second]
         low, high = np.sort([design.indices[self.first], design.indices[self.second]], axis=0).astype(np.int64)
@@ -205,7 +206,7 @@ class PosteriorFactor(NamedTuple):
     def variances_of(self, cross: scipy.sparse.csr_array) -> np.ndarray:
         """Return diag(C S C^T), (d,), for C = `cross`, (d, p): from entries of S where these do, else by solutions."""
         counts = np.diff(cross.indptr)
-        first, second = _pairs_of_entries(cross, _WIDE)
+        first, second = row_pairs(cross.indptr, _WIDE)
         p, row = self.pattern.analysis.n, np.repeat(np.arange(cross.shape[0]), counts)[first]
         low, high = np.sort([cross.indices[first], cross.indices[second]], axis=0).astype(np.int64)
         places = np.minimum(np.searchsorted(self.pattern.keys, high * p + low), len(self.pattern.keys) - 1)
@@ -446,24 +447,3 @@ class SparsePrecisionPrior(NamedTuple):
         for here, sd in zip(self.pattern.sums, self.sum_sd):
             out[here] += x[here].sum() / sd**2
         return out
-
-
-def pairs_in_rows(matrix: scipy.sparse.csr_array) -> int:
-    """Return the number of pairs of entries of one row, of all rows."""
-    counts = np.diff(matrix.indptr).astype(np.int64)
-    return int((counts * (counts + 1) // 2).sum())
-
-
-def _pairs_of_entries(matrix: scipy.sparse.csr_array, most: float = np.inf) -> tuple[np.ndarray, np.ndarray]:
-    """Return all pairs of entries of one row, as numbers of entries, the first no later than the second.
-
-    Rows of more than `most` entries have none.
-    """
-    counts = np.diff(matrix.indptr)
-    firsts, seconds = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
-    for count in np.unique(counts[(counts > 0) & (counts <= most)]):
-        begins = matrix.indptr[:-1][counts == count].astype(np.int64)[:, None]
-        low, high = np.triu_indices(count)
-        firsts.append((begins + low).ravel())
-        seconds.append((begins + high).ravel())
-    return np.concatenate(firsts), np.concatenate(seconds)
