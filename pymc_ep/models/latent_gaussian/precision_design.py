@@ -98,7 +98,8 @@ class PrecisionDesign:
     @property
     def bytes(self) -> int:
         """Memory of a posterior, in B, and of what all posteriors share."""
-        return self.pattern.analysis.bytes + 40 * (len(self.pattern.first) + len(self.pattern.keys))
+        factors = self.pattern.analysis.bytes + sum(block.analysis.bytes for block in self.pattern.blocks)
+        return factors + 40 * (len(self.pattern.first) + len(self.pattern.keys))
 
     @property
     def sentence(self) -> str:

@@ -81,6 +81,7 @@ class PrecisionPattern:
         on_diagonal = np.flatnonzero(rows == columns)
         self.diagonal[rows[on_diagonal]] = on_diagonal
         self._subset: tuple[np.ndarray, PrecisionPattern] | None = None
+        self._factors: tuple[np.ndarray, list[SparseFactor]] | None = None
         self._factored = tuple(factored)
 
     @cached_property
@@ -111,6 +112,12 @@ class PrecisionPattern:
         both = np.where(self.first == self.second, 1.0, 2.0)
         weights = both * self.pair_value * entries[self.pair_places]
         return np.bincount(self.pair_row, weights, minlength=self.design.shape[0])
+
+    def block_factors(self, values: np.ndarray) -> list[SparseFactor]:
+        """Return the factor of each of `blocks`; kept for one `values`, as the sites of a fit leave Q as it is."""
+        if self._factors is None or self._factors[0] is not values:
+            self._factors = values, [block.analysis.factor(values[block.entries]) for block in self.blocks]
+        return self._factors[1]
 
     def subset(self, index: np.ndarray) -> "PrecisionPattern":
         """Return the pattern of some of the predictors, (m,); kept for one `index`."""
@@ -351,7 +358,7 @@ class SparsePrecisionPrior(NamedTuple):
             whitener, of_sums, proper = self._with_sums(factor)
             log_det += of_sums
         if proper:
-            log_det -= sum(one.log_det for one, _ in self._own_factors())
+            log_det -= sum(own.log_det for own in self.pattern.block_factors(self.values))
             if with_variances:
                 entries = whitener.inverse_entries()
                 whitener = whitener._replace(entries=entries)
@@ -395,7 +402,7 @@ class SparsePrecisionPrior(NamedTuple):
         entries = posterior.whitener.inverse_entries()[pattern.prior_places]
         twice = np.where(pattern.rows == pattern.columns, 1.0, 2.0)
         of_values = -0.5 * twice * (entries + x[pattern.rows] * x[pattern.columns])
-        for factor, block in self._own_factors():
+        for block, factor in zip(pattern.blocks, pattern.block_factors(self.values)):
             of_values[block.entries] += 0.5 * block.twice * factor.inverse_entries()
         of_sums = []
         for here, sd in zip(pattern.sums, self.sum_sd):
@@ -404,10 +411,6 @@ class SparsePrecisionPrior(NamedTuple):
             # That of 1 / s^2 is -(e^T S e + (e^T x)^2) / 2.
             of_sums.append((posterior.solve(ones)[here].sum() + x[here].sum() ** 2) / sd**3)
         return np.concatenate([of_values, [0.5], of_sums])
-
-    def _own_factors(self) -> list[tuple[SparseFactor, _Block]]:
-        """Return the factors of blocks of Q whose log determinant is theirs."""
-        return [(block.analysis.factor(self.values[block.entries]), block) for block in self.pattern.blocks]
 
     def _factor(self, precision: np.ndarray) -> SparseFactor:
         """Return the factor of P, with c added to a diagonal element of each sum."""
