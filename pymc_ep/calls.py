@@ -16,8 +16,6 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-from pytensor.compile.mode import get_mode
-from pytensor.link.jax.linker import JAXLinker
 
 from pymc_ep import compat
 from pymc_ep.compat import Container
@@ -30,7 +28,7 @@ from pymc_ep.exceptions import ConvergenceWarning, UnsupportedModelError, did_yo
 from pymc_ep.forms import entry_of
 from pymc_ep.graphs.hyperparameters import initial_values
 from pymc_ep.graphs.identity import definitions, hexadecimal, observations
-from pymc_ep.modes import mode_of
+from pymc_ep.modes import bodies_of, mode_of
 from pymc_ep.numerics.memory import require_memory
 from pymc_ep.results import fit_state, hyper_modes
 from pymc_ep.results.row_labels import earlier_rows
@@ -163,7 +161,7 @@ def on_device(
             f"device={device!r} must be one of {', '.join(map(repr, _DEVICES))}.{did_you_mean(device, _DEVICES)}"
         )
     mode = mode_of(compile_kwargs)
-    if mode is not None and not isinstance(get_mode(mode).linker, JAXLinker):
+    if mode is not None and bodies_of(mode) != "jax":
         raise ValueError(
             f"device={device!r} is one of JAX, and compile_kwargs= asks for the mode {mode!r}: leave either out."
         )
@@ -179,8 +177,7 @@ def _require_jax(what: str) -> None:
 
 def check_mode(method: Method, compile_kwargs: dict[str, Any] | None) -> None:
     """Raise for the mode JAX where it is not installed, or where the algorithm would run on NumPy all the same."""
-    mode = mode_of(compile_kwargs)
-    if mode is None or not isinstance(get_mode(mode).linker, JAXLinker):
+    if bodies_of(mode_of(compile_kwargs)) != "jax":
         return
     if not method.jax:
         raise ValueError(
