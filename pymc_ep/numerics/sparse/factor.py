@@ -76,13 +76,7 @@ class Analysis:
         """Factor the matrix of given entries, (e,)."""
         factor = np.empty(self._size)
         log_det, failed = _compiled("cholesky").factorise(
-            self._first,
-            self._begins,
-            self._in_parent,
-            self._parent,
-            self._panels,
-            self._places,
-            self._own_entries,
+            *self._structure,
             values[self._sorted],
             factor,
             *self._room[:2],
@@ -91,6 +85,12 @@ class Analysis:
         pivots = factor[self._places[self._diagonal]] ** 2
         loss = float((values[self._sorted[self._diagonal]] / pivots).max()) if failed < 0 else np.inf
         return SparseFactor(self, factor, log_det, -1 if failed < 0 else int(self.order[failed]), loss)
+
+    @property
+    def _structure(self) -> tuple[np.ndarray, ...]:
+        """Supernodes, rows and places, as a factor and its selected inverse take them."""
+        tree = self._first, self._begins, self._in_parent, self._parent
+        return *tree, self._panels, self._places, self._own_entries
 
     @cached_property
     def _room(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -105,13 +105,7 @@ class Analysis:
         """Return the entries of the inverse, (e,)."""
         found, out = np.empty(len(self._sorted)), np.empty(len(self._sorted))
         _compiled("selected_inverse").selected_inverse(
-            self._first,
-            self._begins,
-            self._in_parent,
-            self._parent,
-            self._panels,
-            self._places,
-            self._own_entries,
+            *self._structure,
             factor,
             found,
             *self._room,
