@@ -53,7 +53,7 @@ class LinearPredictors:
     noise : callable
         Returns the precisions of all observations, (m,), at several hyperparameters; an empty list if they depend on x.
     plan : callable, optional
-        ``plan(design, shape) -> Algebra`` in place of the algebras of the host.
+        ``plan(design) -> Algebra`` in place of the algebras of the host.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ class LinearPredictors:
         compile_function: Callable[..., Function],
         theta: Callable[[], Sequence[np.ndarray]],
         noise: Callable[[], Sequence[np.ndarray]],
-        plan: Callable[..., Algebra] | None = None,
+        plan: Callable[[scipy.sparse.csr_array], Algebra] | None = None,
     ):
         self._form, self._blocks, self._compile = form, Blocks(shapes), compile_function
         self._theta, self._noise, self._device_plan = theta, noise, plan

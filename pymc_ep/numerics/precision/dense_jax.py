@@ -110,7 +110,7 @@ def _row_variances(factor: jax.Array, rows: jax.Array) -> jax.Array:
     return (jsl.solve_triangular(factor, rows.T, lower=True) ** 2).sum(axis=0)
 
 
-def dense_on_device(design: scipy.sparse.csr_array, shape: tuple[int, ...] | None = None) -> DenseOnDevice:
+def dense_on_device(design: scipy.sparse.csr_array) -> DenseOnDevice:
     """Return the algebra of a design, (n, N); see `plan_algebra`, whose other algebras have no body under JAX."""
     require_float64()
     # Entries are laid out on the host before they go to the device.
