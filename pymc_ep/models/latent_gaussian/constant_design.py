@@ -22,7 +22,7 @@ from pymc_ep.concurrency import CompiledFunction, compiled_property
 from pymc_ep.models.latent_gaussian.form import LatentGaussian
 from pymc_ep.models.latent_gaussian.precision_design import PrecisionDesign, precision_graphs
 from pymc_ep.models.latent_gaussian.prior_moments import deviations_of, push
-from pymc_ep.models.latent_gaussian.sparse_maps import MOST_PARTS, SparseMaps, decoded, probes_of
+from pymc_ep.models.latent_gaussian.sparse_maps import SparseMaps, decoded, masked, parts_of, probes_of
 from pymc_ep.models.latent_gaussian.values import AffineMoments
 from pymc_ep.numerics.gaussian.block_elimination import Blocks
 from pymc_ep.numerics.gaussian.coefficient_space import FactorPrior
@@ -343,15 +343,9 @@ class Design:
     def _probed(
         self, theta: Sequence[np.ndarray], shapes: Sequence[Sequence[int]]
     ) -> tuple[dict[tuple[str, int], scipy.sparse.csr_array], dict[str, int]]:
-        """Return the maps in which each target has at most one entry a part of a block, and the width of each target.
-
-        A block of two or more axes has a part for each index of the last, see `sparse_maps`.
-        """
-        probes, parts = [probes_of(math.prod(shape)) for shape in shapes], []
-        for shape, kinds in zip(shapes, probes):
-            count = shape[-1] if len(shape) > 1 and shape[-1] <= MOST_PARTS else 1
-            member = np.arange(kinds.shape[1]) % count == np.arange(count)[:, None]
-            parts.append((kinds * member[:, None]).reshape(4 * count, kinds.shape[1]))
+        """Return the maps in which each target has at most one entry a part of a block, and the targets' widths."""
+        probes = [probes_of(math.prod(shape)) for shape in shapes]
+        parts = [masked(kinds, parts_of(shape)) for kinds, shape in zip(probes, shapes)]
         found, widths = {}, {}
         for (name, j), rows in zip(self._places, self._evaluate(*theta, *parts)):
             rows = np.asarray(rows).reshape(-1, 4, rows.shape[1])

@@ -23,9 +23,9 @@ from pymc_ep.graphs.jacobian_products import batch, pullback
 from pymc_ep.models.latent_gaussian.form import LatentGaussian
 from pymc_ep.models.latent_gaussian.prior_moments import push
 
-__all__ = ["MOST_PARTS", "SparseMaps", "decoded", "probes_of"]
+__all__ = ["SparseMaps", "decoded", "masked", "parts_of", "probes_of"]
 
-MOST_PARTS = 8
+_MOST_PARTS = 8
 """Most values of the last axis of a block that are classes of their own, such as the effects of a group."""
 _SAME = 1e-12
 """Relative difference of two products of the same numbers in another order."""
@@ -47,6 +47,18 @@ def probes_of(d: int) -> np.ndarray:
     """Return ones, numbers of places from 1, and random numbers twice, (4, d)."""
     rng = np.random.default_rng(0)
     return np.array([np.ones(d), np.arange(1.0, d + 1.0), rng.standard_normal(d), rng.standard_normal(d)])
+
+
+def parts_of(shape: Sequence[int]) -> np.ndarray:
+    """Return the part, (d,), of each value of a block: its place in a short last axis, if there is another axis."""
+    count = shape[-1] if len(shape) > 1 and shape[-1] <= _MOST_PARTS else 1
+    return np.arange(math.prod(shape)) % max(count, 1)
+
+
+def masked(probes: np.ndarray, member: np.ndarray) -> np.ndarray:
+    """Return the probes of each class, (4 classes, d), zero at the values of others, for the class of each, (d,)."""
+    classes = np.arange(member.max(initial=0) + 1)
+    return (probes * (member == classes[:, None])[:, None]).reshape(4 * len(classes), len(member))
 
 
 def decoded(rows: np.ndarray, probes: np.ndarray) -> tuple[np.ndarray, scipy.sparse.csr_array]:
@@ -140,11 +152,9 @@ class SparseMaps:
         out = {name: scipy.sparse.csr_array((d, width)) for name, width in widths.items()}
         left = {name: np.arange(width) for name, width in widths.items()}
         for member in _classes(shape):
-            classes = int(member.max(initial=0)) + 1
-            masked = (probes * (member == np.arange(classes)[:, None])[:, None]).reshape(4 * classes, d)
-            for name, rows in zip(widths, self._forward(j)(*theta, masked)):
+            for name, rows in zip(widths, self._forward(j)(*theta, masked(probes, member))):
                 if left[name].size:
-                    rows = np.asarray(rows).reshape(classes, 4, -1)
+                    rows = np.asarray(rows).reshape(-1, 4, widths[name])
                     good, found = decoded(rows[:, :, left[name]], probes)
                     out[name] = out[name] + _spread(found, left[name], widths[name])
                     left[name] = left[name][~good]
@@ -200,9 +210,8 @@ class SparseMaps:
 
 def _classes(shape: Sequence[int]) -> Iterator[np.ndarray]:
     """Yield classes of the values of a block, (d,), by which it is probed, one after the other."""
+    yield parts_of(shape)
     d = math.prod(shape)
-    parts = shape[-1] if len(shape) > 1 and shape[-1] <= MOST_PARTS else 1
-    yield np.arange(d) % max(parts, 1)
     if d <= _SMALL:
         yield np.arange(d)
         return
