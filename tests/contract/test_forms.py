@@ -115,7 +115,11 @@ def test_what_was_never_registered_is_refused(monkeypatch):
             lambda: bilinear("vg", hyper=("fix",)),
             r"hyper of 'another' is \('fix',\); give some of",
         ),
-        (pmep.register_method, lambda: bilinear("vg", hyper=("sample",)), "has 'sample', which needs evidence_op= and"),
+        (
+            pmep.register_method,
+            lambda: bilinear("vg", hyper=("sample",), evidence_op=None),
+            "has 'sample', which needs evidence_op= and",
+        ),
         (pmep.register_verb, lambda: (int, "trade", print), "There is no form 'int': call register_form for it first"),
         (
             pmep.register_verb,
