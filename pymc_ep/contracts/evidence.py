@@ -9,7 +9,7 @@ import numpy as np
 from pymc_ep.contracts.form import HyperForm
 from pymc_ep.engines.base import Report, Status
 
-__all__ = ["DesignPoint", "EvidenceFit", "Fit", "FitState", "LogEvidence", "OwnFit"]
+__all__ = ["DesignPoint", "EvidenceFit", "Fit", "FitState", "LogEvidence", "OwnFit", "nearest_points"]
 
 FitState = tuple[np.ndarray, ...]
 """Arrays of a fit from which one at other hyperparameters starts, such as shift and precision of EP's sites. They are
@@ -112,6 +112,12 @@ class DesignPoint(NamedTuple):
         return self.log_z + self.log_prior
 
 
+def nearest_points(points: Sequence[DesignPoint], theta: np.ndarray, count: int) -> list[DesignPoint]:
+    """Return the fits nearest to `theta`, (p,), `count` at most, the nearest first."""
+    squares = ((np.array([point.theta for point in points]) - theta) ** 2).sum(axis=1)
+    return [points[i] for i in np.argsort(squares, kind="stable")[:count]]
+
+
 class LogEvidence(ABC, Generic[OwnFit]):
     """log Z(theta), its gradient, and fits that start from each other.
 
@@ -161,6 +167,10 @@ class LogEvidence(ABC, Generic[OwnFit]):
     def settled(self, theta: np.ndarray, start: FitState | None = None) -> OwnFit:
         """Fit at `theta` so that the result does not depend on `start` beyond the tolerance."""
         return self.at(theta, start)
+
+    def explored(self, theta: np.ndarray, points: Sequence[DesignPoint]) -> OwnFit:
+        """Fit at `theta`, given fits elsewhere, as accurately as it takes to interpolate log Z between fits."""
+        return self.settled(theta, nearest_points(points, theta, 1)[0].state)
 
     def kept(self, fit: OwnFit) -> Any:
         """Return what the solution takes of a fit once its matrices are gone."""

@@ -6,7 +6,7 @@ import pytest
 from scipy import integrate, stats
 
 import pymc_ep as pmep
-from pymc_ep.evidence.ep.cumulants import correction_at, non_gaussianity
+from pymc_ep.evidence.ep.cumulants import SAMPLE, Correction, correction_at, non_gaussianity, sample_of
 from pymc_ep.evidence.ep.evidence import Evidence, evidence_of
 from pymc_ep.forms import compiled_form
 from pymc_ep.models.latent_gaussian.methods.ep import OPTIONS
@@ -243,3 +243,20 @@ def test_a_sample_of_many_predictors_stands_for_all(monkeypatch):
     whole = correction_at(at)
     assert np.isfinite(whole.shares).all() and whole.total > 0.1
     np.testing.assert_allclose(sampled.total, whole.total, rtol=0.15)
+
+
+def test_a_sample_is_no_larger_than_its_error_asks():
+    rng = np.random.default_rng(5)
+    n = 5000
+    shares = np.full(n, np.nan)
+    looked = sample_of(n, SAMPLE)
+    shares[looked] = 1e-4 * (1.0 + 0.5 * rng.standard_normal(len(looked)))
+    whole = Correction(shares)
+    # The relative error of one share is 0.5, and 0.02 is asked for: by the law of large numbers 625.
+    assert abs(whole.sufficient - 625) < 60
+    part = whole.of_sample(whole.sufficient)
+    assert np.isfinite(part.shares).sum() == whole.sufficient
+    np.testing.assert_array_equal(part.shares[np.isfinite(part.shares)], shares[np.isfinite(part.shares)])
+    np.testing.assert_allclose(part.total, whole.total, rtol=0.04)
+    known = Correction(np.full(n, 1e-4))
+    assert known.sufficient == SAMPLE and known.of_sample(10) is known

@@ -8,6 +8,7 @@ import pytest
 import scipy.special
 
 import pymc_ep as pmep
+from pymc_ep.contracts.evidence import DesignPoint, nearest_points
 from pymc_ep.evidence.ep.engine import EP
 from pymc_ep.evidence.ep.evidence import Evidence, evidence_of
 from pymc_ep.forms import compiled_form
@@ -141,3 +142,21 @@ def test_the_gradient_of_a_noise_scale_far_below_the_priors(sigma, solver):
     total = sd**2 + sigma**2
     expected = np.sum(y**2 / total - 1.0) * sigma**2 / total
     np.testing.assert_allclose(gradient, [expected], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["poisson", "logit"])
+def test_a_fit_between_others_is_near_enough(name):
+    """log Z and its gradient are those of a fit by itself, and the start is nearer than the nearest fit."""
+    form = recognised(name)
+    evidence, rng = evidence_of(form, OPTIONS), np.random.default_rng(2)
+    points = []
+    for theta in form.start + 0.4 * rng.normal(size=(14, form.start.size)):
+        at = evidence.at(theta)
+        gradient = evidence.gradient(at)
+        points.append(DesignPoint(theta, at.log_z, gradient, at.log_prior, at.state, evidence.kept(at)))
+    theta = np.mean([point.theta for point in points[:5]], axis=0)
+    near, between, alone = nearest_points(points, theta, 1)[0], evidence.explored(theta, points), evidence.at(theta)
+    assert 0.0 < np.abs(between.sites[0] - alone.sites[0]).max() < 1e-4
+    np.testing.assert_allclose(between.log_z, alone.log_z, atol=1e-7)
+    np.testing.assert_allclose(evidence.gradient(between), evidence.gradient(alone), atol=1e-4)
+    assert len(between.run.objective) < len(evidence.settled(theta, near.state).run.objective)

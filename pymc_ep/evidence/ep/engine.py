@@ -66,6 +66,8 @@ thousand draws."""
 _STILL = 1e-6
 """Change, in posterior standard deviations, at which a fit that gets no further counts as converged. Quadrature of a
 density with a kink that its site does not know, such as a censored Laplace one, leaves 3e-8 to 2e-7."""
+_ROUGH, _ROUGH_ERROR = 1e3, 1e-6
+"""Largest factor of the tolerance of rough fits, and the error of their log Z, in nats."""
 _INNER = 12
 """Largest number of updates of the means alone in an automatic sweep. They cost matrix-vector products and save
 factorisations."""
@@ -111,6 +113,15 @@ class EP:
         """Return the engine with the same options and other sites."""
         out = copy(self)
         out.sites = list(sites)
+        return out
+
+    def rough(self, n: int) -> "EP":
+        """Return the engine with a larger tolerance for n sites, which suffices for log Z and its gradient.
+
+        log Z is stationary in the sites: an error of each of c posterior standard deviations moves it by n c^2 or less.
+        """
+        out = copy(self)
+        out.tol = max(self.tol, min(_ROUGH * self.tol, float(np.sqrt(_ROUGH_ERROR / n))))
         return out
 
     def sweep(self, problem: Problem, shift: Array, precision: Array, inner: int = 0) -> Sweep:

@@ -36,10 +36,10 @@ class InterpolatedSites:
             size = np.maximum(np.abs(means), precisions**-0.5).max(axis=0)
         self._gaussian = np.ptp(means, axis=0) <= _SAME * size
         divisor = np.where(self._gaussian, precisions, 1.0)
-        first = shifts / divisor
-        second = np.where(self._gaussian, np.log(divisor), precisions)
+        self._fields = shifts / divisor, np.where(self._gaussian, np.log(divisor), precisions)
         self._lowest, self._highest = thetas.min(axis=0), thetas.max(axis=0)
-        self._spline = Spline(thetas, np.concatenate([first, second], axis=1))
+        # A spline is linear in the values that it interpolates: that of unit vectors gives their weights.
+        self._weights = Spline(thetas, np.eye(len(thetas)))
 
     def __call__(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return shifts and precisions, (n,) each, at theta, (p,)."""
@@ -48,14 +48,18 @@ class InterpolatedSites:
 
     def rows(self, thetas: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return shifts and precisions, (s, n) each, at rows of theta, (s, p)."""
-        first, second = np.split(self._spline(thetas), 2, axis=1)
+        first, second = self._interpolated(thetas)
         beyond = ((second < self._least) | (second > self._most)) & ~self._gaussian
         if beyond.any():
-            within = np.split(self._spline(np.clip(thetas, self._lowest, self._highest)), 2, axis=1)
+            within = self._interpolated(np.clip(thetas, self._lowest, self._highest))
             first, second = (np.where(beyond, *pair) for pair in zip(within, (first, second), strict=True))
         precision = np.clip(second, self._least, self._most)
         precision[:, self._gaussian] = np.exp(second[:, self._gaussian])
         return np.where(self._gaussian, first * precision, first), precision
+
+    def _interpolated(self, thetas: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        weights = self._weights(thetas)
+        return weights @ self._fields[0], weights @ self._fields[1]
 
 
 _MOST_ERROR = 5.0

@@ -1,4 +1,4 @@
-"""Fits at many values of the hyperparameters, each from a near one."""
+"""Fits at many values of the hyperparameters, each from those before."""
 
 from typing import Generic
 
@@ -11,7 +11,7 @@ __all__ = ["Explorer"]
 
 
 class Explorer(Generic[OwnFit]):
-    """Fits at points, each started from the state of the nearest earlier one.
+    """Fits at points, each started from the states of earlier ones.
 
     Attributes
     ----------
@@ -53,9 +53,8 @@ class Explorer(Generic[OwnFit]):
     def __call__(self, theta: np.ndarray) -> DesignPoint | None:
         """Fit at `theta`, (p,); None where there is no converged fit."""
         self.evidence.report.advance()
-        near = min(self.points, key=lambda point: float(np.sum((point.theta - theta) ** 2)))
         try:
-            at = self.evidence.settled(theta, near.state)
+            at = self.evidence.explored(theta, self.points)
             gradient = self.evidence.gradient(at) if at.status.converged else np.full_like(theta, np.nan)
         except (NumericalError, InvalidDataError):
             self.failed.append(theta)

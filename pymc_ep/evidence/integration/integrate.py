@@ -148,9 +148,8 @@ class _Integration(Generic[OwnFit]):
         self.rng = np.random.default_rng(0)
         self.kernel = FIRST_KERNEL
         self.most = most_fits(self.form)
-        which = explorer.evidence.corrected_fits(mode.at)
-        self.corrects = which != "none"
-        explorer.corrected = {"all": np.inf, "some": _CORRECTED[0] + _CORRECTED[1] * self.p, "none": 0.0}[which]
+        self.which_corrected = explorer.evidence.corrected_fits(mode.at)
+        self.corrects = self.which_corrected != "none"
         self.unknown, self.untold = (0.0, 0), (0.0, 0)
         self.scan = Scan(mode, mode.at.theta[None])
         self.checks = _CHECKS[0] + _CHECKS[1] * min(self.p, _CHECKS[2])
@@ -159,6 +158,9 @@ class _Integration(Generic[OwnFit]):
         """Repeat rounds until the emulator is accurate, or the fits are used up."""
         self.scan = scanned(self.explorer, self.mode, self.most)
         self.mode = self.scan.mode
+        # Of fits along the scan, most are far from where the corrections are interpolated.
+        some = _CORRECTED[0] + _CORRECTED[1] * self.p
+        self.explorer.corrected = {"all": np.inf, "some": some, "none": 0.0}[self.which_corrected]
         self.explorer.evidence.report.phase("integrating over the hyperparameters", total=self.most + self.checks)
         at = self.mode.at
         self.frame, edge = first_frame(self.explorer.density, at.theta, at.value, self.form.transformed)
