@@ -200,6 +200,13 @@ class LogEvidence(ABC, Generic[OwnFit]):
         """
         return ""
 
+    def variation(self, points: Sequence[DesignPoint], shares: np.ndarray) -> float:
+        """Return the most that a posterior mean varies between fits, by their shares, in posterior standard deviations.
+
+        Infinite where that is not known.
+        """
+        return np.inf
+
     def interpolation_error(self, points: Sequence[DesignPoint], made: Sequence[DesignPoint]) -> float:
         """Return the error, at the fits `made`, of a posterior interpolated between `points`, in standard deviations.
 

@@ -11,7 +11,9 @@ from scipy.special import logsumexp
 import pymc_ep as pmep
 from docs.benchmarks.public.rethinking import ISLAND_DISTANCES
 from pymc_ep.compat import group
+from pymc_ep.evidence.budget import most_posteriors
 from pymc_ep.evidence.ep.evidence import evidence_of
+from pymc_ep.evidence.integration import integrate
 from pymc_ep.forms import compiled_form
 from pymc_ep.models.latent_gaussian.methods.ep import OPTIONS
 from pymc_ep.numerics.interpolation.nearest_components import calibrated_weights
@@ -361,3 +363,28 @@ def test_a_prior_scale_with_mass_below_zero_against_quadrature(negative_scale):
         sd = np.sqrt((weight * (values - mean) ** 2).sum())
         np.testing.assert_allclose(float(found["posterior_mean"][name]), mean, atol=0.02 * sd)
         np.testing.assert_allclose(float(found["posterior_sd"][name]), sd, rtol=0.02)
+
+
+def test_well_determined_values_take_fewer_posteriors(monkeypatch):
+    """And their moments are those of many: 60 counts each leave a group's mean no room to move with the scale."""
+    rng = np.random.default_rng(7)
+    where = np.arange(1200) % 20
+    with pm.Model() as model:
+        effect = pm.Normal("effect", 0.0, pm.HalfNormal("scale", 1.0), shape=20)
+        pm.Poisson(
+            "y", pm.math.exp(1.0 + effect[where]), observed=rng.poisson(np.exp(1.0 + 0.5 * rng.normal(size=20))[where])
+        )
+    made = []
+
+    def counted(form, variation):
+        made.append(most_posteriors(form, variation))
+        return made[-1]
+
+    monkeypatch.setattr(integrate, "most_posteriors", counted)
+    found = pmep.fit(model=model, draws=0, progressbar=False)
+    monkeypatch.setattr(integrate, "most_posteriors", lambda form, variation: 4000)
+    wanted = pmep.fit(model=model, draws=0, progressbar=False)
+    assert made[0] < most_posteriors(compiled_form(model)) == 100
+    sd = wanted["posterior_sd"]["effect"]
+    assert np.abs((found["posterior_mean"]["effect"] - wanted["posterior_mean"]["effect"]) / sd).max() < 5e-4
+    np.testing.assert_allclose(found["posterior_sd"]["effect"], sd, rtol=5e-4)

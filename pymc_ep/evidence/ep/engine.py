@@ -66,8 +66,9 @@ thousand draws."""
 _STILL = 1e-6
 """Change, in posterior standard deviations, at which a fit that gets no further counts as converged. Quadrature of a
 density with a kink that its site does not know, such as a censored Laplace one, leaves 3e-8 to 2e-7."""
-_ROUGH, _ROUGH_ERROR = 1e3, 1e-6
-"""Largest factor of the tolerance of rough fits, and the error of their log Z, in nats."""
+_ROUGH, _ROUGH_ERROR = (10.0, 1e3), 1e-6
+"""Number of sites at which rough fits begin, whose tolerance grows in proportion from there on, and its largest factor;
+and the error of their log Z, in nats. Few sites cost nothing, and two ways of writing a model then agree to 1e-6."""
 _INNER = 12
 """Largest number of updates of the means alone in an automatic sweep. They cost matrix-vector products and save
 factorisations."""
@@ -121,7 +122,8 @@ class EP:
         log Z is stationary in the sites: an error of each of c posterior standard deviations moves it by n c^2 or less.
         """
         out = copy(self)
-        out.tol = max(self.tol, min(_ROUGH * self.tol, float(np.sqrt(_ROUGH_ERROR / n))))
+        begin, largest = _ROUGH
+        out.tol = max(self.tol, min(self.tol * min(n / begin, largest), float(np.sqrt(_ROUGH_ERROR / n))))
         return out
 
     def sweep(self, problem: Problem, shift: Array, precision: Array, inner: int = 0) -> Sweep:

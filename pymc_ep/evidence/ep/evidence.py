@@ -224,6 +224,14 @@ class Evidence(LogEvidence[EvidenceAt]):
             f"started by pmep.start_point(idata)"
         )
 
+    def variation(self, points: Sequence[DesignPoint], shares: np.ndarray) -> float:
+        """Return the most that the mean of a predictor varies between fits, in posterior standard deviations."""
+        means = np.array([point.kept.mean for point in points])
+        square = shares @ (means - shares @ means) ** 2
+        variance = shares @ np.array([point.kept.variance for point in points])
+        # A predictor that is known has one mean.
+        return float(np.sqrt(np.divide(square, variance, out=np.zeros_like(square), where=variance > 0.0).max()))
+
     def interpolation_error(self, points: Sequence[DesignPoint], made: Sequence[DesignPoint]) -> float:
         """Return the error of predictors from sites interpolated between fits."""
         return error_between(self.form, points, made)

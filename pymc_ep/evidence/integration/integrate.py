@@ -333,16 +333,17 @@ class _Integration(Generic[OwnFit]):
     def _integral(self, cloud: Cloud, weights: np.ndarray, log_factor: float) -> Integral[OwnFit]:
         """Return draws from a reweighted cloud, its log integral plus `log_factor`, and the fits for their sites."""
         draws = cloud.z[self.rng.permutation(stratified(cloud.z, weights, most_draws(self.form), self.rng))]
-        components = self._some_of(draws, most_posteriors(self.form))
-        points, draws = self._design_points(), self.frame.theta(draws)
+        points, thetas = self._design_points(), self.frame.theta(draws)
+        shares = self._shares(thetas, points)
+        components = self._some_of(draws, most_posteriors(self.form, self.explorer.evidence.variation(points, shares)))
         return Integral(
             self.mode,
             self.frame.theta(cloud.z),
             weights,
-            draws,
+            thetas,
             self.frame.theta(components),
             points,
-            self._shares(draws, points),
+            shares,
             cloud.log_integral + float(np.linalg.slogdet(self.frame.axes)[1]) + log_factor,
             None,
             np.nan,
