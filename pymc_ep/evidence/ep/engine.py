@@ -131,7 +131,7 @@ class EP:
         on_jax = is_jax(problem.mean)
         evaluate = sweep_of(tuple(self.sites), self.power, self.log_concave, inner, on_jax)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            return evaluate(problem, shift, precision)
+            return evaluate(problem, shift, precision, self.tol)
 
     def init(self, problem: Problem, start: tuple[np.ndarray, np.ndarray] | None = None) -> State:
         """Start from given sites (shift, precision), or from the prior and one update of all sites.

@@ -143,6 +143,7 @@ def sweep(
     problem: Problem,
     shift: Array,
     precision: Array,
+    enough: Array,
     *,
     moments: Callable[..., tuple[Tilted, Callable[[Any], Tilted]]],
     gaussian: Sequence[bool],
@@ -153,7 +154,8 @@ def sweep(
     """Evaluate all site updates at the given sites: one cubic factorisation, and n tilted moments 1 + inner times.
 
     With ``inner = 0`` this is the update of plain EP. Otherwise the means are matched first, see `match_means`, and the
-    sites are updated from there. Both maps have the same fixed points.
+    sites are updated from there, unless the change is at most `enough`: then the update is not taken, and the map is
+    that of plain EP. Both maps have the same fixed points.
     """
     xp = namespace(problem.mean)
     posterior = problem.prior.posterior(problem.mean, shift, precision, log_concave=log_concave)
@@ -173,7 +175,7 @@ def sweep(
     )
     refined = tilted
     if inner:
-        limit = xp.where(proper, inner, 0)
+        limit = xp.where(proper & (change > enough), inner, 0)
         refined = match_means(problem, posterior, shift, precision, tilted, nearby, power, limit, exact)
     for field in (*tilted, *refined):
         proper = proper & xp.all(xp.isfinite(field))
