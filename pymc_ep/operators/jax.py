@@ -1,7 +1,7 @@
 """JAX bodies of the linear maps and their adjoints.
 
 `traceable` has the body of each map of this package. The body of an adjoint is the transpose that JAX derives from it,
-so that the two cannot disagree. jax.Array other map, foreign or of a user's class, is called on the host.
+so that the two cannot disagree. Any other map, foreign or of a user's class, is called on the host.
 """
 
 from collections.abc import Callable
