@@ -22,6 +22,7 @@ from pymc_ep.kernels import array_kernels, kernels, load_backend
 from pymc_ep.kernels.array_op import ArrayOp
 from pymc_ep.kernels.scalar_kernel import ScalarKernel
 from pymc_ep.operators.apply import ApplyLinearMap
+from pymc_ep.sites.generated.op import TiltedMoments
 
 PAGE = Path(__file__).parents[1] / "ops.md"
 MARKS = "<!-- table of Ops -->\n", "<!-- end of the table -->\n"
@@ -49,6 +50,7 @@ USERS = {
     "SequenceGradient": f"gradient of that {_NETWORK.partition(' of ')[0]}",
     "EvidenceOp": '`marginalize`, `hyper="sample"`',
     "ApplyLinearMap": "`apply_operator`, `SparseField`",
+    "TiltedMoments": "`ep`: most likelihoods",
 }
 """What calls each Op."""
 
@@ -66,9 +68,15 @@ NOTES: dict[tuple[str, str], str] = {
     ("EvidenceOp", "Numba"): "calls Python",
     ("EvidenceOp", "JAX"): "calls the host",
     ("ApplyLinearMap", "C"): "SciPy and FFT do it",
+    ("TiltedMoments", "JAX"): "quadrature in one graph",
+    ("TiltedMoments", "gradient"): _FIXED_POINT,
 }
 """Why a body is missing, or what it does in place of the work itself; in five words at most."""
-_TESTS = {EvidenceOp: "tests/evidence/test_evidence_op.py", ApplyLinearMap: "tests/contract/test_operators.py"}
+_TESTS = {
+    EvidenceOp: "tests/evidence/test_evidence_op.py",
+    ApplyLinearMap: "tests/contract/test_operators.py",
+    TiltedMoments: "tests/contract/test_generated_moments.py",
+}
 """Tests of Ops that are no kernels."""
 
 

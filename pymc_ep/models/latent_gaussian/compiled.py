@@ -64,7 +64,12 @@ class CompiledLatentGaussian(SiteFunctions):
                 self.solver = dense
         if solver == "auto" and self._prefers_precision():
             self.solver = SOLVERS["precision"]
-        if self.solver.name == "precision" and (self._jax or self._sparse_design() is None):
+        if self.solver.name == "precision" and self._jax:
+            raise ValueError(
+                f"solver={solver!r} runs on the host, as sparse factors have no body of JAX; leave out device= and "
+                f"compile_kwargs={{'mode': 'JAX'}}, or the solver: then JAX has dense matrices."
+            )
+        if self.solver.name == "precision" and self._sparse_design() is None:
             raise ValueError(
                 f"solver={solver!r} needs latent variables of sparse precision, such as walks, autoregressions, CAR "
                 f"and independent effects, {MANY_COEFFICIENTS} values or more, that predictors depend on by constants."

@@ -153,6 +153,13 @@ def test_what_takes_few_operations_is_chosen():
         pmep.fit(model=model, solver="precision")
 
 
+def test_jax_has_dense_matrices():
+    pytest.importorskip("jax")
+    with pytest.raises(ValueError, match="runs on the host, as sparse factors have no body of JAX; leave out device="):
+        pmep.fit(model=walk(400), solver="precision", device="cpu")
+    assert compiled_form(walk(400), compile_kwargs={"mode": "JAX"}).solver.name != "precision"
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_predictions_and_densities():
     n = 1200
