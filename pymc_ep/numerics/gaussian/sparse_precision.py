@@ -18,6 +18,7 @@ alone may be singular, c is added to one diagonal element first, and taken out a
 """
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -63,17 +64,9 @@ class PrecisionPattern:
         sums: Sequence[slice] = (),
         factored: Sequence[slice] = (),
     ):
-        design = scipy.sparse.csr_array(design, dtype=float)
-        design.sum_duplicates()
-        self.rows, self.columns, self.design, self.sums = rows, columns, design, tuple(sums)
-        self.adjoint = design.T.tocsr()
-        n, p = design.shape
-        self.first, self.second = row_pairs(design.indptr)
-        self.pair_row = np.repeat(np.arange(n), np.diff(design.indptr))[self.first]
-        self.pair_value = design.data[self.first] * design.data[self.second]
-        low, high = np.sort([design.indices[self.first], design.indices[self.second]], axis=0).astype(np.int64)
-        keys = np.concatenate([rows * np.int64(p) + columns, high * np.int64(p) + low])
-        self.keys, places = np.unique(keys, return_inverse=True)
+        self.rows, self.columns, self.sums = rows, columns, tuple(sums)
+        keys, p = self._pairs_of(design), design.shape[1]
+        self.keys, places = np.unique(np.concatenate([rows * np.int64(p) + columns, keys]), return_inverse=True)
         self.prior_places, self.pair_places = np.split(places, [len(rows)])
         self.analysis = Analysis(self.keys // p, self.keys % p, p)
         self.blocks = [_Block(rows, columns, here) for here in factored]
@@ -82,7 +75,18 @@ class PrecisionPattern:
         self.diagonal[rows[on_diagonal]] = on_diagonal
         self._subset: tuple[np.ndarray, PrecisionPattern] | None = None
         self._factors: tuple[np.ndarray, list[SparseFactor]] | None = None
-        self._factored = tuple(factored)
+
+    def _pairs_of(self, design: scipy.sparse.csr_array) -> np.ndarray:
+        """Set A and the pairs of entries of its rows, and return the keys of these."""
+        self.design = scipy.sparse.csr_array(design, dtype=float)
+        self.design.sum_duplicates()
+        self.adjoint = self.design.T.tocsr()
+        (n, p), starts, columns = self.design.shape, self.design.indptr, self.design.indices
+        self.first, self.second = row_pairs(starts)
+        self.pair_row = np.repeat(np.arange(n), np.diff(starts))[self.first]
+        self.pair_value = self.design.data[self.first] * self.design.data[self.second]
+        low, high = np.sort([columns[self.first], columns[self.second]], axis=0).astype(np.int64)
+        return high * np.int64(p) + low
 
     @cached_property
     def _numbered(self) -> scipy.sparse.csr_array:
@@ -120,10 +124,11 @@ class PrecisionPattern:
         return self._factors[1]
 
     def subset(self, index: np.ndarray) -> "PrecisionPattern":
-        """Return the pattern of some of the predictors, (m,); kept for one `index`."""
+        """Return the pattern of some of the predictors, (m,), with the order of all; kept for one `index`."""
         if self._subset is None or self._subset[0] is not index:
-            part = scipy.sparse.csr_array(self.design[index])
-            self._subset = index, PrecisionPattern(self.rows, self.columns, part, self.sums, self._factored)
+            part = copy(self)
+            part.pair_places = np.searchsorted(self.keys, part._pairs_of(scipy.sparse.csr_array(self.design[index])))
+            self._subset = index, part
         return self._subset[1]
 
 

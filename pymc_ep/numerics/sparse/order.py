@@ -9,10 +9,15 @@ __all__ = ["elimination_order"]
 _DENSE, _DENSE_ROOTS = 100, 10.0
 """Least number of neighbours of an unknown that is put last, and the same in square roots of the number of unknowns:
 minimum degree on a lattice of 10^5 took 0.09 s, with one unknown next to all others 1.9 s, for the same factor."""
+_FULL, _LOOKED = 0.5, 64
+"""Share of entries from which what crossed effects leave counts as dense, and the rows that are looked at."""
 
 
 def elimination_order(pattern: scipy.sparse.csc_array) -> np.ndarray:
     """Return unknowns, (n,), in an order that fills in little: minimum degree, then those next to very many others.
+
+    Of crossed effects the larger one comes first, without a search, where that leaves a dense matrix. Minimum degree
+    took 4.6 s for 10^5 users and 10^3 items with 10^6 rows, and 11 s for 6,040 and 3,706, for the same operations.
 
     Parameters
     ----------
@@ -21,12 +26,35 @@ def elimination_order(pattern: scipy.sparse.csc_array) -> np.ndarray:
     """
     n = pattern.shape[0]
     neighbours = np.diff(pattern.indptr)
+    least = _fewer_than_all_neighbours(pattern, neighbours)
+    left = np.flatnonzero(~least)
+    if len(left) <= n / 2 and _is_dense(pattern, np.flatnonzero(least), left):
+        return np.concatenate([np.flatnonzero(least), left])
     thin = np.flatnonzero(neighbours <= max(_DENSE, _DENSE_ROOTS * np.sqrt(n)))
     rest = np.setdiff1d(np.arange(n), thin, assume_unique=True)
     if not len(thin):
         return rest
     part = pattern if len(thin) == n else scipy.sparse.csc_array(pattern[thin][:, thin])
     return np.concatenate([thin[_minimum_degree(part)], rest])
+
+
+def _fewer_than_all_neighbours(pattern: scipy.sparse.csc_array, neighbours: np.ndarray) -> np.ndarray:
+    """Whether each unknown, (n,), has fewer neighbours than each of these: of such no two are neighbours."""
+    column = np.repeat(np.arange(len(neighbours)), neighbours)
+    least = np.full(len(neighbours), np.iinfo(np.int64).max)
+    others = column != pattern.indices
+    np.minimum.at(least, column[others], neighbours[pattern.indices[others]])
+    return neighbours < least
+
+
+def _is_dense(pattern: scipy.sparse.csc_array, first: np.ndarray, left: np.ndarray) -> bool:
+    """Whether elimination of `first`, of which no two are neighbours, leaves a matrix of the others with few zeros."""
+    if not len(left):
+        return True
+    between = scipy.sparse.csr_array(pattern[left][:, first])
+    between.data[:] = 1.0
+    looked = between[:: max(1, len(left) // _LOOKED)]
+    return (looked @ between.T).nnz >= _FULL * looked.shape[0] * len(left)
 
 
 def _minimum_degree(pattern: scipy.sparse.csc_array) -> np.ndarray:
