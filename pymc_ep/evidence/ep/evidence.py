@@ -226,9 +226,10 @@ class Evidence(LogEvidence[EvidenceAt]):
 
     def variation(self, points: Sequence[DesignPoint], shares: np.ndarray) -> float:
         """Return the most that the mean of a predictor varies between fits, in posterior standard deviations."""
-        means = np.array([point.kept.mean for point in points])
-        square = shares @ (means - shares @ means) ** 2
-        variance = shares @ np.array([point.kept.variance for point in points])
+        # Sums over fits one at a time, whose moments together may take gigabytes.
+        mean = sum(share * point.kept.mean for share, point in zip(shares, points))
+        square = sum(share * (point.kept.mean - mean) ** 2 for share, point in zip(shares, points))
+        variance = sum(share * point.kept.variance for share, point in zip(shares, points))
         # A predictor that is known has one mean.
         return float(np.sqrt(np.divide(square, variance, out=np.zeros_like(square), where=variance > 0.0).max()))
 
