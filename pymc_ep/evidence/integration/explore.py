@@ -1,5 +1,6 @@
 """Fits at many values of the hyperparameters, each from those before."""
 
+from collections.abc import Sequence
 from typing import Generic
 
 import numpy as np
@@ -50,11 +51,11 @@ class Explorer(Generic[OwnFit]):
         self.points.append(point)
         return point
 
-    def __call__(self, theta: np.ndarray) -> DesignPoint | None:
-        """Fit at `theta`, (p,); None where there is no converged fit."""
+    def __call__(self, theta: np.ndarray, points: Sequence[DesignPoint] = ()) -> DesignPoint | None:
+        """Fit at `theta`, (p,), from those `points`, by default all; None where there is no converged fit."""
         self.evidence.report.advance()
         try:
-            at = self.evidence.explored(theta, self.points)
+            at = self.evidence.explored(theta, points or self.points)
             gradient = self.evidence.gradient(at) if at.status.converged else np.full_like(theta, np.nan)
         except (NumericalError, InvalidDataError):
             self.failed.append(theta)

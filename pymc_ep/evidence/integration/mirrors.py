@@ -136,7 +136,8 @@ def _is_symmetry(own: _Map, points: list[DesignPoint], explorer: Explorer, frame
     thetas = np.array([point.theta for point in likely])
     moved = ((frame.z(own(thetas)) - frame.z(thetas)) ** 2).sum(axis=1)
     at = likely[int(moved.argmax())]
-    if moved.max() < _MOVED**2 or (image := explorer(own(at.theta))) is None:
+    # From a state that is its own image a fit does not move.
+    if moved.max() < _MOVED**2 or (image := explorer(own(at.theta), [at])) is None:
         return False
     pairs = zip(image.state, at.state)
     same = all(np.allclose(one, other, rtol=0.0, atol=_EQUAL * np.abs(other).max()) for one, other in pairs)
