@@ -1,11 +1,10 @@
 """Fits at many values of the hyperparameters, each from those before."""
 
-from collections.abc import Sequence
 from typing import Generic
 
 import numpy as np
 
-from pymc_ep.contracts.evidence import DesignPoint, LogEvidence, OwnFit
+from pymc_ep.contracts.evidence import DesignPoint, FitState, LogEvidence, OwnFit
 from pymc_ep.exceptions import InvalidDataError, NumericalError
 
 __all__ = ["Explorer"]
@@ -51,11 +50,11 @@ class Explorer(Generic[OwnFit]):
         self.points.append(point)
         return point
 
-    def __call__(self, theta: np.ndarray, points: Sequence[DesignPoint] = ()) -> DesignPoint | None:
-        """Fit at `theta`, (p,), from those `points`, by default all; None where there is no converged fit."""
+    def __call__(self, theta: np.ndarray) -> DesignPoint | None:
+        """Fit at `theta`, (p,); None where there is no converged fit."""
         self.evidence.report.advance()
         try:
-            at = self.evidence.explored(theta, points or self.points)
+            at = self.evidence.explored(theta, self.points)
             gradient = self.evidence.gradient(at) if at.status.converged else np.full_like(theta, np.nan)
         except (NumericalError, InvalidDataError):
             self.failed.append(theta)
@@ -64,6 +63,15 @@ class Explorer(Generic[OwnFit]):
             self.failed.append(theta)
             return None
         return self.record(at, gradient)
+
+    def settled(self, theta: np.ndarray, start: FitState) -> OwnFit | None:
+        """Fit at `theta`, (p,), at the full tolerance, without a record; None where there is no converged fit."""
+        self.evidence.report.advance()
+        try:
+            at = self.evidence.settled(theta, start)
+        except (NumericalError, InvalidDataError):
+            return None
+        return at if at.status.converged and np.isfinite(at.value) else None
 
     def node(self, theta: np.ndarray, _: DesignPoint) -> tuple[float, DesignPoint] | None:
         """Return log density and fit at `theta`, (p,), as a lattice takes them; None without a converged fit."""

@@ -136,12 +136,14 @@ def _is_symmetry(own: _Map, points: list[DesignPoint], explorer: Explorer, frame
     thetas = np.array([point.theta for point in likely])
     moved = ((frame.z(own(thetas)) - frame.z(thetas)) ** 2).sum(axis=1)
     at = likely[int(moved.argmax())]
-    # From a state that is its own image a fit does not move.
-    if moved.max() < _MOVED**2 or (image := explorer(own(at.theta), [at])) is None:
+    if moved.max() < _MOVED**2 or (here := explorer.settled(at.theta, at.state)) is None:
         return False
-    pairs = zip(image.state, at.state)
+    # Where log-concave sites are those of the image as well, its fit ends where it starts.
+    if (image := explorer.settled(own(at.theta), here.state)) is None:
+        return False
+    pairs = zip(image.state, here.state)
     same = all(np.allclose(one, other, rtol=0.0, atol=_EQUAL * np.abs(other).max()) for one, other in pairs)
-    return bool(same and abs(image.log_z - at.log_z) < _EQUAL)
+    return bool(same and abs(image.log_z - here.log_z) < _EQUAL)
 
 
 def _closed(generators: list[_Map]) -> list[_Map]:
