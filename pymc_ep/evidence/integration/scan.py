@@ -2,7 +2,7 @@
 
 A change point, a period or a phase may fit the data at several values, and a search finds one of them. The support of
 such a hyperparameter is finite, so that fits spread over its prior see every peak that is not much narrower than their
-distance.
+distance. Where the values and slopes of a few foretell each other, log Z is taken to be smooth between them.
 """
 
 from bisect import bisect
@@ -23,9 +23,9 @@ __all__ = ["Scan", "scanned"]
 _POINTS, _FEWEST = 24, 6
 """Fits along one hyperparameter, and the number below which none are made: they would miss most peaks."""
 _EVERY, _FEWEST_OF_THESE, _FORETOLD = 3, 6, 0.05
-"""One in so many of these is made first. The rest are left out where there are as many as the second, and each is
-foretold by its neighbours to within this share of the range that they span: autoregressions and maps, with one peak,
-err by 0.02 with 8 fits, change points and periods by 0.2 to 0.6."""
+"""One in so many of these is made first, and both ends. The rest are left out where there are as many as the second,
+and each but the ends is foretold by its neighbours to within this share of the range that they span: autoregressions
+and maps, with one peak, err by 0.02 with 8 fits, change points and periods by 0.2 to 0.6."""
 _SHARE = 0.5
 """Largest number of these fits together, as a share of those of the integration that follows."""
 _GRID = np.linspace(-40.0, 40.0, 4001)
@@ -111,6 +111,7 @@ def _scan_of(explorer: Explorer[OwnFit], theta: np.ndarray, k: int, count: int) 
     """Fit at quantiles of the prior of coordinate k, a part of them where these tell the rest; return fits in order."""
     rows = _spread_over_prior(explorer, theta, k, count)
     first = np.arange(count) % _EVERY == _EVERY // 2
+    first[[0, -1]] = True
     scan = [point for row in rows[first] if (point := explorer(row))]
     if not (len(scan) == np.count_nonzero(first) >= _FEWEST_OF_THESE and _foretold(scan, k)):
         scan += [point for row in rows[~first] if (point := explorer(row))]
@@ -120,6 +121,8 @@ def _scan_of(explorer: Explorer[OwnFit], theta: np.ndarray, k: int, count: int) 
 def _foretold(scan: list[DesignPoint], k: int) -> bool:
     """Whether cubics through values and slopes of the two neighbours of each inner fit, in order, tell its value."""
     at = np.array([point.theta[k] for point in scan])
+    if np.any(np.diff(at) <= 0.0):  # A prior so narrow that its quantiles are one.
+        return False
     value, slope = np.array([point.log_z for point in scan]), np.array([point.gradient[k] for point in scan])
     for j in range(1, len(scan) - 1):
         ends = [j - 1, j + 1]
