@@ -160,3 +160,22 @@ def test_a_fit_between_others_is_near_enough(name):
     np.testing.assert_allclose(between.log_z, alone.log_z, atol=1e-7)
     np.testing.assert_allclose(evidence.gradient(between), evidence.gradient(alone), atol=1e-4)
     assert between.run.change[0] < 0.5 * evidence.settled(theta, near.state).run.change[0]
+
+
+def test_few_coefficients_of_many_observations():
+    """All sites err together: the tolerance of a fit between others is smaller than for as many effects."""
+    rng, n = np.random.default_rng(3), 4000
+    x = rng.normal(size=n)
+    with pm.Model() as model:
+        slope = pm.Normal("slope", 0.0, pm.HalfNormal("scale", 1.0), shape=2)
+        pm.Bernoulli("y", logit_p=slope[0] + slope[1] * x, observed=rng.random(n) < 1 / (1 + np.exp(-x)))
+    form = compiled_form(model, ("slope",))
+    evidence, points = evidence_of(form, OPTIONS), []
+    for theta in np.array([[-2.0], [0.0], [1.0]]):
+        at = evidence.at(theta)
+        kept, gradient = evidence.kept(at), evidence.gradient(at)
+        points.append(DesignPoint(theta, at.log_z, gradient, at.log_prior, at.state, kept))
+    for theta in np.array([[-1.0], [-0.5], [1.5]]):
+        between, alone = evidence.explored(theta, points), evidence.at(theta)
+        np.testing.assert_allclose(between.log_z, alone.log_z, atol=1e-6)
+        np.testing.assert_allclose(evidence.gradient(between), evidence.gradient(alone), atol=2e-3)

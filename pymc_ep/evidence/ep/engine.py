@@ -66,9 +66,9 @@ thousand draws."""
 _STILL = 1e-6
 """Change, in posterior standard deviations, at which a fit that gets no further counts as converged. Quadrature of a
 density with a kink that its site does not know, such as a censored Laplace one, leaves 3e-8 to 2e-7."""
-_ROUGH, _ROUGH_ERROR = (10.0, 1e3), 1e-6
-"""Number of sites at which rough fits begin, whose tolerance grows in proportion from there on, and its largest factor;
-and the error of their log Z, in nats. Few sites cost nothing, and two ways of writing a model then agree to 1e-6."""
+_ROUGH_FROM, _ROUGHEST, _ROUGH_ERROR = 10.0, 1e3, 1e-6
+"""Number of sites from which rough fits have a larger tolerance, in proportion, its largest factor, and the error of
+their log Z, in nats. Few sites cost nothing, and two ways of writing a model then agree to 1e-6."""
 _INNER = 12
 """Largest number of updates of the means alone in an automatic sweep. They cost matrix-vector products and save
 factorisations."""
@@ -116,14 +116,16 @@ class EP:
         out.sites = list(sites)
         return out
 
-    def rough(self, n: int) -> "EP":
+    def rough(self, n: int, effective: float) -> "EP":
         """Return the engine with a larger tolerance for n sites, which suffices for log Z and its gradient.
 
-        log Z is stationary in the sites: an error of each of c posterior standard deviations moves it by n c^2 or less.
+        log Z is stationary in the sites. Where each errs by c posterior standard deviations, a direction that n / p of
+        them tell is off by n c / p, and log Z by (n c)^2 / p for p such directions. `effective` is p: the number of
+        parameters that the data determine, sum_i pi_i V_i (Spiegelhalter et al. 2002).
         """
         out = copy(self)
-        begin, largest = _ROUGH
-        out.tol = max(self.tol, min(self.tol * min(n / begin, largest), float(np.sqrt(_ROUGH_ERROR / n))))
+        largest = min(self.tol * min(n / _ROUGH_FROM, _ROUGHEST), float(np.sqrt(_ROUGH_ERROR * effective)) / n)
+        out.tol = max(self.tol, largest)
         return out
 
     def sweep(self, problem: Problem, shift: Array, precision: Array, inner: int = 0) -> Sweep:

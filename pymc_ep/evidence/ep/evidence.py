@@ -112,10 +112,10 @@ class Evidence(LogEvidence[EvidenceAt]):
         self._origins = np.concatenate(form.origins())
         self._spacing = np.spacing(np.abs(self._origins)) * (self._origins != 0.0)
 
-    def at(self, theta: np.ndarray, start: FitState | None = None, *, rough: bool = False) -> EvidenceAt:
+    def at(self, theta: np.ndarray, start: FitState | None = None, *, engine: EP | None = None) -> EvidenceAt:
         """Fit at unconstrained hyperparameters `theta`, (p,), from sites `start`, (n,) each, or the form's first ones.
 
-        `rough`: as accurately as it takes to interpolate log Z between fits.
+        `engine`: one of another tolerance.
 
         Raises
         ------
@@ -133,7 +133,7 @@ class Evidence(LogEvidence[EvidenceAt]):
             self._checked = True
         repeats = self._repeats_at(theta, prior)
         problem = repeats.problem(prior)
-        engine = self.engine.rough(len(problem.mean)) if rough else self.engine
+        engine = engine or self.engine
         record = self.checkpoint.record(self.grid, self.form.solver.name, theta, np.array(engine.tol), *(start or ()))
         if start is None:
             start = self.form.first_sites(prior)
@@ -163,7 +163,7 @@ class Evidence(LogEvidence[EvidenceAt]):
         """Return a callback that reports log evidence on the scale of `EvidenceAt.log_z`, and the change."""
         return lambda value, change: self.report(value + prior.log_excess, change)
 
-    def settled(self, theta: np.ndarray, start: FitState | None = None, *, rough: bool = False) -> EvidenceAt:
+    def settled(self, theta: np.ndarray, start: FitState | None = None, *, engine: EP | None = None) -> EvidenceAt:
         """Fit at `theta` so that the result does not depend on `start` beyond the tolerance.
 
         Log-concave sites have one fixed point in practice: a warm start only saves sweeps. Other sites may have several
@@ -171,12 +171,12 @@ class Evidence(LogEvidence[EvidenceAt]):
         """
         if start is not None and self.engine.log_concave:
             try:
-                at = self.at(theta, start, rough=rough)
+                at = self.at(theta, start, engine=engine)
             except NumericalError:
-                return self.at(theta, rough=rough)
+                return self.at(theta, engine=engine)
             if at.run.status.converged:
                 return at
-        return self.at(theta, rough=rough)
+        return self.at(theta, engine=engine)
 
     def explored(self, theta: np.ndarray, points: Sequence[DesignPoint]) -> EvidenceAt:
         """Fit at `theta`, from sites interpolated between the nearest of other fits where there are enough of them."""
@@ -184,8 +184,12 @@ class Evidence(LogEvidence[EvidenceAt]):
         start = near[0].state
         if self.engine.log_concave and len(near) > theta.size + 1:
             thetas, *sites = (np.array(part) for part in zip(*((point.theta, *point.state) for point in near)))
-            start = InterpolatedSites(thetas, *sites)(theta)
-        return self.settled(theta, start, rough=True)
+            between = InterpolatedSites(thetas, *sites)
+            start = between(theta) if between.varies else start
+        if self._repeats is None:
+            return self.settled(theta, start)
+        effective = float(np.maximum(near[0].state[1] * near[0].kept.variance, 0.0).sum())
+        return self.settled(theta, start, engine=self.engine.rough(len(self._repeats.first), effective))
 
     def kept(self, at: EvidenceAt) -> KeptFit:
         """Return moments of the predictors, and leave-one-out densities."""
@@ -204,8 +208,7 @@ class Evidence(LogEvidence[EvidenceAt]):
         found = correction_at(at, self._sampled or SAMPLE)
         if self._sampled is None:
             self._sampled = found.sufficient
-            found = found.of_sample(self._sampled)
-        return np.nan if found.diverges else found.total
+        return np.nan if found.diverges else found.of_sample(self._sampled).total
 
     def correction_warning(self, shifts: np.ndarray | None, missing: float) -> str:
         """Return a warning where the correction is large, or its series diverges."""

@@ -40,6 +40,8 @@ class InterpolatedSites:
         self._lowest, self._highest = thetas.min(axis=0), thetas.max(axis=0)
         # A spline is linear in the values that it interpolates: that of unit vectors gives their weights.
         self._weights = Spline(thetas, np.eye(len(thetas)))
+        self.varies = self._weights.varies
+        """Whether there are enough fits for an interpolation; otherwise sites are the mean of those of all fits."""
 
     def __call__(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return shifts and precisions, (n,) each, at theta, (p,)."""

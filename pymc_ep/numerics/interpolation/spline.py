@@ -32,6 +32,11 @@ class Spline:
         if np.linalg.matrix_rank(white[kept] - white[kept].mean(axis=0)) == points.shape[1]:
             self._spline = scipy.interpolate.RBFInterpolator(white[kept], values[kept], kernel="cubic")
 
+    @property
+    def varies(self) -> bool:
+        """Whether there are enough points, so that the function is no constant."""
+        return self._spline is not None
+
     def __call__(self, points: np.ndarray) -> np.ndarray:
         """Return values, (m, d), at other points, (m, p)."""
         if self._spline is None:
