@@ -201,9 +201,9 @@ class LogEvidence(ABC, Generic[OwnFit]):
         return ""
 
     def variation(self, points: Sequence[DesignPoint], shares: np.ndarray) -> float:
-        """Return the most that a posterior mean varies between fits, by their shares, in posterior standard deviations.
+        """Return the most that the posterior mean of a predictor varies between fits, by their shares.
 
-        Infinite where that is not known.
+        In posterior standard deviations; infinite where it is not known.
         """
         return np.inf
 

@@ -31,6 +31,8 @@ _VARIATION = 0.4
 """Variation of posterior means, in posterior standard deviations, for which so many are taken: that of small models,
 0.43 in eight schools and a GP of 200 bits. It is 0.23 for 4000 crossed bits, 0.13 in a walk of 10^4 counts, 0.07 in a
 map of 10^4, and 0.04 for 5000 groups."""
+_LEAST_SHARE = 1.0 / 3.0
+"""Share of these that is taken however little predictors vary."""
 
 
 def _least_fits(form: HyperForm) -> int:
@@ -60,12 +62,12 @@ def most_draws(form: HyperForm) -> int:
 def most_posteriors(form: HyperForm, variation: float = _VARIATION) -> int:
     """Return the number of draws of the hyperparameters at which the latent variables have a posterior.
 
-    `variation`: the most that posterior means move with the hyperparameters, in posterior standard deviations. The
-    error of an average over draws that are stratified in p dimensions is proportional to it, and falls with the number
-    m of draws as m^(-1/2 - 1/p).
+    `variation`: the most that posterior means of predictors move with the hyperparameters, in posterior standard
+    deviations. The error of an average over draws that are stratified in p dimensions is proportional to it, and falls
+    with the number m of draws as m^(-1/2 - 1/p). A third is taken in any case: values without data may move more.
     """
     p = form.start.size
-    share = min(variation / _VARIATION, 1.0) ** (1.0 / (0.5 + 1.0 / max(p, 1)))
+    share = max(min(variation / _VARIATION, 1.0) ** (1.0 / (0.5 + 1.0 / max(p, 1))), _LEAST_SHARE)
     wanted = min(_POSTERIORS[0] + _POSTERIORS[1] * p, _MOST_POSTERIORS, most_draws(form))
     affordable = min(_OPERATIONS / form.operations, wanted * share)
     return min(int(max(affordable, _LEAST_POSTERIORS)), wanted)

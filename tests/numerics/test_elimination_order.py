@@ -31,8 +31,8 @@ def test_crossed_effects(users, rows, monkeypatch):
     factor = found.factor(values)
     np.testing.assert_allclose(factor.log_det, np.linalg.slogdet(dense)[1], rtol=1e-12)
     np.testing.assert_allclose(factor.inverse_entries(), np.linalg.inv(dense)[high, low], atol=1e-12)
-    searched = []
-    monkeypatch.setattr(order, "_is_dense", lambda *given: searched.append(given))
+    # Of 4000 rows hardly a pair of the smaller effect has no neighbour in common.
+    asked = []
+    monkeypatch.setattr(order, "_is_dense", lambda *given: asked.append(given))
     assert found.flops <= 1.1 * Analysis(high, low, n).flops
-    # Of 30 users and 40 items, items are first.
-    assert len(searched) == 1 or rows == 100
+    assert asked or rows == 100

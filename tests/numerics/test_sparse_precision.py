@@ -141,6 +141,10 @@ def test_another_shift_and_some_of_the_predictors():
     covariance = np.linalg.inv(whole(THETA) + part.T @ (PRECISION[index, None] * part))
     np.testing.assert_allclose(some.variance, np.diagonal(part @ covariance @ part.T), rtol=1e-9)
     assert np.array_equal(prior.signatures()[index], prior.subset(index).signatures())
+    others = np.arange(3)
+    subsets = [prior.subset(index), prior.subset(others), prior.subset(index).subset(others)]
+    for found, wanted in zip(subsets, (index, others, index[others])):
+        assert np.array_equal(found.pattern.design.toarray(), DESIGN[wanted])
 
 
 def test_what_is_improper_is_said_to_be_so():

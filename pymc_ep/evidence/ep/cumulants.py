@@ -98,7 +98,7 @@ class Correction(NamedTuple):
     shares: np.ndarray
 
     def of_sample(self, size: int) -> "Correction":
-        """Return what a sample of this size tells, part of that looked at; all that is known where there is none."""
+        """Return what a smaller sample would tell; this correction where it is that of all predictors, not a sample."""
         if np.isfinite(self.shares).all():
             return self
         chosen = sample_of(len(self.shares), size)
@@ -108,7 +108,7 @@ class Correction(NamedTuple):
 
     @property
     def sufficient(self) -> int:
-        """Size of a sample that tells the correction well enough, at most `SAMPLE`, which it is where there is none."""
+        """Size of a sample that tells the correction well enough; `SAMPLE` where this one is not that of a sample."""
         known = self.shares[np.isfinite(self.shares)]
         if known.size in (0, len(self.shares)):
             return SAMPLE

@@ -154,8 +154,8 @@ def sweep(
     """Evaluate all site updates at the given sites: one cubic factorisation, and n tilted moments 1 + inner times.
 
     With ``inner = 0`` this is the update of plain EP. Otherwise the means are matched first, see `match_means`, and the
-    sites are updated from there, unless the change is at most `enough`: then the update is not taken, and the map is
-    that of plain EP. Both maps have the same fixed points.
+    sites are updated from there, unless the change is at most `enough`, the tolerance: nobody takes the update then,
+    and it is that of plain EP. Both maps have the same fixed points.
     """
     xp = namespace(problem.mean)
     posterior = problem.prior.posterior(problem.mean, shift, precision, log_concave=log_concave)

@@ -127,6 +127,7 @@ class PrecisionPattern:
         """Return the pattern of some of the predictors, (m,), with the order of all; kept for one `index`."""
         if self._subset is None or self._subset[0] is not index:
             part = copy(self)
+            part._subset = None
             part.pair_places = np.searchsorted(self.keys, part._pairs_of(scipy.sparse.csr_array(self.design[index])))
             self._subset = index, part
         return self._subset[1]
