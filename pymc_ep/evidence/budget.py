@@ -31,8 +31,8 @@ _VARIATION = 0.4
 """Variation of posterior means, in posterior standard deviations, for which so many are taken: that of small models,
 0.43 in eight schools and a GP of 200 bits. It is 0.23 for 4000 crossed bits, 0.13 in a walk of 10^4 counts, 0.07 in a
 map of 10^4, and 0.04 for 5000 groups."""
-_LEAST_SHARE = 1.0 / 3.0
-"""Share of these that is taken however little predictors vary."""
+_SHARES = 1.0 / 3.0, 2.0
+"""Least and largest factor of their number, however little or much predictors vary."""
 
 
 def _least_fits(form: HyperForm) -> int:
@@ -67,10 +67,11 @@ def most_posteriors(form: HyperForm, variation: float = _VARIATION) -> int:
     with the number m of draws as m^(-1/2 - 1/p). A third is taken in any case: values without data may move more.
     """
     p = form.start.size
-    share = max(min(variation / _VARIATION, 1.0) ** (1.0 / (0.5 + 1.0 / max(p, 1))), _LEAST_SHARE)
-    wanted = min(_POSTERIORS[0] + _POSTERIORS[1] * p, _MOST_POSTERIORS, most_draws(form))
-    affordable = min(_OPERATIONS / form.operations, wanted * share)
-    return min(int(max(affordable, _LEAST_POSTERIORS)), wanted)
+    least, most = _SHARES
+    share = min(most, max(least, (variation / _VARIATION) ** (1.0 / (0.5 + 1.0 / max(p, 1)))))
+    wanted = max(share * (_POSTERIORS[0] + _POSTERIORS[1] * p), _LEAST_POSTERIORS)
+    affordable = max(_OPERATIONS / form.operations, _LEAST_POSTERIORS)
+    return int(min(wanted, affordable, _MOST_POSTERIORS, most_draws(form)))
 
 
 def choose(form: HyperForm, *, chains: bool) -> tuple[str, Status]:
