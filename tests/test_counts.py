@@ -77,7 +77,7 @@ FITS = {
     "process": (process, None, {}, (16, 36, 467, 466)),
     "separated": (separated, None, {}, (17, 46, 401, 401)),
     "robust regression": (partial(robust_regression, SAME), None, {}, (22, 65, 674, 674)),
-    "field": (partial(field, SAME), "ep", {}, (18, 25, 0, 190)),
+    "field": (partial(field, SAME), "ep", {}, (18, 23, 0, 190)),
     "field by bounds": (partial(field, SAME), "dsb", {}, (18, 6, 0, 22)),
     "tree": (partial(tree, SAME), "dsb", {"hyper": "fixed"}, (14, 9, 0, 0)),
     "pairs": (partial(counts_of_pairs, SAME), None, {}, (14, 6, 0, 0)),
