@@ -7,6 +7,7 @@ Writes the table anew between its marks. It needs JAX.
 
 import inspect
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,6 +95,7 @@ class Row(NamedTuple):
         return [f"`{name}`", USERS.get(name, ""), *marks, f"`{self.tests}`"]
 
 
+@cache
 def rows() -> list[Row]:
     """Return a row for each Op of the package, kernels first; it does not depend on what was imported before."""
     forms()  # which imports the systems, and these register their kernels

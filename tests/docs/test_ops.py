@@ -29,9 +29,10 @@ def test_notes_are_of_ops_that_there_are():
     assert set(ops.USERS) == {row.op.__name__ for row in ops.rows()}
 
 
-@pytest.mark.parametrize("row", ops.rows(), ids=lambda row: row.op.__name__)
-def test_the_contract_runs_every_op(row, monkeypatch):
+@pytest.mark.parametrize("name", ops.USERS)
+def test_the_contract_runs_every_op(name, monkeypatch):
     """Examples of kernels, whose outputs it compares between bodies, hold every Op of theirs."""
+    row = next(row for row in ops.rows() if row.op.__name__ == name)
     assert (ROOT / row.tests).is_file()
     package, found = row.op.__module__.rpartition(".")[0], []
     names = [name for name, kernel in array_kernels().items() if kernel.package == package]
