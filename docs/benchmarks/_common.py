@@ -25,7 +25,9 @@ __all__ = [
     "markdown_table",
     "mean_se",
     "prepare_compilers",
+    "printed_apart",
     "processor",
+    "result_apart",
     "run_elsewhere",
     "run_module",
     "versions",
@@ -209,6 +211,14 @@ def run_module(module: str, options: Sequence[str], limit: float, *, cold: bool 
         last = done.stderr.strip().rpartition("\n")[2]
         return f"the process ended with status {done.returncode}: {last}"
     return ""
+
+
+def printed_apart(script: str, worker: str) -> dict[str, Any]:
+    """Return what a script with ``--worker`` prints last, a line of JSON, in a process with one thread of BLAS."""
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, script, "--worker", worker]
+    done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def result_apart(module: str, options: Sequence[str], limit: float, *, cold: bool = True) -> dict[str, Any]:

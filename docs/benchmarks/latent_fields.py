@@ -11,13 +11,10 @@ import json
 import logging
 import os
 import resource
-import subprocess
-import sys
 import time
 import warnings
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pymc as pm
@@ -25,8 +22,8 @@ import scipy.sparse
 from scipy.sparse.linalg import splu
 
 import pymc_ep as pmep
-from docs.benchmarks._common import header, markdown_table, write_page
-from docs.benchmarks.small_models import ROOT, seconds
+from docs.benchmarks._common import header, markdown_table, printed_apart, write_page
+from docs.benchmarks.small_models import seconds
 from pymc_ep.compat import group
 from pymc_ep.numerics.sparse.factor import Analysis
 
@@ -162,12 +159,9 @@ def main() -> None:
     options = parser.parse_args()
     if options.worker:
         return worker(options.worker)
-    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     load, rows = os.getloadavg()[0], []
     for name in options.models:
-        command = [sys.executable, str(Path(__file__)), "--worker", name]
-        done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-        found = json.loads(done.stdout.splitlines()[-1])
+        found = printed_apart(__file__, name)
         cells = [f"{found['first']:.1f}", f"{found['again']:.1f}", found["fits"], f"{found['peak']:.1f}"]
         rows.append([name, *cells, "yes" if found["converged"] else "no"])
         print(*rows[-1], sep=" | ", flush=True)

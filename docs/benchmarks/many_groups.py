@@ -12,20 +12,17 @@ import argparse
 import json
 import logging
 import os
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pymc as pm
 
 import pymc_ep as pmep
-from docs.benchmarks._common import header, markdown_table, write_page
-from docs.benchmarks.small_models import EFFECTIVE, ROOT, seconds
+from docs.benchmarks._common import header, markdown_table, printed_apart, write_page
+from docs.benchmarks.small_models import EFFECTIVE, seconds
 from pymc_ep.compat import group
 
 NUTS_AT_MOST = 20_000
@@ -127,12 +124,9 @@ def main() -> None:
     options = parser.parse_args()
     if options.worker:
         return worker(options.worker)
-    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     load, rows, ratios = os.getloadavg()[0], [], []
     for name in options.models:
-        command = [sys.executable, str(Path(__file__)), "--worker", name]
-        done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-        found = json.loads(done.stdout.splitlines()[-1])
+        found = printed_apart(__file__, name)
         cells = [f"{found[what]:.1f}" for what in ("first", "again")]
         if "warm" in found:
             ratios.append(found["warm"] / found["again"])
