@@ -98,7 +98,7 @@ class Correction(NamedTuple):
     shares: np.ndarray
 
     def of_sample(self, size: int) -> "Correction":
-        """Return what a smaller sample would tell; this correction where it is that of all predictors, not a sample."""
+        """Return the correction by a smaller sample; this one where it is that of all predictors."""
         if np.isfinite(self.shares).all():
             return self
         chosen = sample_of(len(self.shares), size)

@@ -183,11 +183,9 @@ class Evidence(LogEvidence[EvidenceAt]):
         near = nearest_points(points, theta, _BETWEEN * (theta.size + 1))
         start = near[0].state
         if self.engine.log_concave and len(near) > theta.size + 1:
-            thetas, *sites = (np.array(part) for part in zip(*((point.theta, *point.state) for point in near)))
-            between = InterpolatedSites(thetas, *sites)
-            start = between(theta) if between.varies else start
-        if self._repeats is None:
-            return self.settled(theta, start)
+            sites = InterpolatedSites.between(near)
+            start = sites(theta) if sites.varies else start
+        assert self._repeats is not None, "known from the fits"
         effective = float(np.maximum(near[0].state[1] * near[0].kept.variance, 0.0).sum())
         return self.settled(theta, start, engine=self.engine.rough(len(self._repeats.first), effective))
 

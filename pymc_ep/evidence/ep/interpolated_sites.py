@@ -43,6 +43,11 @@ class InterpolatedSites:
         self.varies = self._weights.varies
         """Whether there are enough fits for an interpolation; otherwise sites are the mean of those of all fits."""
 
+    @classmethod
+    def between(cls, points: Sequence[DesignPoint]) -> "InterpolatedSites":
+        """Return the spline between the sites of fits."""
+        return cls(*(np.array(part) for part in zip(*((point.theta, *point.state) for point in points))))
+
     def __call__(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return shifts and precisions, (n,) each, at theta, (p,)."""
         shifts, precisions = self.rows(theta[None])
@@ -74,11 +79,7 @@ def error_between(form: CompiledSiteForm, points: Sequence[DesignPoint], made: S
     The error of a fit is that of its worst predictor: of the mean, in standard deviations, or of the log of the
     standard deviation.
     """
-    sites = InterpolatedSites(
-        np.array([point.theta for point in points]),
-        np.array([point.state[0] for point in points]),
-        np.array([point.state[1] for point in points]),
-    )
+    sites = InterpolatedSites.between(points)
     log_concave = all(site.site.log_concave for site in form.sites)
     errors = []
     for point in made:

@@ -149,7 +149,6 @@ class _Integration(Generic[OwnFit]):
         self.kernel = FIRST_KERNEL
         self.most = most_fits(self.form)
         self.which_corrected = explorer.evidence.corrected_fits(mode.at)
-        self.corrects = self.which_corrected != "none"
         self.unknown, self.untold = (0.0, 0), (0.0, 0)
         self.scan = Scan(mode, mode.at.theta[None])
         self.checks = _CHECKS[0] + _CHECKS[1] * min(self.p, _CHECKS[2])
@@ -309,11 +308,12 @@ class _Integration(Generic[OwnFit]):
         moved = np.concatenate(walkers.move(self._target, self._known, _MOVES))
         even, design, before = np.full(len(moved), 1.0 / len(moved)), self._design_points(), len(self.explorer.points)
         counts = (self.checks // _FEW_CHECKS, self.checks) if self.last_spread < _SETTLED else (self.checks,)
-        self.explorer.corrected = np.inf if self.corrects else 0.0
+        corrects = self.which_corrected != "none"
+        self.explorer.corrected = np.inf if corrects else 0.0
         for count in counts:
             logs = self._errors(moved[np.unique(stratified(moved, even, count, self.rng))])
             made = self.explorer.points[before:]
-            if np.hypot(np.std(logs), error_of_corrections(design, made) if self.corrects else 0.0) < _CLOSE:
+            if np.hypot(np.std(logs), error_of_corrections(design, made) if corrects else 0.0) < _CLOSE:
                 break
         self.interpolation_error = self.explorer.evidence.interpolation_error(design, made)
         fitted = logs[np.isfinite(logs)]
@@ -323,7 +323,7 @@ class _Integration(Generic[OwnFit]):
         self._emulate()
         cloud = self._informed_cloud(walkers)
         weights, corrected, log_factor = cloud.weights, None, 0.0
-        if self.corrects:
+        if corrects:
             corrected = corrected_weights(self._design_points(), made, self.frame.theta(cloud.z), weights)
             weights, log_factor = corrected.weights, corrected.log_factor
         found = self._integral(cloud, weights, log_factor)

@@ -25,7 +25,7 @@ _POINTS, _FEWEST = 24, 6
 _EVERY, _FEWEST_OF_THESE, _FORETOLD = 3, 6, 0.05
 """One in so many of these is made first, and both ends. The rest are left out where there are as many as the second,
 and each but the ends is foretold by its neighbours to within this share of the range that they span: autoregressions
-and maps, with one peak, err by 0.02 with 8 fits, change points and periods by 0.2 to 0.6."""
+and maps, with one peak, err by 0.02 with 8 of 24, change points and periods by 0.2 to 0.6."""
 _SHARE = 0.5
 """Largest number of these fits together, as a share of those of the integration that follows."""
 _GRID = np.linspace(-40.0, 40.0, 4001)

@@ -26,10 +26,10 @@ def elimination_order(pattern: scipy.sparse.csc_array) -> np.ndarray:
     """
     n = pattern.shape[0]
     neighbours = np.diff(pattern.indptr)
-    least = _fewer_than_all_neighbours(pattern, neighbours)
-    left = np.flatnonzero(~least)
-    if len(left) <= n / 2 and _is_dense(pattern, np.flatnonzero(least), left):
-        return np.concatenate([np.flatnonzero(least), left])
+    fewest = _fewer_than_all_neighbours(pattern, neighbours)
+    first, left = np.flatnonzero(fewest), np.flatnonzero(~fewest)
+    if len(left) <= n / 2 and _is_dense(pattern, first, left):
+        return np.concatenate([first, left])
     thin = np.flatnonzero(neighbours <= max(_DENSE, _DENSE_ROOTS * np.sqrt(n)))
     rest = np.setdiff1d(np.arange(n), thin, assume_unique=True)
     if not len(thin):
@@ -40,11 +40,10 @@ def elimination_order(pattern: scipy.sparse.csc_array) -> np.ndarray:
 
 def _fewer_than_all_neighbours(pattern: scipy.sparse.csc_array, neighbours: np.ndarray) -> np.ndarray:
     """Whether each unknown, (n,), has fewer neighbours than each of these: of such no two are neighbours."""
-    column = np.repeat(np.arange(len(neighbours)), neighbours)
-    least = np.full(len(neighbours), np.iinfo(np.int64).max)
-    others = column != pattern.indices
-    np.minimum.at(least, column[others], neighbours[pattern.indices[others]])
-    return neighbours < least
+    n = len(neighbours)
+    others = np.repeat(np.arange(n), neighbours) != pattern.indices
+    # Each column has an entry, its diagonal.
+    return neighbours < np.minimum.reduceat(np.where(others, neighbours[pattern.indices], n + 1), pattern.indptr[:-1])
 
 
 def _is_dense(pattern: scipy.sparse.csc_array, first: np.ndarray, left: np.ndarray) -> bool:
