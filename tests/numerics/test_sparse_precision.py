@@ -5,7 +5,8 @@ import pytest
 import scipy.sparse
 
 from pymc_ep.numerics.gaussian import sparse_precision
-from pymc_ep.numerics.gaussian.sparse_precision import PrecisionPattern, SparsePrecisionPrior
+from pymc_ep.numerics.gaussian.precision_pattern import PrecisionPattern
+from pymc_ep.numerics.gaussian.sparse_precision import SparsePrecisionPrior
 
 RNG = np.random.default_rng(0)
 RING, WALK, N = 7, 6, 25

@@ -12,7 +12,8 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_ep.graphs.gaussian_precisions import SparsePrecision
 from pymc_ep.models.latent_gaussian.form import LatentGaussian
 from pymc_ep.models.latent_gaussian.values import AffineMoments
-from pymc_ep.numerics.gaussian.sparse_precision import PrecisionPattern, SparsePrecisionPrior
+from pymc_ep.numerics.gaussian.precision_pattern import PrecisionPattern
+from pymc_ep.numerics.gaussian.sparse_precision import SparsePrecisionPrior
 
 __all__ = ["PrecisionDesign", "UnknownsMap", "precision_graphs", "precisions_of"]
 

@@ -1,0 +1,123 @@
+"""Places of entries of priors and posteriors of sparse precision, and the order of elimination that they share."""
+
+from collections.abc import Sequence
+from copy import copy
+from functools import cached_property
+
+import numpy as np
+import scipy.sparse
+
+from pymc_ep.numerics.sparse.factor import Analysis, SparseFactor
+from pymc_ep.numerics.sparse.row_pairs import row_pairs
+
+__all__ = ["PrecisionPattern"]
+
+
+class PrecisionPattern:
+    """What priors and posteriors of one model share: where Q and A have entries, and the order of elimination.
+
+    Parameters
+    ----------
+    rows, columns : ndarray of int, (e,)
+        Places of the lower triangle of Q that may be other than zero, each once; all of the diagonal is here.
+    design : csr_array, (n, p)
+        A.
+    sums : sequence of slice
+        Unknowns of each soft constraint on a sum.
+    factored : sequence of slice
+        Unknowns of each block of Q whose log determinant is that of a factor.
+    """
+
+    def __init__(
+        self,
+        rows: np.ndarray,
+        columns: np.ndarray,
+        design: scipy.sparse.csr_array,
+        sums: Sequence[slice] = (),
+        factored: Sequence[slice] = (),
+    ):
+        self.rows, self.columns, self.sums = rows, columns, tuple(sums)
+        keys, p = self._pairs_of(design), design.shape[1]
+        self.keys, places = np.unique(np.concatenate([rows * np.int64(p) + columns, keys]), return_inverse=True)
+        self.prior_places, self.pair_places = np.split(places, [len(rows)])
+        self.analysis = Analysis(self.keys // p, self.keys % p, p)
+        self.blocks = [_Block(rows, columns, here) for here in factored]
+        self.diagonal = np.empty(p, dtype=np.int64)
+        on_diagonal = np.flatnonzero(rows == columns)
+        self.diagonal[rows[on_diagonal]] = on_diagonal
+        self._subset: tuple[np.ndarray, PrecisionPattern] | None = None
+        self._factors: tuple[np.ndarray, list[SparseFactor]] | None = None
+
+    def _pairs_of(self, design: scipy.sparse.csr_array) -> np.ndarray:
+        """Set A and the pairs of entries of its rows, and return the keys of these."""
+        self.design = scipy.sparse.csr_array(design, dtype=float)
+        self.design.sum_duplicates()
+        self.adjoint = self.design.T.tocsr()
+        (n, p), starts, columns = self.design.shape, self.design.indptr, self.design.indices
+        self.first, self.second = row_pairs(starts)
+        self.pair_row = np.repeat(np.arange(n), np.diff(starts))[self.first]
+        self.pair_value = self.design.data[self.first] * self.design.data[self.second]
+        low, high = np.sort([columns[self.first], columns[self.second]], axis=0).astype(np.int64)
+        return high * np.int64(p) + low
+
+    @cached_property
+    def _numbered(self) -> scipy.sparse.csr_array:
+        """Symmetric form of Q in compressed rows, whose values are numbers of entries, from 1."""
+        below = np.flatnonzero(self.rows != self.columns)
+        entries = np.concatenate([np.arange(len(self.rows)), below])
+        i = np.concatenate([self.rows, self.columns[below]])
+        j = np.concatenate([self.columns, self.rows[below]])
+        p = self.design.shape[1]
+        return scipy.sparse.csr_array((entries + 1, (i, j)), shape=(p, p))
+
+    def symmetric(self, values: np.ndarray) -> scipy.sparse.csr_array:
+        """Return Q, (p, p), in compressed rows, from the entries of its lower triangle."""
+        numbered = self._numbered
+        return scipy.sparse.csr_array((values[numbered.data - 1], numbered.indices, numbered.indptr), numbered.shape)
+
+    def posterior_values(self, values: np.ndarray, precision: np.ndarray) -> np.ndarray:
+        """Return the entries of Q + A^T diag(precision) A at `keys`."""
+        weights = self.pair_value * precision[self.pair_row]
+        out = np.bincount(self.pair_places, weights, minlength=len(self.keys)).astype(float)
+        out[self.prior_places] += values
+        return out
+
+    def predictor_variances(self, entries: np.ndarray) -> np.ndarray:
+        """Return diag(A S A^T), (n,), from the entries of S at `keys`."""
+        # Pairs of two entries stand for both orders.
+        both = np.where(self.first == self.second, 1.0, 2.0)
+        weights = both * self.pair_value * entries[self.pair_places]
+        return np.bincount(self.pair_row, weights, minlength=self.design.shape[0])
+
+    def block_factors(self, values: np.ndarray) -> list[SparseFactor]:
+        """Return the factor of each of `blocks`; kept for one `values`, as the sites of a fit leave Q as it is."""
+        if self._factors is None or self._factors[0] is not values:
+            self._factors = values, [block.analysis.factor(values[block.entries]) for block in self.blocks]
+        return self._factors[1]
+
+    def subset(self, index: np.ndarray) -> "PrecisionPattern":
+        """Return the pattern of some of the predictors, (m,), with the order of all; kept for one `index`."""
+        if self._subset is None or self._subset[0] is not index:
+            part = copy(self)
+            part._subset = None
+            part.pair_places = np.searchsorted(self.keys, part._pairs_of(scipy.sparse.csr_array(self.design[index])))
+            self._subset = index, part
+        return self._subset[1]
+
+
+class _Block:
+    """A block of Q, as a matrix of its own.
+
+    Parameters
+    ----------
+    rows, columns : ndarray of int, (e,)
+        Of Q.
+    here : slice
+        Unknowns of the block.
+    """
+
+    def __init__(self, rows: np.ndarray, columns: np.ndarray, here: slice):
+        self.entries = np.flatnonzero((rows >= here.start) & (rows < here.stop))
+        own_rows, own_columns = rows[self.entries] - here.start, columns[self.entries] - here.start
+        self.analysis = Analysis(own_rows, own_columns, here.stop - here.start)
+        self.twice = np.where(own_rows == own_columns, 1.0, 2.0)
