@@ -105,7 +105,7 @@ def test_a_search_returns_its_best_fit(monkeypatch, tmp_path):
     whole = pmep.fit(model=model, hyper="optimize", start={"amp": 6.0}, progressbar=False, **QUIET)
     at = Evidence.at
 
-    def interrupted(evidence, theta, start=None):
+    def interrupted(evidence, theta, start=None, **engine):
         evaluations.append(theta)
         if len(evaluations) == 4:
             raise KeyboardInterrupt
@@ -242,11 +242,11 @@ def test_recovered_draws_have_the_nearest_fit(monkeypatch):
     whole = pmep.recover(draws, model, **options)
     at, count = Evidence.at, []
 
-    def interrupted(evidence, theta, start=None):
+    def interrupted(evidence, theta, start=None, **engine):
         count.append(1)
         if len(count) == 30:
             raise KeyboardInterrupt
-        return at(evidence, theta, start)
+        return at(evidence, theta, start, **engine)
 
     with monkeypatch.context() as context:
         context.setattr(Evidence, "at", interrupted)

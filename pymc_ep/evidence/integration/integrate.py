@@ -393,13 +393,12 @@ class _Integration(Generic[OwnFit]):
         for _ in range(_GUESSES):
             guessed = self._guessed(cloud, limit)
             mass = cloud.weights[guessed]
+            chosen = [outermost(where, cloud.weights) for _, where in self._tails(cloud)]
             if guesses := mass.sum() > _MOST_GUESSED:
-                chosen = guessed[self.rng.choice(len(guessed), 2 + self.p, p=mass / mass.sum())]
-            elif beyond := self._tails(cloud):
-                chosen = np.concatenate([outermost(where, cloud.weights) for _, where in beyond])
-            else:
+                chosen.append(guessed[self.rng.choice(len(guessed), 2 + self.p, p=mass / mass.sum())])
+            if not chosen:
                 return cloud
-            errors = self._errors(cloud.z[np.unique(chosen)])
+            errors = self._errors(cloud.z[np.unique(np.concatenate(chosen))])
             self._emulate()
             cloud = self._cloud(walkers)
             if not guesses and np.all(np.abs(errors) < _FORESEEN):
