@@ -34,12 +34,25 @@ GENERIC = {
     ),
     "Gumbel": generic("Gumbel", lambda y, eta: pm.logp(pm.Gumbel.dist(eta, 1.3), y)),
     "von Mises": generic("von Mises", lambda y, eta: pm.logp(pm.VonMises.dist(eta, 2.0), y)),
+    "zero-inflated Poisson": generic(
+        "zero-inflated Poisson",
+        lambda y, eta, psi: pm.logp(pm.ZeroInflatedPoisson.dist(psi, pt.exp(eta)), pt.floor(y)),
+        ("psi",),
+    ),
+    "zero-inflated binomial": generic(
+        "zero-inflated binomial",
+        lambda y, eta: pm.logp(pm.ZeroInflatedBinomial.dist(0.7, 5, pt.sigmoid(eta)), pt.minimum(pt.floor(y), 5)),
+    ),
+    "two normals": generic(
+        "two normals",
+        lambda y, eta: pm.logp(pm.NormalMixture.dist([0.9, 0.1], pt.stack([eta, eta], axis=-1), [1.0, 4.0]), y),
+    ),
     "triangular kink": generic("triangular kink", lambda y, eta: -3 * pt.abs(y - eta)),
     "truncated": generic("truncated", truncated),
 }
 ALL = {**sites(), **GENERIC}
 LOOPS = [name for name, site in ALL.items() if site.log_concave or site.scanned]
-PARAMETERS = {"censored Weibull": [np.linspace(0.7, 3, 40)]}
+PARAMETERS = {"censored Weibull": [np.linspace(0.7, 3, 40)], "zero-inflated Poisson": [np.linspace(0.2, 0.9, 40)]}
 
 
 def problem(name):

@@ -13,7 +13,8 @@ from pymc_ep.concurrency import compiled_function, compiled_property
 from pymc_ep.modes import bodies_of
 from pymc_ep.sites.base import Site
 from pymc_ep.sites.generated.op import Rule, TiltedMoments
-from pymc_ep.sites.generated.scalar_graph import NoScalarGraphError, scalar_density
+from pymc_ep.sites.generated.scalar_graph import scalar_density
+from pymc_ep.sites.generated.unrolled import NoScalarGraphError
 
 __all__ = ["GeneratedMoments", "missing_body"]
 

@@ -13,7 +13,7 @@ from pytensor.scalar.basic import Composite
 from pymc_ep.sites.generated import functions_numba
 from pymc_ep.sites.generated.expressions import constant, expression
 from pymc_ep.sites.generated.functions_numba import FUNCTIONS, jit
-from pymc_ep.sites.generated.scalar_graph import NoScalarGraphError
+from pymc_ep.sites.generated.unrolled import NoScalarGraphError
 
 __all__ = ["Printed", "printed"]
 
