@@ -68,22 +68,31 @@ def compiled_form(
         # The length of a dim that is set by data is a graph of these, neither a constant nor a shared variable.
         lengths = tuple(int(length.eval()) for length in model.dim_lengths.values())
     start = (lengths, repr(list(model.rvs_to_initial_values.values())))
-    if key in known and known[key][1] == start:
+    if key in known and known[key][1] == start and _is_current(known[key][0]):
         return known[key][0]
     try:
-        with compiling(cxx=""):
-            form = known[key][0].form if key in known else recognise(model, names, wanted)
-            entry = entry_of(form)
-            values = initial_values(model, form.hyper_values)
-        if key in known:
-            compiled = known[key][0]
-            compiled.restart(values)
-        else:
-            compiled = entry.compiled(form, values, compile_kwargs)
+        compiled = _restarted(model, known[key][0]) if key in known else None
+        if compiled is None:
+            with compiling(cxx=""):
+                form = recognise(model, names, wanted)
+                values = initial_values(model, form.hyper_values)
+            compiled = entry_of(form).compiled(form, values, compile_kwargs)
     except MemoryError as error:
         raise InvalidDataError(f"Arrays of the model exceed the memory: {error}. Take fewer observations.") from error
     known[key] = (compiled, start)
     return compiled
+
+
+def _is_current(compiled: CompiledForm) -> bool:
+    return entry_of(compiled.form).current(compiled)
+
+
+def _restarted(model: Model, compiled: CompiledForm) -> CompiledForm | None:
+    """Return a form with the model's initial values of now; None where it does not hold for the lengths of its data."""
+    with compiling(cxx=""):
+        values = initial_values(model, compiled.form.hyper_values)
+    compiled.restart(values)
+    return compiled if _is_current(compiled) else None
 
 
 def require_readable(model: Model) -> None:

@@ -109,6 +109,9 @@ class FormEntry:
         be others than those of an earlier fit. It gets those of the fit, as `values`; theta, (p,), at which those
         without rows have these values; and ``rows(name)``, see `pymc_ep.contracts.Call.start_rows`. None where the
         hyperparameters of all models of the form have the shapes of the fit.
+    current : callable
+        ``current(compiled form)`` returns whether the form holds for the lengths that data have now; else the model is
+        recognised again.
     """
 
     form: type
@@ -120,6 +123,7 @@ class FormEntry:
     predictions: Predictions[Any, Any] | None = None
     verbs: Mapping[str, Verb] = field(default_factory=dict)
     extended: Callable[[Any, np.ndarray, dict[str, np.ndarray], Rows], dict[str, np.ndarray]] | None = None
+    current: Callable[[Any], bool] = lambda compiled: True
 
 
 _FORMS: dict[type, FormEntry] = {}

@@ -3,6 +3,7 @@
 They hold for every value of the hyperparameters and, where data are shared variables, for data of every length.
 """
 
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
@@ -47,6 +48,14 @@ class CompiledLatentGaussian(SiteFunctions):
     """Time of an EP sweep, in units of the time of `work` multiplications: `work` counts those of one sweep."""
     _fitted: "tuple[CompiledLatentGaussian, Mapping[SharedVariable, np.ndarray]] | None" = None
     """Form and data of the fit, from which the prior is computed where the model's data have changed; else None."""
+
+    def is_current(self) -> bool:
+        """Whether precisions and densities of latent variables, read at the shapes of then, are those of now."""
+        latent = [own for own in zip(self.form.blocks, self._noise_sizes()) if not own[0].observation_noise]
+        if any(block.precision is not None and block.sizes != shape for block, shape in latent):
+            return False
+        before = sum(math.prod(block.sizes) for block, _ in latent)
+        return before >= MANY_COEFFICIENTS or sum(math.prod(shape) for _, shape in latent) < MANY_COEFFICIENTS
 
     def solve_in(self, solver: str) -> None:
         """Select the representation of prior and posterior, by name or ``"auto"``."""
@@ -276,10 +285,8 @@ class CompiledLatentGaussian(SiteFunctions):
         """Return the maps between unknowns of sparse precision for the current data; None where there are none."""
         if precisions_of(self.form) is None:
             return None
-        shapes = self._noise_sizes()
-        # Precisions are those of the shapes at which the model was recognised.
-        same = all(block.sizes == shape for block, shape in zip(self.form.blocks, shapes))
-        return self._maps.sparse(self._start_values, shapes) if same else None
+        # Their patterns are of the present shapes, see `is_current`.
+        return self._maps.sparse(self._start_values, self._noise_sizes())
 
     def _start_values(self) -> list[np.ndarray]:
         return self.unpack(self.start)

@@ -236,7 +236,9 @@ class Design:
 
     @cached_property
     def _shared(self) -> list[SharedVariable]:
-        return [v for v in ancestors(self._graphs) if isinstance(v, SharedVariable)]
+        """Data behind the maps and the lengths of blocks, of which the map of a block to itself has no trace."""
+        lengths = [pt.as_tensor(n) for block in self._form.blocks for n in block.shape]
+        return [v for v in ancestors([*self._graphs, *lengths]) if isinstance(v, SharedVariable)]
 
     def present(
         self,

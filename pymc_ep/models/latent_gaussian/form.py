@@ -60,9 +60,9 @@ class NoiseBlock:
     observation_noise : bool
         Whether the block is noise of an observed vector, not a latent variable.
     precision : SparsePrecision, optional
-        That of the ravelled block at its shape when it was recognised, `sizes`; None where it has none, or where there
-        are few coefficients.
+        That of the ravelled block at its `sizes`; None where it has none, or where there are few coefficients.
     sizes : tuple of int
+        Shape of a latent block when it was recognised.
     """
 
     name: str

@@ -25,6 +25,7 @@ register_form(
         fallback=True,
         rows=likelihood_rows,
         gaussian=True,
+        current=CompiledLatentGaussian.is_current,
     )
 )
 register_method(EP)

@@ -96,26 +96,26 @@ class NoiseGraphs:
     def with_precisions(
         self, blocks: Sequence[NoiseBlock], sizes: Mapping[TensorVariable, tuple[int, ...]]
     ) -> list[NoiseBlock]:
-        """Return the blocks, those of latent variables with their sparse precisions where coefficients are many.
+        """Return the blocks with their sizes, and with their sparse precisions where coefficients are many.
 
         `sizes` are the shapes of the blocks' noise.
         """
-        if sum(math.prod(sizes[block.noise]) for block in blocks) < MANY_COEFFICIENTS:
-            return list(blocks)
+        blocks = [replace(block, sizes=sizes[block.noise]) for block in blocks]
+        if sum(math.prod(block.sizes) for block in blocks) < MANY_COEFFICIENTS:
+            return blocks
         by_noise = {self.noise[rv]: rv for rv in self.latents}
         return [
-            self._with_precision(block, by_noise[block.noise], sizes[block.noise]) if block.noise in by_noise else block
-            for block in blocks
+            self._with_precision(block, by_noise[block.noise]) if block.noise in by_noise else block for block in blocks
         ]
 
-    def _with_precision(self, block: NoiseBlock, rv: TensorVariable, sizes: tuple[int, ...]) -> NoiseBlock:
-        found = sparse_precision_of(rv, sizes)
+    def _with_precision(self, block: NoiseBlock, rv: TensorVariable) -> NoiseBlock:
+        found = sparse_precision_of(rv, block.sizes)
         if found is None:
             return block
         graphs = {name: graph for name, graph in found.graphs().items() if graph is not None}
         written = replace(found, **dict(zip(graphs, self(list(graphs.values())))))
         # By structure: that of a dense precision takes its factor.
-        return replace(block, log_excess=written.log_excess, precision=written, sizes=sizes)
+        return replace(block, log_excess=written.log_excess, precision=written)
 
     def is_standard(self, rv: TensorVariable) -> bool:
         """Whether a latent variable is a vector of independent standard normals, whatever the hyperparameters."""
