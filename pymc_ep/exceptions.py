@@ -1,7 +1,7 @@
 """Exceptions and warnings, each with its sentence and its cure."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 import numpy as np
@@ -93,6 +93,12 @@ class ConvergenceWarning(UserWarning):
 def at_index(index: tuple[int, ...]) -> str:
     """Return the words " at index ..." of a message, for an entry of an array; empty for a scalar."""
     return f" at index {index[0] if len(index) == 1 else index}" if index else ""
+
+
+def labelled(index: int, labels: Sequence[object] | None) -> str:
+    """Return an index along a dim for a message: by its label, where the dim has labels other than numbers."""
+    label = None if labels is None or index >= len(labels) else labels[index]
+    return str(index) if label is None or label == index else f"{str(label)!r} (index {index})"
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:

@@ -1,5 +1,7 @@
 """Checks of areal priors: conditions under which their precision matrix is that of a Gaussian."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from pytensor.sparse.type import SparseTensorType
 from pytensor.tensor.variable import TensorVariable
@@ -7,19 +9,27 @@ from scipy.sparse import csr_array, diags_array, tril
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import splu
 
-from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
+from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError, labelled
 from pymc_ep.graphs.matrix_parameters import InitialValue, constant_value, depends_on_unknowns
 
-__all__ = ["laplacian_of", "log_pseudo_determinant", "require_car", "require_connected", "sparse_value"]
+__all__ = ["Labels", "laplacian_of", "log_pseudo_determinant", "require_car", "require_connected", "sparse_value"]
+
+Labels = Sequence[object] | None
+"""Names of areas, or other labels along the first dim of a variable."""
 
 
 def require_car(
-    name: str, adjacency: TensorVariable, alpha: TensorVariable, tau: TensorVariable, value: InitialValue
+    name: str,
+    adjacency: TensorVariable,
+    alpha: TensorVariable,
+    tau: TensorVariable,
+    value: InitialValue,
+    labels: Labels = None,
 ) -> None:
     """Raise where tau (D - alpha W) is no precision: W, (n, n), must be symmetric with neighbours for each area."""
     weights = sparse_value(adjacency, value)
     if weights is not None:
-        _require_weights(name, weights)
+        _require_weights(name, weights, labels)
     for parameter, symbol, low, high in ((alpha, "alpha", -1.0, 1.0), (tau, "tau", 0.0, np.inf)):
         found = value(parameter, False)
         if found is None or low < found.item() < high:
@@ -44,8 +54,20 @@ def sparse_value(adjacency: TensorVariable, value: InitialValue = constant_value
     return csr_array(found.reshape(found.shape[-2:]).astype(float))
 
 
-def _require_weights(name: str, weights: csr_array) -> None:
-    """Raise for weights that are not symmetric by PyMC's test, have a negative sum, or leave an area alone."""
+def _require_weights(name: str, weights: csr_array, labels: Labels) -> None:
+    """Raise for weights that are not symmetric by PyMC's test, not finite or negative, or leave an area alone.
+
+    Of all others D - alpha W is diagonally dominant, and so positive definite.
+    """
+    entries = weights.tocoo()
+    wrong = np.flatnonzero(~(np.isfinite(entries.data) & (entries.data >= 0.0)))
+    if wrong.size:
+        i, j = int(entries.row[wrong[0]]), int(entries.col[wrong[0]])
+        raise InvalidDataError(
+            f"The CAR prior of {name!r} has the weight {entries.data[wrong[0]]:.6g} in W between areas "
+            f"{labelled(i, labels)} and {labelled(j, labels)}. Weights of neighbours are positive, and zero between "
+            f"others: correct it."
+        )
     # As np.isclose, which has no form for sparse arrays.
     row, column = ((abs(weights - weights.T) - 1e-5 * abs(weights.T)) > 1e-8).nonzero()
     if len(row):
@@ -58,24 +80,19 @@ def _require_weights(name: str, weights: csr_array) -> None:
             )
         raise InvalidDataError(
             f"The CAR prior of {name!r} needs a symmetric W, but W is {weights[i, j]:.6g} at index ({i}, {j}) and "
-            f"{weights[j, i]:.6g} at ({j}, {i}). {cure}"
+            f"{weights[j, i]:.6g} at ({j}, {i}), areas {labelled(i, labels)} and {labelled(j, labels)}. {cure}"
         )
-    neighbours = weights.sum(axis=0)
-    if (negative := np.flatnonzero(neighbours < 0)).size:
-        raise InvalidDataError(
-            f"The CAR prior of {name!r} has W with weights of sum {neighbours[negative[0]]:.6g} in row {negative[0]}. "
-            f"Weights of neighbours are zero or positive: correct them."
-        )
-    alone = np.flatnonzero(neighbours == 0)
+    alone = np.flatnonzero(weights.sum(axis=0) == 0)
     if alone.size:
+        named = labelled(int(alone[0]), labels)
         raise UnsupportedModelError(
-            f"{name!r} has a CAR prior in which area {alone[0]} has no neighbour (of {alone.size} such areas), so that "
+            f"{name!r} has a CAR prior in which area {named} has no neighbour (of {alone.size} such areas), so that "
             f"its value has no proper distribution. Join it to its nearest area in W, or give such areas a pm.Normal "
             f"effect of their own."
         )
 
 
-def require_connected(name: str, adjacency: TensorVariable, value: InitialValue) -> None:
+def require_connected(name: str, adjacency: TensorVariable, value: InitialValue, labels: Labels = None) -> None:
     """Raise for a graph of several components: differences of neighbours do not determine the level of each."""
     weights = sparse_value(adjacency, value)
     if weights is None:
@@ -83,10 +100,13 @@ def require_connected(name: str, adjacency: TensorVariable, value: InitialValue)
     # PyMC reads the ones of the lower triangle alone.
     count, component = connected_components(tril(weights == 1.0), directed=False)
     if count > 1:
-        other = int(np.flatnonzero(component != component[0])[0])
+        # The smallest group is named: of an island and a mainland, the island.
+        sizes = np.bincount(component)
+        apart = labelled(int(np.flatnonzero(component == sizes.argmin())[0]), labels)
+        most = labelled(int(np.flatnonzero(component == sizes.argmax())[0]), labels)
         raise UnsupportedModelError(
-            f"{name!r} has an ICAR prior on {count} unconnected groups of areas (area {other} is not connected to area "
-            f"0), so that only the sum of their levels is determined. Join them in W, or use a CAR prior with "
+            f"{name!r} has an ICAR prior on {count} unconnected groups of areas (area {apart} is not connected to area "
+            f"{most}), so that only the sum of their levels is determined. Join them in W, or use a CAR prior with "
             f"alpha < 1 within each."
         )
 

@@ -186,7 +186,8 @@ def _conditional_autoregression(rv: TensorVariable, shape: Sizes) -> SparsePreci
     below = scipy.sparse.tril(w, -1).tocoo()
     rows, columns = np.concatenate([np.arange(d), below.row]), np.concatenate([np.arange(d), below.col])
     alpha, tau = alpha.reshape(()), tau.reshape(())
-    values = tau * pt.concatenate([pt.constant(neighbours), -alpha * pt.constant(below.data)])
+    diagonal = pt.constant(neighbours) - alpha * pt.constant(w.diagonal())
+    values = tau * pt.concatenate([diagonal, -alpha * pt.constant(below.data)])
     excess = 0.5 * d * np.log(2 * np.pi) - 0.5 * np.log(neighbours).sum()
     return SparsePrecision(rows.astype(np.int64), columns.astype(np.int64), values, None, pt.constant(excess))
 

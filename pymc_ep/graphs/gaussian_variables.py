@@ -18,10 +18,11 @@ from pytensor.tensor.basic import get_underlying_scalar_constant_value
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_ep.graphs.adjacency import require_car, require_connected
+from pymc_ep.graphs.adjacency import Labels, require_car, require_connected
 from pymc_ep.graphs.matrix_parameters import (
     InitialValue,
     constant_value,
+    require_definite,
     require_symmetric,
     require_symmetric_factored,
 )
@@ -52,8 +53,8 @@ class Gaussian:
     log_excess : callable, optional
         log of the factor by which PyMC's density of the variable exceeds the normalised one.
     check : callable, optional
-        Raises, given the variable's name and a function that returns initial values of its parameters, where these make
-        no Gaussian distribution.
+        Raises, given the variable's name, a function that returns initial values of its parameters, and the labels of
+        its first dim, where these make no Gaussian distribution.
     flat : bool
         Whether the prior is flat, the limit of infinite variance; covariance and root then are identities.
     degenerate : bool
@@ -133,11 +134,12 @@ def _mv_normal(rv: TensorVariable) -> Gaussian:
 
 
 def _symmetric(*covariances: TensorVariable) -> Callable[..., None]:
-    """Return the check of covariances, which raises where one is not symmetric."""
+    """Return the check of covariances, which raises where one is not symmetric, or not positive definite."""
 
-    def check(name: str, value: InitialValue = constant_value) -> None:
+    def check(name: str, value: InitialValue = constant_value, labels: Labels = None) -> None:
         for covariance in covariances:
             require_symmetric(name, covariance, value)
+            require_definite(name, covariance, labels)
 
     return check
 
@@ -149,7 +151,7 @@ def _matrix_normal(rv: TensorVariable) -> Gaussian | None:
     covariance = pt.linalg.kron(rows @ rows.T, columns @ columns.T)
     root = pt.linalg.kron(rows, columns).T
 
-    def check(name: str, value: InitialValue = constant_value) -> None:
+    def check(name: str, value: InitialValue = constant_value, labels: Labels = None) -> None:
         for factor in (rows, columns):
             require_symmetric_factored(name, factor, value)
 
@@ -282,8 +284,8 @@ def _conditional_autoregression(rv: TensorVariable) -> Gaussian:
         neighbours = sp_sum(weights, axis=0) if sparse else _dense(weights).sum(axis=0)
         return 0.5 * shape[-1] * np.log(2 * np.pi) - 0.5 * pt.log(neighbours).sum()
 
-    def check(name: str, value: InitialValue = constant_value) -> None:
-        require_car(name, weights, alpha, tau, value)
+    def check(name: str, value: InitialValue = constant_value, labels: Labels = None) -> None:
+        require_car(name, weights, alpha, tau, value, labels)
 
     return _from_precision(precision, lambda shape: mean, (weights, alpha, tau), log_excess, check)
 
@@ -304,8 +306,8 @@ def _intrinsic_autoregression(rv: TensorVariable) -> Gaussian:
         log_det = 2.0 * pt.log(pt.diagonal(pt.linalg.cholesky(precision(shape)))).sum()
         return 0.5 * (shape[-1] - 1) * np.log(2 * np.pi) - pt.log(sum_sd(shape)) - 0.5 * log_det
 
-    def check(name: str, value: InitialValue = constant_value) -> None:
-        require_connected(name, weights, value)
+    def check(name: str, value: InitialValue = constant_value, labels: Labels = None) -> None:
+        require_connected(name, weights, value, labels)
 
     return _from_precision(precision, None, (weights, sigma, zero_sum_sd), log_excess, check)
 

@@ -1,6 +1,6 @@
 """Covariance and precision matrices among the parameters of Gaussian variables: whether they are symmetric."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from pytensor.graph.basic import Constant
@@ -13,15 +13,25 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.compat import Cholesky, MatrixInverse
 from pymc_ep.concurrency import compiled_function
-from pymc_ep.exceptions import InvalidDataError
+from pymc_ep.exceptions import InvalidDataError, at_index, labelled
 from pymc_ep.graphs.random_nodes import is_random
 from pymc_ep.modes import quick_mode
 
-__all__ = ["InitialValue", "constant_value", "depends_on_unknowns", "require_symmetric", "require_symmetric_factored"]
+__all__ = [
+    "InitialValue",
+    "constant_value",
+    "depends_on_unknowns",
+    "require_definite",
+    "require_symmetric",
+    "require_symmetric_factored",
+]
 
 _ASYMMETRY = 1e-5
 """Difference of two opposite elements of a covariance, as correlations, above which it is no rounding error: so large
 is that of an inverse of condition number 1e10, or of single precision."""
+
+_SMALL, _ROUNDING = 64, 1e-8
+"""Largest matrices of a stack whose eigenvalues are checked, and the share of the largest one that may be rounding."""
 
 InitialValue = Callable[[TensorVariable, bool], np.ndarray | None]
 """``value(graph, near)``: value of a parameter at the initial values of the hyperparameters, or with ``near`` at values
@@ -69,6 +79,27 @@ def require_symmetric(name: str, matrix: TensorVariable, value: InitialValue) ->
         f"{found[opposite]:.6g} at {opposite}{', near the initial values' if depends_on_unknowns(matrix) else ''}. "
         f"{cure}."
     )
+
+
+def require_definite(name: str, matrix: TensorVariable, labels: Sequence[object] | None) -> None:
+    """Raise for a constant covariance, or the matrix that it is the inverse of, with a negative eigenvalue.
+
+    Stacks are allowed. Larger matrices are checked where a fit factorises them.
+    """
+    what, matrix = "covariance", _before_expansion(matrix)
+    if _is_node(matrix, MatrixInverse):
+        what, matrix = "precision", _before_expansion(matrix.owner.inputs[0])
+    if not isinstance(matrix, Constant) or matrix.data.shape[-1] > _SMALL or not np.isfinite(matrix.data).all():
+        return
+    values = np.linalg.eigvalsh(matrix.data)
+    negative = np.argwhere(values[..., 0] < -_ROUNDING * np.abs(values).max(axis=-1))
+    if len(negative):
+        index = tuple(int(i) for i in negative[0])
+        place = f", at {labelled(index[0], labels)}" if len(index) == 1 else at_index(index)
+        raise InvalidDataError(
+            f"The {what} matrix of {name!r} is not positive definite{place}: its least eigenvalue is "
+            f"{values[(*index, 0)]:.6g}. Correct it, as by smaller correlations or a larger diagonal."
+        )
 
 
 def require_symmetric_factored(name: str, factor: TensorVariable, value: InitialValue) -> None:

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pytensor.tensor as pt
 from pymc import Model, logp
-from pymc.distributions.multivariate import LKJCorrRV, _LKJCholeskyCovRV
+from pymc.distributions.multivariate import ICARRV, LKJCorrRV, _LKJCholeskyCovRV
+from pymc.distributions.timeseries import AutoRegressiveRV, RandomWalkRV
 from pytensor.compile.builders import infer_shape
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import ancestors
@@ -21,7 +22,7 @@ from pymc_ep.graphs.gaussian_variables import gaussian_of
 from pymc_ep.graphs.hyperparameters import initial_values, kind_of
 from pymc_ep.graphs.matrix_parameters import InitialValue
 from pymc_ep.graphs.queries import evaluated
-from pymc_ep.graphs.random_nodes import parameter_positions
+from pymc_ep.graphs.random_nodes import parameter_positions, parameters_of
 from pymc_ep.modes import quick_mode, rewritten
 
 __all__ = ["require_matrices", "require_parameters"]
@@ -53,7 +54,8 @@ def require_matrices(model: Model) -> None:
     for rv in model.basic_RVs:
         gaussian = gaussian_of(rv)
         if gaussian is not None and gaussian.check is not None:
-            gaussian.check(rv.name, value)
+            dims = model.named_vars_to_dims.get(rv.name)
+            gaussian.check(rv.name, value, model.coords.get(dims[0]) if dims else None)
 
 
 def _checks(rv: TensorVariable) -> Iterator[tuple[str, list[Variable]]]:
@@ -67,12 +69,28 @@ def _checks(rv: TensorVariable) -> Iterator[tuple[str, list[Variable]]]:
         yield "eta > 0", [node.inputs[parameter_positions(node)[1]] > 0]
         return
     if node.op.ndim_supp and gaussian_of(rv):
+        yield from _checks_of_scales(node)
         return
     try:
         density = logp(rv, rv.type())
     except (NotImplementedError, TypeError, ValueError):
         return
     yield from parameter_checks(density)
+
+
+def _checks_of_scales(node: Apply) -> Iterator[tuple[str, list[Variable]]]:
+    """Yield the checks of the scales of a series, of its first values and steps, or of areas."""
+    if isinstance(node.op, RandomWalkRV):
+        for part, words in zip(node.inputs, ("of its first value", "of its steps")):
+            yield from ((f"{condition} {words}", conditions) for condition, conditions in _checks(part))
+    elif isinstance(node.op, AutoRegressiveRV):
+        _, sigma, first, *_ = parameters_of(node.outputs[1])
+        yield "sigma > 0 of its steps", [sigma > 0]
+        yield from ((f"{condition} of its first values", conditions) for condition, conditions in _checks(first))
+    elif isinstance(node.op, ICARRV):
+        _, sigma, zero_sum_sd = parameters_of(node.outputs[1])
+        yield "sigma > 0", [sigma > 0]
+        yield "zero_sum_stdev > 0", [zero_sum_sd > 0]
 
 
 def _initial_value_in(model: Model) -> InitialValue:

@@ -100,3 +100,12 @@ def test_time_and_memory_are_linear_in_the_variable(write, d, entries):
     assert time.process_time() - began < 10.0
     assert tracemalloc.get_traced_memory()[1] < 500 * d * entries
     tracemalloc.stop()
+
+
+def test_areas_that_are_their_own_neighbours():
+    """PyMC's density has them in D - alpha W."""
+    w = np.diag(np.ones(4), 1) + np.diag(np.ones(4), -1) + np.diag([0.0, 2.0, 0.0, 0.0, 0.0])
+    found = sparse_precision_of(pm.CAR.dist(np.zeros(5), w, alpha=0.4, tau=1.5), (5,))
+    dense = np.zeros((5, 5))
+    dense[found.rows, found.columns] = dense[found.columns, found.rows] = found.values.eval()
+    np.testing.assert_allclose(dense, 1.5 * (np.diag(w.sum(axis=0)) - 0.4 * w))

@@ -21,7 +21,12 @@ from pymc_ep.graphs.jacobian_products import batch
 from pymc_ep.graphs.shared_values import exchanged
 from pymc_ep.models.latent_gaussian.constant_design import Design, DesignMatrix, VariableMap
 from pymc_ep.models.latent_gaussian.form import MANY_COEFFICIENTS, AffineVariable
-from pymc_ep.models.latent_gaussian.precision_design import PrecisionDesign, UnknownsMap, precisions_of
+from pymc_ep.models.latent_gaussian.precision_design import (
+    PrecisionDesign,
+    UnknownsMap,
+    lack_of_precisions,
+    precisions_of,
+)
 from pymc_ep.models.latent_gaussian.site_functions import NOTHING, EvaluatedRows, SiteFunctions
 from pymc_ep.models.latent_gaussian.space import MOST_COEFFICIENTS, SOLVERS, Solver, choose_solver
 from pymc_ep.models.latent_gaussian.sparse_maps import SparseMaps
@@ -80,8 +85,7 @@ class CompiledLatentGaussian(SiteFunctions):
             )
         if self.solver.name == "precision" and self._sparse_design() is None:
             raise ValueError(
-                f"solver={solver!r} needs latent variables of sparse precision, such as walks, autoregressions, CAR "
-                f"and independent effects, {MANY_COEFFICIENTS} values or more, that predictors depend on by constants."
+                f"solver={solver!r} needs {lack_of_precisions(self.form, coefficients, self._maps.constant)}"
             )
 
     def _prefers_precision(self) -> bool:
@@ -105,6 +109,12 @@ class CompiledLatentGaussian(SiteFunctions):
     def precision(self) -> PrecisionDesign | None:
         """Return the sparse precision of the unknowns, for the current data; None where this is not the solver."""
         return self._sparse_design() if self.solver.name == "precision" else None
+
+    @property
+    def scaled_outside(self) -> bool:
+        """Whether a fit is large for coefficients that depend on hyperparameters, as of `sd * standard`."""
+        large = self.work > _LEAST_DENSE and not self._jax
+        return large and precisions_of(self.form) is not None and not self._maps.constant
 
     @property
     def blocks(self) -> Blocks | None:

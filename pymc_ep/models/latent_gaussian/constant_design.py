@@ -234,6 +234,11 @@ class Design:
         hyper = set(graph.inputs[: len(self._form.hyper_values)])
         return {name for (name, _), out in zip(self._places, graph.outputs) if not hyper.isdisjoint(ancestors([out]))}
 
+    @property
+    def constant(self) -> bool:
+        """Whether the map to the predictors depends on no hyperparameter."""
+        return "" not in self._varying
+
     @cached_property
     def _shared(self) -> list[SharedVariable]:
         """Data behind the maps and the lengths of blocks, of which the map of a block to itself has no trace."""
@@ -252,7 +257,7 @@ class Design:
         theta, shapes : callable
             Return unconstrained hyperparameters, which may be any, and the shape of each block's noise.
         """
-        if "" in self._varying:
+        if not self.constant:
             return None
         data = [v.get_value(borrow=True) for v in self._shared]
         if self._data is None or any(new is not old for new, old in zip(data, self._data)):
@@ -264,7 +269,7 @@ class Design:
         self, theta: Callable[[], Sequence[np.ndarray]], shapes: Sequence[Sequence[int]]
     ) -> PrecisionDesign | None:
         """Return the maps for the current data between unknowns of sparse precision; arguments as in `present`."""
-        if "" in self._varying:
+        if not self.constant:
             return None
         data = [v.get_value(borrow=True) for v in self._shared]
         if self._sparse_data is None or any(new is not old for new, old in zip(data, self._sparse_data)):

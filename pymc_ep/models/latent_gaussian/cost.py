@@ -3,6 +3,7 @@
 from pymc_ep.contracts.cost import Cost
 from pymc_ep.evidence.budget import fits_of, most_posteriors
 from pymc_ep.models.latent_gaussian.compiled import CompiledLatentGaussian
+from pymc_ep.models.latent_gaussian.precision_design import INNER_SCALE
 
 __all__ = ["cost_of"]
 
@@ -36,6 +37,8 @@ def cost_of(form: CompiledLatentGaussian, hyper: str) -> Cost:
     """Return the cost of a fit with the given treatment of the hyperparameters."""
     n, p = form.sizes
     cure = "Take fewer observations, or a prior of less rank, such as pm.gp.HSGP for a Gaussian process."
+    if form.scaled_outside:
+        cure = INNER_SCALE
     if (precision := form.precision) is not None:
         memory, arrays = precision.bytes + _VECTORS * 8 * (n + p), precision.sentence
         cure = "Take fewer latent variables, or ones of which each depends on few others."

@@ -10,13 +10,22 @@ import scipy.sparse
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.graphs.gaussian_precisions import SparsePrecision
-from pymc_ep.models.latent_gaussian.form import LatentGaussian
+from pymc_ep.models.latent_gaussian.form import MANY_COEFFICIENTS, LatentGaussian
 from pymc_ep.models.latent_gaussian.values import AffineMoments
 from pymc_ep.numerics.gaussian.precision_pattern import PrecisionPattern
 from pymc_ep.numerics.gaussian.sparse_precision import SparsePrecisionPrior
 
-__all__ = ["PrecisionDesign", "UnknownsMap", "precision_graphs", "precisions_of"]
+__all__ = [
+    "INNER_SCALE",
+    "PrecisionDesign",
+    "UnknownsMap",
+    "lack_of_precisions",
+    "precision_graphs",
+    "precisions_of",
+]
 
+INNER_SCALE = "Give a learned scale to the prior, as in pm.Normal('effect', 0, sd), not as a factor sd * standard."
+"""Cure of maps from latent variables to predictors that depend on hyperparameters."""
 _FACTORS = 3.0
 """Operations of a sweep, in those of a factor: the selected inverse has two more."""
 _ENTRY = 200.0
@@ -27,6 +36,24 @@ def precisions_of(form: LatentGaussian) -> list[SparsePrecision] | None:
     """Return the sparse precision of each block; None where one has none."""
     found = [block.precision for block in form.blocks if block.precision is not None]
     return found if len(found) == len(form.blocks) else None
+
+
+def lack_of_precisions(form: LatentGaussian, coefficients: int, constant: bool) -> str:
+    """Return what a form lacks for the algebra of sparse precisions, and the cure.
+
+    It has so many coefficients, and a map to the predictors that is `constant` or depends on hyperparameters.
+    """
+    missing = [block.name for block in form.blocks if block.precision is None]
+    if coefficients < MANY_COEFFICIENTS:
+        return f"{MANY_COEFFICIENTS} latent values or more, and the model has {coefficients}: leave it out."
+    if missing:
+        return (
+            f"latent variables of sparse precision, such as walks, autoregressions, CAR and independent effects, and "
+            f"{missing[0]!r} is none: leave it out, or write that variable as one of these."
+        )
+    if not constant:
+        return f"predictors that depend on latent variables by constants. {INNER_SCALE}"
+    return "predictors that depend on few latent variables each: leave it out."
 
 
 def precision_graphs(form: LatentGaussian) -> list[TensorVariable]:

@@ -194,8 +194,9 @@ class SparsePrecisionPrior(NamedTuple):
         return design @ np.linalg.solve(dense, design.T)
 
     def is_positive_semidefinite(self) -> bool:
-        """Return True: blocks with a determinant by structure are, and those that are factored were tested."""
-        return True
+        """Return whether log determinants of Q exist: by structure, and of the blocks that are factored."""
+        blocks = self.pattern.block_factors(self.values)
+        return bool(np.isfinite(self.log_det)) and all(own.proper for own in blocks)
 
     def regular(self) -> "SparsePrecisionPrior":
         """Return this prior with a ridge where it is flat or constrained by a sum alone, for a first iterate."""

@@ -185,3 +185,78 @@ def test_a_hundred_thousand_values():
     assert bool(group(found, "fit")["converged"])
     mean, drawn = group(found, "posterior_mean")["x"].to_numpy(), group(found, "posterior")["x"].to_numpy()
     assert mean.shape == (100_000,) and np.isfinite(mean).all() and drawn.shape == (2, 5, 100_000)
+
+
+# What changes, and what is wrong
+
+
+def effects(n, values):
+    """One effect an observation: the map of a block to itself has no trace of its length."""
+    with pm.Model(coords={"obs": range(n)}) as model:
+        y = pm.Data("y_data", counts(n), dims="obs")
+        x = pm.Normal("x", 0, pm.HalfNormal("s", 1), shape=y.shape) if values == "normal" else None
+        x = pm.GaussianRandomWalk("x", sigma=0.3, init_dist=pm.Normal.dist(0, 1), dims="obs") if x is None else x
+        pm.Poisson("y", pm.math.exp(x), observed=y)
+    return model
+
+
+@pytest.mark.parametrize("values", ["normal", "walk"])
+def test_maps_and_precisions_follow_the_length_of_data(values):
+    model, (first, second) = effects(N, values), (N, N + 7)
+    for solver in ("precision", "coefficients"):
+        for n in (first, second):
+            with model:
+                pm.set_data({"y_data": counts(n)}, coords={"obs": range(n)})
+            form = compiled_form(model)
+            form.solve_in(solver)
+            assert form.prior(form.start).gaussian.variances().shape == (n,)
+        assert form.sizes == (second, second)
+
+
+def test_a_model_that_outgrows_dense_algebra_gets_its_precisions():
+    model = effects(20, "walk")
+    form = compiled_form(model)
+    with pytest.raises(ValueError, match="300 latent values or more, and the model has 20"):
+        form.solve_in("precision")
+    with model:
+        pm.set_data({"y_data": counts(N)}, coords={"obs": range(N)})
+    compiled_form(model).solve_in("precision")
+
+
+def nested(style):
+    """Effects of schools in districts, of which each answer has one."""
+    rng, rows = np.random.default_rng(5), 900
+    district, school = rng.integers(12, size=N), rng.integers(N, size=rows)
+    with pm.Model() as model:
+        sd = pm.HalfNormal("sd", 1, shape=2)
+        level, slope = pm.Normal("level", 0, 1), pm.Normal("slope", 0, 1, shape=12)
+        if style == "centred":
+            of_district = pm.Normal("of_district", level, sd[0], shape=12)
+            eta = pm.Normal("of_school", of_district[district], sd[1], shape=N)[school]
+        else:
+            own = pm.Normal("of_school", 0, sd[1], shape=N)
+            eta = level + pm.Normal("of_district", 0, sd[0], shape=12)[district[school]] + own[school]
+        eta = eta + slope[district[school]] * rng.normal(size=rows)
+        pm.Bernoulli("y", logit_p=eta, observed=rng.integers(0, 2, rows))
+    return model
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_nested_effects_are_those_of_dense_algebra_in_both_spellings():
+    """At a site tolerance of 1e-8, which is that of the default."""
+    fits = [
+        moments(pmep.fit(model=nested(style), hyper="fixed", solver=solver, draws=0, progressbar=False))
+        for style, solver in (("centred", "precision"), ("centred", "coefficients"), ("added", "precision"))
+    ]
+    for key, value in fits[0].items():
+        np.testing.assert_allclose(fits[1][key], value, atol=1e-8)
+        if key[1] in ("level", "slope"):
+            np.testing.assert_allclose(fits[2][key], value, atol=1e-8)
+
+
+def test_factors_of_standard_effects_are_named_with_their_cure():
+    with pm.Model() as model:
+        x = pm.HalfNormal("s", 1) * pm.Normal("x", 0, 1, shape=N)
+        pm.Poisson("y", pm.math.exp(x), observed=counts(N))
+    with pytest.raises(ValueError, match=r"depend on latent variables by constants. Give a learned scale to the prior"):
+        compiled_form(model).solve_in("precision")
