@@ -321,6 +321,61 @@ def test_an_autoregression_is_refused_before_its_initial_value_is_drawn(write, e
         pmep.explain(model)
 
 
+LINE = np.eye(N, k=1) + np.eye(N, k=-1)
+"""Areas in a row."""
+
+
+def with_weight(value, *, opposite=True):
+    weights = LINE.copy()
+    weights[1, 2] = value
+    if opposite:
+        weights[2, 1] = value
+    return weights
+
+
+def ends(weights):
+    """Return weights without the first area's neighbour: an island."""
+    weights = weights.copy()
+    weights[0] = weights[:, 0] = 0
+    return weights
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (lambda: pm.CAR("f", np.zeros(N), with_weight(-0.5), 0.5, 1.0, dims="area"), "-0.5.*'B'.*'C'.*correct it"),
+        (lambda: pm.CAR("f", np.zeros(N), with_weight(np.nan), 0.5, 1.0, dims="area"), "nan.*'B'.*'C'.*correct it"),
+        (lambda: pm.CAR("f", np.zeros(N), with_weight(3.0, opposite=False), 0.5, 1.0, dims="area"), "'B'.*'C'.*W.T"),
+        (lambda: pm.CAR("f", np.zeros(N), ends(LINE), 0.5, 1.0, dims="area"), "area 'A' .index 0. has no neighbour"),
+        (lambda: pm.ICAR("f", ends(LINE), dims="area"), "area 'A' .index 0. is not connected to area 'B'.*Join them"),
+        (lambda: pm.ICAR("f", LINE, sigma=0.0, dims="area"), "sigma > 0 does not hold for 0"),
+        (
+            lambda: pm.GaussianRandomWalk("f", sigma=[1, 0, 1, 1], init_dist=pm.Normal.dist(), dims="area"),
+            "steps.*0.* at index 1",
+        ),
+        (
+            lambda: pm.GaussianRandomWalk("f", sigma=1, init_dist=pm.Normal.dist(0, 0), steps=N - 1),
+            "of its first value",
+        ),
+        (lambda: pm.AR("f", [0.5], sigma=-1.0, init_dist=pm.Normal.dist(), shape=N), "sigma > 0 of its steps.*-1"),
+        (
+            lambda: pm.MvNormal("f", np.zeros(2), [np.eye(2), [[1, 2], [2, 1]]], dims=("row", "column"))[
+                [0, 0, 1, 1, 0], 0
+            ],
+            "not positive definite, at 'low' .index 1.*-1",
+        ),
+    ],
+    ids=["negative", "nan", "asymmetric", "island", "icar", "icar sd", "step", "start", "autoregression", "stack"],
+)
+def test_fields_that_are_none_are_named_by_their_labels(write, message):
+    with pm.Model(coords={"area": list("ABCDE"), "row": ["high", "low"], "column": ["a", "b"]}) as model:
+        pm.Poisson("y", pt.exp(write()), observed=COUNTS)
+    with pytest.raises(
+        (pmep.InvalidDataError, pmep.NumericalError, pmep.UnsupportedModelError), match=rf"'f'.*{message}"
+    ):
+        pmep.explain(model)
+
+
 def test_covariance_with_nan():
     covariance = np.eye(N)
     covariance[2, 3] = covariance[3, 2] = np.nan

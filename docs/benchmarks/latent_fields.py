@@ -91,6 +91,18 @@ def crossed(rows: int, users: int, items: int) -> pm.Model:
     return model
 
 
+def nested(rows: int, schools: int, districts: int) -> pm.Model:
+    """Simulate bits of pupils of schools in districts."""
+    rng = np.random.default_rng(rows)
+    district, school = rng.integers(districts, size=schools), rng.integers(schools, size=rows)
+    eta = (0.6 * rng.normal(size=districts)[district] + 0.8 * rng.normal(size=schools))[school]
+    with pm.Model() as model:
+        of_district = pm.Normal("district", pm.Normal("level", 0, 2), pm.HalfNormal("district_sd", 1), shape=districts)
+        of_school = pm.Normal("school", of_district[district], pm.HalfNormal("school_sd", 1), shape=schools)
+        pm.Bernoulli("y", logit_p=of_school[school], observed=rng.random(rows) < 1 / (1 + np.exp(-eta)))
+    return model
+
+
 MODELS: dict[str, tuple[str, Callable[[], pm.Model]]] = {
     "walk, 10,000": ("integrate", partial(walk, 10_000)),
     "walk, 100,000, fixed": ("fixed", partial(walk, 100_000)),
@@ -103,6 +115,8 @@ MODELS: dict[str, tuple[str, Callable[[], pm.Model]]] = {
     "CAR, 1,000,000, fixed": ("fixed", partial(areas, 1000)),
     "10,000 bits, 1,000 x 50": ("integrate", partial(crossed, 10_000, 1_000, 50)),
     "100,000 bits, 10,000 x 1,000, fixed": ("fixed", partial(crossed, 100_000, 10_000, 1_000)),
+    "100,000 bits, 10,000 in 100, fixed": ("fixed", partial(nested, 100_000, 10_000, 100)),
+    "100,000 bits, 10,000 in 100": ("integrate", partial(nested, 100_000, 10_000, 100)),
     "1,000,000 bits, 6,040 x 3,706, fixed": ("fixed", partial(crossed, 1_000_000, 6_040, 3_706)),
     "1,000,000 bits, 100,000 x 1,000, fixed": ("fixed", partial(crossed, 1_000_000, 100_000, 1_000)),
 }

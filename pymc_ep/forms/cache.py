@@ -75,8 +75,9 @@ def compiled_form(
         if compiled is None:
             with compiling(cxx=""):
                 form = recognise(model, names, wanted)
+                entry = entry_of(form)
                 values = initial_values(model, form.hyper_values)
-            compiled = entry_of(form).compiled(form, values, compile_kwargs)
+            compiled = entry.compiled(form, values, compile_kwargs)
     except MemoryError as error:
         raise InvalidDataError(f"Arrays of the model exceed the memory: {error}. Take fewer observations.") from error
     known[key] = (compiled, start)

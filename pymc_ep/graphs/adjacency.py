@@ -65,8 +65,8 @@ def _require_weights(name: str, weights: csr_array, labels: Labels) -> None:
         i, j = int(entries.row[wrong[0]]), int(entries.col[wrong[0]])
         raise InvalidDataError(
             f"The CAR prior of {name!r} has the weight {entries.data[wrong[0]]:.6g} in W between areas "
-            f"{labelled(i, labels)} and {labelled(j, labels)}. Weights of neighbours are positive, and zero between "
-            f"others: correct it."
+            f"{labelled(i, labels)} and {labelled(j, labels)}. Weights of neighbours are zero or positive: correct "
+            f"it."
         )
     # As np.isclose, which has no form for sparse arrays.
     row, column = ((abs(weights - weights.T) - 1e-5 * abs(weights.T)) > 1e-8).nonzero()

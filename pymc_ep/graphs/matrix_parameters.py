@@ -13,7 +13,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.compat import Cholesky, MatrixInverse
 from pymc_ep.concurrency import compiled_function
-from pymc_ep.exceptions import InvalidDataError, at_index, labelled
+from pymc_ep.exceptions import InvalidDataError, NumericalError, at_index, labelled
 from pymc_ep.graphs.random_nodes import is_random
 from pymc_ep.modes import quick_mode
 
@@ -96,7 +96,7 @@ def require_definite(name: str, matrix: TensorVariable, labels: Sequence[object]
     if len(negative):
         index = tuple(int(i) for i in negative[0])
         place = f", at {labelled(index[0], labels)}" if len(index) == 1 else at_index(index)
-        raise InvalidDataError(
+        raise NumericalError(
             f"The {what} matrix of {name!r} is not positive definite{place}: its least eigenvalue is "
             f"{values[(*index, 0)]:.6g}. Correct it, as by smaller correlations or a larger diagonal."
         )

@@ -166,7 +166,7 @@ def test_rounding_makes_no_matrix_asymmetric():
     [
         ({"W": RING / RING.sum(axis=1) + np.eye(5, k=2)}, r"W is 1 at index \(0, 2\) and 0 at \(2, 0\).*adjacency"),
         ({"W": np.diag([1.0, 1, 1, 1], 1)[:5, :5] + np.eye(5, k=-4)}, r"\(0, 1\).*rows sum to one.*transform = 'b'"),
-        ({"W": -RING}, r"weights of sum -2 in row 0.*zero or positive"),
+        ({"W": -RING}, r"weight -1 in W between areas 0 and 1\..*zero or positive"),
         ({"alpha": 1.0}, r"alpha = 1, where it must be above -1 and below 1\..*pm\.ICAR"),
         ({"alpha": -1.5}, r"alpha = -1\.5, where it must be above -1"),
         ({"tau": 0.0}, r"tau = 0, where it must be above 0\."),
