@@ -111,15 +111,19 @@ def _flat_excess(shape: Shape) -> TensorVariable:
 
 def _mv_normal(rv: TensorVariable) -> Gaussian:
     mean, covariance = parameters_of(rv)
-    check = _symmetric(covariance)
+    symmetric = _symmetric(covariance)
     if rv.ndim == 1:
         return Gaussian(
             lambda shape: mean,
             lambda shape: covariance,
             lambda shape: pt.linalg.cholesky(covariance).T,
             (covariance,),
-            check=check,
+            check=symmetric,
         )
+
+    def check(name: str, value: InitialValue = constant_value, labels: Labels = None) -> None:
+        symmetric(name, value)
+        require_definite(name, covariance, labels)
 
     def stacked(matrix: TensorVariable) -> Callable[[Shape], TensorVariable]:
         def blocks(shape: Shape) -> TensorVariable:
@@ -134,12 +138,11 @@ def _mv_normal(rv: TensorVariable) -> Gaussian:
 
 
 def _symmetric(*covariances: TensorVariable) -> Callable[..., None]:
-    """Return the check of covariances, which raises where one is not symmetric, or not positive definite."""
+    """Return the check of covariances, which raises where one is not symmetric."""
 
     def check(name: str, value: InitialValue = constant_value, labels: Labels = None) -> None:
         for covariance in covariances:
             require_symmetric(name, covariance, value)
-            require_definite(name, covariance, labels)
 
     return check
 

@@ -84,7 +84,7 @@ def require_symmetric(name: str, matrix: TensorVariable, value: InitialValue) ->
 def require_definite(name: str, matrix: TensorVariable, labels: Sequence[object] | None) -> None:
     """Raise for a constant covariance, or the matrix that it is the inverse of, with a negative eigenvalue.
 
-    Stacks are allowed. Larger matrices are checked where a fit factorises them.
+    Stacks are allowed. The covariance of one vector, and a larger one, is checked where a fit factorises it.
     """
     what, matrix = "covariance", _before_expansion(matrix)
     if _is_node(matrix, MatrixInverse):

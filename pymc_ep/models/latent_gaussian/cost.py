@@ -38,7 +38,7 @@ def cost_of(form: CompiledLatentGaussian, hyper: str) -> Cost:
     n, p = form.sizes
     cure = "Take fewer observations, or a prior of less rank, such as pm.gp.HSGP for a Gaussian process."
     if form.scaled_outside:
-        cure = INNER_SCALE
+        cure = f"{INNER_SCALE} {cure}"
     if (precision := form.precision) is not None:
         memory, arrays = precision.bytes + _VECTORS * 8 * (n + p), precision.sentence
         cure = "Take fewer latent variables, or ones of which each depends on few others."
