@@ -109,7 +109,7 @@ MODELS: dict[str, tuple[int, Callable[[], pm.Model]]] = {
     "Germany, CAR": (6_000, partial(mapped, germany, "CAR")),
     "Germany, ICAR and own": (30_000, partial(mapped, germany, "ICAR")),
     "Finland, CAR": (4_000, partial(mapped, finland, "CAR")),
-    "Finland, ICAR and own": (20_000, partial(mapped, finland, "ICAR")),
+    "Finland, ICAR and own": (8_000, partial(mapped, finland, "ICAR")),
     "volatility, walk, 500": (20_000, partial(volatility, 500, "walk")),
     "volatility, AR, 500": (20_000, partial(volatility, 500, "AR")),
     "volatility, walk, 2,906": (0, partial(volatility, 2_906, "walk")),
@@ -184,7 +184,7 @@ def main() -> None:
     head += ["sds, ratio", "hyperparameters: mean, sd; ratio of sds", "converged"]
     text = f"Processor seconds; load average {load:.1f} to {os.getloadavg()[0]:.1f}. With draws.\n"
     title = header("Fields beside NUTS", "docs/benchmarks/latent_fields_nuts.py", "nutpie")
-    print(write_page("latent_fields", [title, text, markdown_table(head, rows)]))
+    print(write_page("latent_fields_nuts", [title, text, markdown_table(head, rows)]))
     return None
 
 
