@@ -3,6 +3,7 @@
 Mixtures and zero-inflated densities have a vector over their components, of which they take a maximum and a sum.
 """
 
+import math
 from collections.abc import Sequence
 from functools import reduce
 from typing import Any
@@ -166,7 +167,7 @@ class _Unrolled:
 def _is_small(v: Any) -> bool:
     """Whether a variable is a number, or a tensor of fixed shape and few entries."""
     shape = getattr(v.type, "shape", ())
-    return None not in shape and np.prod(shape) <= _MOST_ENTRIES
+    return None not in shape and math.prod(shape) <= _MOST_ENTRIES
 
 
 def _array(entries: list[Any], shape: tuple[int, ...]) -> np.ndarray:
