@@ -362,7 +362,7 @@ def ends(weights):
             lambda: pm.MvNormal("f", np.zeros(2), [np.eye(2), [[1, 2], [2, 1]]], dims=("row", "column"))[
                 [0, 0, 1, 1, 0], 0
             ],
-            "not positive definite, at 'low' .index 1.*-1",
+            "at 'low' .index 1. is not positive definite .*-1 to 3",
         ),
     ],
     ids=["negative", "nan", "asymmetric", "island", "icar", "icar sd", "step", "start", "autoregression", "stack"],

@@ -13,7 +13,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.compat import Cholesky, MatrixInverse
 from pymc_ep.concurrency import compiled_function
-from pymc_ep.exceptions import InvalidDataError, NumericalError, at_index, labelled
+from pymc_ep.exceptions import InvalidDataError, labelled
 from pymc_ep.graphs.random_nodes import is_random
 from pymc_ep.modes import quick_mode
 
@@ -95,10 +95,13 @@ def require_definite(name: str, matrix: TensorVariable, labels: Sequence[object]
     negative = np.argwhere(values[..., 0] < -_ROUNDING * np.abs(values).max(axis=-1))
     if len(negative):
         index = tuple(int(i) for i in negative[0])
-        place = f", at {labelled(index[0], labels)}" if len(index) == 1 else at_index(index)
-        raise NumericalError(
-            f"The {what} matrix of {name!r} is not positive definite{place}: its least eigenvalue is "
-            f"{values[(*index, 0)]:.6g}. Correct it, as by smaller correlations or a larger diagonal."
+        which = f"the rows of {name!r}"
+        if index:
+            which = f"{name!r} at {labelled(index[0], labels) if len(index) == 1 else index}"
+        least, *_, largest = values[index]
+        raise InvalidDataError(
+            f"The {what} of {which} is not positive definite (its eigenvalues are {least:.3g} to {largest:.3g}). "
+            f"Correct it, as by smaller correlations or a larger diagonal."
         )
 
 
