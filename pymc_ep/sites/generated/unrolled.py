@@ -35,7 +35,6 @@ _MOVING = {
     Alloc: slice(1),
     DimShuffle: slice(1),
     Join: slice(1, None),
-    MakeVector: slice(None),
     Reshape: slice(1),
     Subtensor: slice(1),
 }
@@ -98,6 +97,8 @@ class _Unrolled:
         if isinstance(op, tuple(_MOVING)):
             return self._moved(node, next(which for kind, which in _MOVING.items() if isinstance(op, kind)))
         inputs = [self.of(v) for v in node.inputs]
+        if isinstance(op, MakeVector):
+            return [_array([x.item() for x in inputs], (len(inputs),))]
         if isinstance(op, Softmax):
             return [self._softmax(inputs[0], op.axis)]
         if isinstance(op, CAReduce):
@@ -116,7 +117,7 @@ class _Unrolled:
             array = self.of(node.inputs[k])
             given[k] = np.arange(len(entries), len(entries) + array.size, dtype=float).reshape(array.shape)
             entries += array.reshape(-1).tolist()
-        if any(array is None for array in given) or str(node.outputs[0].dtype) != "float64":
+        if any(array is None for array in given) or any(v.dtype != node.outputs[0].dtype for v in entries):
             raise NoScalarGraphError(str(node.op))
         (output,) = storage = [[None]]
         node.op.perform(node, given, storage)
