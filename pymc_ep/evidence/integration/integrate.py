@@ -79,9 +79,9 @@ and beyond which these fits alone are kept; the most such fits, and how many of 
 outliers under heavy tails jump: 0.10 was measured for two groups under Student-t noise, and 0.01 for counts."""
 _CANDIDATES = 6000
 """Chain positions from which draws are taken, one and a half for each draw."""
-_GUESSED, _MOST_GUESSED, _GUESSES = 0.9, 1e-3, 6
+_GUESSED, _MOST_GUESSED, _GUESSES, _ROUNDS = 0.9, 1e-3, 6, 9
 """Share of the emulator's prior standard deviation above which it has learnt nothing of a point, the largest mass of
-points where it guesses, and rounds of fits that reduce it."""
+points where it guesses, rounds of fits that reduce it, and of all rounds, which leaves some for tails."""
 _LIGHTEST = 1e-4
 """Mass of all points, at most, that are too light to look at."""
 _MOST_BEYOND, _FORESEEN = 2.5e-3, 0.1
@@ -390,15 +390,18 @@ class _Integration(Generic[OwnFit]):
         """
         cloud, self.untold = self._cloud(walkers), (0.0, 0)
         limit = min(_WORST, _GUESSED * self.emulator.prior_sd)
-        for _ in range(_GUESSES):
+        for count in range(_ROUNDS):
             guessed = self._guessed(cloud, limit)
             mass = cloud.weights[guessed]
-            chosen = [outermost(where, cloud.weights) for _, where in self._tails(cloud)]
-            if guesses := mass.sum() > _MOST_GUESSED:
-                chosen.append(guessed[self.rng.choice(len(guessed), 2 + self.p, p=mass / mass.sum())])
-            if not chosen:
+            if guesses := count < _GUESSES and mass.sum() > _MOST_GUESSED:
+                chosen = guessed[self.rng.choice(len(guessed), 2 + self.p, p=mass / mass.sum())]
+            elif beyond := self._tails(cloud):
+                chosen = np.concatenate([outermost(where, cloud.weights) for _, where in beyond])
+            elif count < _GUESSES:
                 return cloud
-            errors = self._errors(cloud.z[np.unique(np.concatenate(chosen))])
+            else:
+                break
+            errors = self._errors(cloud.z[np.unique(chosen)])
             self._emulate()
             cloud = self._cloud(walkers)
             if not guesses and np.all(np.abs(errors) < _FORESEEN):
