@@ -79,9 +79,9 @@ and beyond which these fits alone are kept; the most such fits, and how many of 
 outliers under heavy tails jump: 0.10 was measured for two groups under Student-t noise, and 0.01 for counts."""
 _CANDIDATES = 6000
 """Chain positions from which draws are taken, one and a half for each draw."""
-_GUESSED, _MOST_GUESSED, _GUESSES, _ROUNDS = 0.9, 1e-3, 6, 9
+_GUESSED, _MOST_GUESSED, _GUESSES = 0.9, 1e-3, 6
 """Share of the emulator's prior standard deviation above which it has learnt nothing of a point, the largest mass of
-points where it guesses, rounds of fits that reduce it, and of all rounds, which leaves some for tails."""
+points where it guesses, and rounds of fits that reduce it. Half as many more are left for tails."""
 _LIGHTEST = 1e-4
 """Mass of all points, at most, that are too light to look at."""
 _MOST_BEYOND, _FORESEEN = 2.5e-3, 0.1
@@ -390,7 +390,7 @@ class _Integration(Generic[OwnFit]):
         """
         cloud, self.untold = self._cloud(walkers), (0.0, 0)
         limit = min(_WORST, _GUESSED * self.emulator.prior_sd)
-        for count in range(_ROUNDS):
+        for count in range(_GUESSES + _GUESSES // 2):
             guessed = self._guessed(cloud, limit)
             mass = cloud.weights[guessed]
             if guesses := count < _GUESSES and mass.sum() > _MOST_GUESSED:
