@@ -105,7 +105,7 @@ def test_a_search_returns_its_best_fit(monkeypatch, tmp_path):
     whole = pmep.fit(model=model, hyper="optimize", start={"amp": 6.0}, progressbar=False, **QUIET)
     at = Evidence.at
 
-    def interrupted(evidence, theta, start=None, **engine):
+    def interrupted(evidence, theta, start=None):
         evaluations.append(theta)
         if len(evaluations) == 4:
             raise KeyboardInterrupt

@@ -1,5 +1,6 @@
 """What the benchmark scripts share: where and when a page was measured, and how its tables are written."""
 
+import argparse
 import json
 import os
 import platform
@@ -7,7 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,6 +21,7 @@ import pytensor.tensor as pt
 __all__ = [
     "GPY",
     "PAGES",
+    "chosen_models",
     "header",
     "hyper_modes",
     "markdown_table",
@@ -211,6 +213,19 @@ def run_module(module: str, options: Sequence[str], limit: float, *, cold: bool 
         last = done.stderr.strip().rpartition("\n")[2]
         return f"the process ended with status {done.returncode}: {last}"
     return ""
+
+
+def chosen_models(description: str | None, models: Iterable[str], worker: Callable[[str], None]) -> list[str]:
+    """Return the models that the command line names; in a process of `printed_apart` run `worker` on one, and exit."""
+    names = list(models)
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="*", choices=names, default=names, metavar="NAME")
+    parser.add_argument("--worker", choices=names, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        worker(options.worker)
+        sys.exit()
+    return list(options.models)
 
 
 def printed_apart(script: str, worker: str) -> dict[str, Any]:

@@ -6,7 +6,6 @@ Each model is simulated from its own prior, and fitted in a process of its own w
 the first fit of a process whose functions are compiled, and a second one.
 """
 
-import argparse
 import json
 import logging
 import os
@@ -22,7 +21,7 @@ import scipy.sparse
 from scipy.sparse.linalg import splu
 
 import pymc_ep as pmep
-from docs.benchmarks._common import header, markdown_table, printed_apart, write_page
+from docs.benchmarks._common import chosen_models, header, markdown_table, printed_apart, write_page
 from docs.benchmarks.small_models import seconds
 from pymc_ep.compat import group
 from pymc_ep.numerics.sparse.factor import Analysis
@@ -167,14 +166,9 @@ def factors() -> list[list[str]]:
 
 def main() -> None:
     """Measure all and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="*", choices=list(MODELS), default=list(MODELS), metavar="NAME")
-    parser.add_argument("--worker", choices=list(MODELS), help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.worker:
-        return worker(options.worker)
+    models = chosen_models(__doc__, MODELS, worker)
     load, rows = os.getloadavg()[0], []
-    for name in options.models:
+    for name in models:
         found = printed_apart(__file__, name)
         cells = [f"{found['first']:.1f}", f"{found['again']:.1f}", found["fits"], f"{found['peak']:.1f}"]
         rows.append([name, *cells, "yes" if found["converged"] else "no"])
@@ -187,7 +181,6 @@ def main() -> None:
     title = header("Latent fields", "docs/benchmarks/latent_fields.py")
     parts = [title, text, markdown_table(head, rows), about, markdown_table(factored, factors())]
     print(write_page("latent_fields", parts))
-    return None
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ Each model is fitted twice and sampled in a process of its own, with one thread 
 ``disease-mapping`` under ``PYMC_EP_DATA``; writes its part of docs/benchmarks/latent_fields.md. Half an hour.
 """
 
-import argparse
 import json
 import logging
 import os
@@ -24,7 +23,7 @@ import scipy.sparse
 from scipy.sparse.csgraph import connected_components
 
 import pymc_ep as pmep
-from docs.benchmarks._common import header, markdown_table, printed_apart, write_page
+from docs.benchmarks._common import chosen_models, header, markdown_table, printed_apart, write_page
 from docs.benchmarks.small_models import seconds
 from pymc_ep.compat import group
 
@@ -161,14 +160,9 @@ def against(model: pm.Model, fit: Any, draws: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure all and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="*", choices=list(MODELS), default=list(MODELS), metavar="NAME")
-    parser.add_argument("--worker", choices=list(MODELS), help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.worker:
-        return worker(options.worker)
+    models = chosen_models(__doc__, MODELS, worker)
     load, rows = os.getloadavg()[0], []
-    for name in options.models:
+    for name in models:
         found = printed_apart(__file__, name)
         cells = [str(found["values"]), found["solver"], f"{found['first']:.1f}", f"{found['again']:.1f}"]
         if "nuts" in found:
@@ -185,7 +179,6 @@ def main() -> None:
     text = f"Processor seconds; load average {load:.1f} to {os.getloadavg()[0]:.1f}. With draws.\n"
     title = header("Fields beside NUTS", "docs/benchmarks/latent_fields_nuts.py", "nutpie")
     print(write_page("latent_fields_nuts", [title, text, markdown_table(head, rows)]))
-    return None
 
 
 if __name__ == "__main__":

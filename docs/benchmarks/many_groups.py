@@ -8,7 +8,6 @@ differences of means in standard deviations of NUTS, the largest over all variab
 the order of 3 over the root of its effective draws.
 """
 
-import argparse
 import json
 import logging
 import os
@@ -21,7 +20,7 @@ import numpy as np
 import pymc as pm
 
 import pymc_ep as pmep
-from docs.benchmarks._common import header, markdown_table, printed_apart, write_page
+from docs.benchmarks._common import chosen_models, header, markdown_table, printed_apart, write_page
 from docs.benchmarks.small_models import EFFECTIVE, seconds
 from pymc_ep.compat import group
 
@@ -118,14 +117,9 @@ def worker(name: str) -> None:
 
 def main() -> None:
     """Measure all and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="*", choices=list(MODELS), default=list(MODELS), metavar="NAME")
-    parser.add_argument("--worker", choices=list(MODELS), help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.worker:
-        return worker(options.worker)
+    models = chosen_models(__doc__, MODELS, worker)
     load, rows, ratios = os.getloadavg()[0], [], []
-    for name in options.models:
+    for name in models:
         found = printed_apart(__file__, name)
         cells = [f"{found[what]:.1f}" for what in ("first", "again")]
         if "warm" in found:
@@ -144,7 +138,6 @@ def main() -> None:
     )
     title = header("Thousands of groups", "docs/benchmarks/many_groups.py", "nutpie")
     print(write_page("many_groups", [title, text, markdown_table(head, rows)]))
-    return None
 
 
 if __name__ == "__main__":

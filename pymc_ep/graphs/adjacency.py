@@ -1,7 +1,5 @@
 """Checks of areal priors: conditions under which their precision matrix is that of a Gaussian."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from pytensor.sparse.type import SparseTensorType
 from pytensor.tensor.variable import TensorVariable
@@ -10,12 +8,9 @@ from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import splu
 
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError, labelled
-from pymc_ep.graphs.matrix_parameters import InitialValue, constant_value, depends_on_unknowns
+from pymc_ep.graphs.matrix_parameters import InitialValue, Labels, constant_value, depends_on_unknowns
 
-__all__ = ["Labels", "laplacian_of", "log_pseudo_determinant", "require_car", "require_connected", "sparse_value"]
-
-Labels = Sequence[object] | None
-"""Names of areas, or other labels along the first dim of a variable."""
+__all__ = ["laplacian_of", "log_pseudo_determinant", "require_car", "require_connected", "sparse_value"]
 
 
 def require_car(

@@ -18,9 +18,10 @@ from pytensor.tensor.basic import get_underlying_scalar_constant_value
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_ep.graphs.adjacency import Labels, require_car, require_connected
+from pymc_ep.graphs.adjacency import require_car, require_connected
 from pymc_ep.graphs.matrix_parameters import (
     InitialValue,
+    Labels,
     constant_value,
     require_definite,
     require_symmetric,

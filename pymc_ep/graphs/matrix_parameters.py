@@ -19,6 +19,7 @@ from pymc_ep.modes import quick_mode
 
 __all__ = [
     "InitialValue",
+    "Labels",
     "constant_value",
     "depends_on_unknowns",
     "require_definite",
@@ -32,6 +33,9 @@ is that of an inverse of condition number 1e10, or of single precision."""
 
 _SMALL, _ROUNDING = 64, 1e-8
 """Largest matrices of a stack whose eigenvalues are checked, and the share of the largest one that may be rounding."""
+
+Labels = Sequence[object] | None
+"""Labels along the first dim of a variable, such as names of areas; None without any."""
 
 InitialValue = Callable[[TensorVariable, bool], np.ndarray | None]
 """``value(graph, near)``: value of a parameter at the initial values of the hyperparameters, or with ``near`` at values
@@ -81,7 +85,7 @@ def require_symmetric(name: str, matrix: TensorVariable, value: InitialValue) ->
     )
 
 
-def require_definite(name: str, matrix: TensorVariable, labels: Sequence[object] | None) -> None:
+def require_definite(name: str, matrix: TensorVariable, labels: Labels) -> None:
     """Raise for a constant covariance, or the matrix that it is the inverse of, with a negative eigenvalue.
 
     Stacks are allowed. The covariance of one vector, and a larger one, is checked where a fit factorises it.

@@ -379,12 +379,13 @@ class Evidence(LogEvidence[EvidenceAt]):
                 f"out, observe it, or give it a proper prior, such as pm.Normal, or a potential that sees its level."
             )
         if not prior.gaussian.is_positive_semidefinite():
-            # A precision of many unknowns has no dense covariance.
-            sparse = self.form.solver.improper
-            least = np.nan if sparse else np.linalg.eigvalsh(np.asarray(prior.gaussian.covariance_matrix()))[0]
+            eigenvalue = ""
+            if not self.form.solver.improper:  # A precision of many unknowns has no dense covariance.
+                least = float(np.linalg.eigvalsh(np.asarray(prior.gaussian.covariance_matrix()))[0])
+                eigenvalue = f": its least eigenvalue is {least:.3g}"
             raise NumericalError(
                 f"The prior covariance of the predictor, made by {self._gaussians()}, is not positive definite for "
-                f"{self.describe(theta)}{'' if sparse else f': its least eigenvalue is {least:.3g}'}. "
+                f"{self.describe(theta)}{eigenvalue}. "
                 f"{self.form.distance_cure(theta) or 'Add a multiple of the identity to it. '}Check the covariance "
                 f"matrix or function."
             )

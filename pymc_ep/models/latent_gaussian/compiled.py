@@ -56,7 +56,7 @@ class CompiledLatentGaussian(SiteFunctions):
 
     def is_current(self) -> bool:
         """Whether precisions and densities of latent variables, read at the shapes of then, are those of now."""
-        latent = [own for own in zip(self.form.blocks, self._noise_sizes()) if not own[0].observation_noise]
+        latent = [(b, shape) for b, shape in zip(self.form.blocks, self._noise_sizes()) if not b.observation_noise]
         if any(block.precision is not None and block.sizes != shape for block, shape in latent):
             return False
         before = sum(math.prod(block.sizes) for block, _ in latent)

@@ -94,8 +94,9 @@ class _Unrolled:
             self._known.update((v, self.of(given)) for v, given in zip(op.fgraph.inputs, node.inputs))
             self.add(op.fgraph)
             return [self.of(v) for v in op.fgraph.outputs]
-        if isinstance(op, tuple(_MOVING)):
-            return self._moved(node, next(which for kind, which in _MOVING.items() if isinstance(op, kind)))
+        for kind, moved in _MOVING.items():
+            if isinstance(op, kind):
+                return self._moved(node, moved)
         inputs = [self.of(v) for v in node.inputs]
         if isinstance(op, MakeVector):
             return [_array([x.item() for x in inputs], (len(inputs),))]
