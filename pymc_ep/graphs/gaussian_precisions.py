@@ -7,7 +7,7 @@ L, of a walk or an autoregression, has log |Q| = -sum_i log D_i.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytensor.tensor as pt
@@ -31,7 +31,7 @@ _LARGEST_BLOCK = 64
 Sizes = tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SparsePrecision:
     """Precision Q, (d, d), of a Gaussian random variable, ravelled to d values.
 
@@ -60,6 +60,23 @@ class SparsePrecision:
     def graphs(self) -> dict[str, TensorVariable | None]:
         """Return the graphs of the parameters by field."""
         return {name: getattr(self, name) for name in ("values", "log_det", "log_excess", "sum_sd")}
+
+    def scaled(self, s: TensorVariable) -> "SparsePrecision | None":
+        """Return that of s x for the variable x, s () or (d,): its values are ``Q_ij / (s_i s_j)``.
+
+        None where each value has its own s and their sum is constrained.
+        """
+        if s.ndim and self.sum_sd is not None:
+            return None
+        d = int(self.rows.max()) + 1
+        by_row, by_column = (s[self.rows], s[self.columns]) if s.ndim else (s, s)
+        log_scales = pt.log(pt.abs(s)).sum() * (1 if s.ndim else d)
+        return replace(
+            self,
+            values=self.values / (by_row * by_column),
+            log_det=None if self.log_det is None else self.log_det - 2.0 * log_scales,
+            sum_sd=None if self.sum_sd is None else self.sum_sd * pt.abs(s),
+        )
 
 
 def sparse_precision_of(rv: TensorVariable, shape: Sizes) -> SparsePrecision | None:

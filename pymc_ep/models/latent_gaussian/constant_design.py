@@ -204,7 +204,7 @@ class Design:
     @cached_property
     def _targets(self) -> list[tuple[str, TensorVariable]]:
         """Names and graphs of what noise is mapped to: the predictors, whose name is empty, and affine variables."""
-        return [("", self._form.predictor), *((v.name, v.expression) for v in self._form.affine if v.block is None)]
+        return [("", self._form.predictor), *((v.name, v.numerator) for v in self._form.affine if v.block is None)]
 
     @cached_property
     def _places(self) -> list[tuple[str, int]]:

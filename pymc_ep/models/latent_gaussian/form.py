@@ -63,6 +63,8 @@ class NoiseBlock:
         That of the ravelled block at its `sizes`; None where it has none, or where there are few coefficients.
     sizes : tuple of int
         Shape of a latent block when it was recognised.
+    scale : TensorVariable, () or (d,), optional
+        s, where the model's variable is v about its mean and enters as s v: the block is then w = s v.
     """
 
     name: str
@@ -78,6 +80,7 @@ class NoiseBlock:
     observation_noise: bool = False
     precision: SparsePrecision | None = None
     sizes: tuple[int, ...] = ()
+    scale: TensorVariable | None = None
 
 
 @dataclass(frozen=True)
@@ -148,11 +151,19 @@ class AffineVariable:
         Graph of hyperparameters and noise.
     block : NoiseBlock, optional
         The block whose origin v the variable is; None for a function of noise.
+    scaled : NoiseBlock, optional
+        The block of w = s v where the variable is v.
     """
 
     name: str
     expression: TensorVariable
     block: NoiseBlock | None = None
+    scaled: NoiseBlock | None = None
+
+    @property
+    def numerator(self) -> TensorVariable:
+        """The variable times its block's scale, where it has one: a graph of noise without the scale."""
+        return self.expression if self.scaled is None else self.scaled.noise
 
 
 def _joined(parts: Sequence[TensorVariable]) -> TensorVariable:

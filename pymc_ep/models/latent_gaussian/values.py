@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
+import scipy.sparse
 
 __all__ = ["AffineMoments", "NoiseMoments"]
 
@@ -22,6 +23,11 @@ class AffineMoments(NamedTuple):
     mean: np.ndarray
     cross: np.ndarray
     variance: np.ndarray
+
+    def divided(self, scale: np.ndarray) -> "AffineMoments":
+        """Return the moments with those of x - E[x] divided by a scale, () or (d,)."""
+        each = 1.0 / np.broadcast_to(scale, self.variance.shape)
+        return AffineMoments(self.mean, scipy.sparse.diags_array(each) @ self.cross, self.variance * each**2)
 
 
 class NoiseMoments(NamedTuple):

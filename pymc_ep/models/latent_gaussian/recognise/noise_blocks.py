@@ -50,6 +50,7 @@ class NoiseGraphs:
         self._gaussians = {rv: _latent_gaussian(rv, prior) for rv in self.latents}
         self._shapes = {rv: infer_shape([rv], (), ())[0] for rv in self.latents}
         self._in_noise: dict = {}
+        self._in_scaled: dict = {}
         for rv in self.latents:
             about_mean = self._about_mean(rv)
             transform = model.rvs_to_transforms.get(rv)
@@ -59,7 +60,12 @@ class NoiseGraphs:
 
     def __call__(self, expressions: Sequence[TensorVariable]) -> list[TensorVariable]:
         """Return graphs of random variables as graphs of hyperparameter values and noise."""
-        return without_views(self._replace(self._by_values(expressions)))
+        written = without_views(self._replace(self._by_values(expressions)))
+        return graph_replace(written, self._in_scaled, strict=False) if self._in_scaled else written
+
+    def substitute(self, replacement: Mapping[TensorVariable, TensorVariable]) -> None:
+        """Have graphs of other noise stand for noise from now on."""
+        self._in_scaled = dict(replacement)
 
     def _about_mean(self, rv: TensorVariable) -> TensorVariable:
         """Return a latent variable as mean plus noise; earlier latent variables in its mean are rewritten already."""
@@ -103,9 +109,9 @@ class NoiseGraphs:
         blocks = [replace(block, sizes=sizes[block.noise]) for block in blocks]
         if sum(math.prod(block.sizes) for block in blocks) < MANY_COEFFICIENTS:
             return blocks
-        by_noise = {self.noise[rv]: rv for rv in self.latents}
+        by_name = {rv.name: rv for rv in self.latents}
         return [
-            self._with_precision(block, by_noise[block.noise]) if block.noise in by_noise else block for block in blocks
+            block if block.factor is not None else self._with_precision(block, by_name[block.name]) for block in blocks
         ]
 
     def _with_precision(self, block: NoiseBlock, rv: TensorVariable) -> NoiseBlock:
@@ -115,7 +121,14 @@ class NoiseGraphs:
         graphs = {name: graph for name, graph in found.graphs().items() if graph is not None}
         written = replace(found, **dict(zip(graphs, self(list(graphs.values())))))
         # By structure: that of a dense precision takes its factor.
-        return replace(block, log_excess=written.log_excess, precision=written)
+        excess = written.log_excess
+        return replace(
+            block, log_excess=excess, precision=written if block.scale is None else written.scaled(block.scale)
+        )
+
+    def is_central(self, rv: TensorVariable) -> bool:
+        """Whether the mean of a latent variable is zero, so that it is its noise."""
+        return self._in_noise[self.model.rvs_to_values[rv]] is self.noise[rv]
 
     def is_standard(self, rv: TensorVariable) -> bool:
         """Whether a latent variable is a vector of independent standard normals, whatever the hyperparameters."""

@@ -48,6 +48,7 @@ from pymc_ep.models.latent_gaussian.recognise.observed_vectors import (
     correlated_parameters,
 )
 from pymc_ep.models.latent_gaussian.recognise.potentials import find_potential, terms_of
+from pymc_ep.models.latent_gaussian.recognise.scales import absorb_scales
 
 __all__ = ["recognise_latent_gaussian"]
 
@@ -168,6 +169,9 @@ def _build(
     first = len(parameters)
     written = graphs([*parameters, *latents, *deterministics, *(terms_of(p, latents) for p in potentials)])
     blocks, outputs = _absorb_factors(graphs, latents, evaluate_constants(written), first)
+    of_sites = [*range(first), *range(len(outputs) - len(potentials), len(outputs))]
+    blocks, outputs, replacement = absorb_scales(blocks, outputs, of_sites, [model.rvs_to_values[rv] for rv in hyper])
+    graphs.substitute(replacement)
     # A Deterministic first: it has the name that a Gaussian process was given.
     behind = {d.name: [graph] for d, graph in zip(deterministics, written[first + len(latents) :])}
     behind |= {block.name: [block.covariance] for block in blocks if block.factor is None}
@@ -217,7 +221,12 @@ def _build(
         )
     origins = {b.name: b for b in blocks if b.origin is not None}
     named = dict(zip([v.name for v in (*latents, *deterministics)], outputs[first:]))
-    affine = [AffineVariable(n, graph, origins.get(n)) for n, graph in named.items() if n in origins or test(graph)]
+    scaled = {rv.name: b for rv, b in zip(latents, blocks) if b.scale is not None and graphs.is_central(rv)}
+    affine = [
+        AffineVariable(name, graph, origins.get(name), scaled.get(name))
+        for name, graph in named.items()
+        if name in origins or test(graph)
+    ]
     form = LatentGaussian(
         **hyper_fields(model, hyper, without=potentials),
         hyper_coordinates=coordinates_of(model, hyper),

@@ -1,0 +1,259 @@
+"""Scales outside of latent variables: s z with a standard z is the latent variable w = s z, whose prior has the scale.
+
+A model that is written non-centred has the same posterior as the centred one. The map from w to the predictors is free
+of hyperparameters, so that it is evaluated once, may be sparse, and leaves a sparse precision sparse.
+
+A factor reaches the variables through all that is linear in them: with c and s scalars that depend on hyperparameters,
+
+    s (A x + b) = A (s x) + s b,        s (x + c y) = s x + (s c) y.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import pytensor.scalar as ps
+import pytensor.tensor as pt
+from pytensor.graph.basic import Apply, equal_computations
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import io_toposort
+from pytensor.sparse.math import StructuredDot
+from pytensor.tensor.basic import Join
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.math import Dot, Sum
+from pytensor.tensor.shape import Reshape, SpecifyShape
+from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_ep.graphs.queries import value_dependent
+from pymc_ep.models.latent_gaussian.form import NoiseBlock
+from pymc_ep.models.latent_gaussian.prior_moments import deviations_of, variances_of
+
+__all__ = ["absorb_scales"]
+
+Factors = tuple[TensorVariable, ...]
+"""Factors of a latent variable, by which it is multiplied."""
+
+_OF_FIRST = (DimShuffle, Subtensor, AdvancedSubtensor, Reshape, SpecifyShape, Sum)
+"""Operations that are linear in their first input."""
+
+
+def absorb_scales(
+    blocks: Sequence[NoiseBlock],
+    outputs: Sequence[TensorVariable],
+    predictors: Sequence[int],
+    hyper: Iterable[TensorVariable],
+) -> tuple[list[NoiseBlock], list[TensorVariable], dict[TensorVariable, TensorVariable]]:
+    """Return blocks of the scaled variables, the outputs as graphs of their noise, and that of each former noise.
+
+    Parameters
+    ----------
+    blocks : sequence of NoiseBlock
+    outputs : sequence of TensorVariable
+        All graphs that contain noise.
+    predictors : sequence of int
+        Places of the outputs whose factors count: another, such as z itself beside s z, is z = w / s.
+    hyper : iterable of TensorVariable
+        Value variables of the hyperparameters.
+    """
+    graph = _Factored([block.noise for block in blocks], outputs, set(hyper))
+    found = graph.factors([outputs[place] for place in predictors])
+    scaled = dict(zip([block.noise for block in blocks], blocks))
+    replacement = {}
+    for v, each in found.items():
+        block, factors = scaled[v], each[0]
+        if not factors or block.flat or block.factor is not None or not all(_same(factors, one) for one in each[1:]):
+            continue
+        scale = _product(factors, v)
+        w = v.type(name=f"{v.name}_scaled")
+        scaled[v] = _scaled(block, w, scale)
+        replacement[v] = w / scale
+    if not replacement:
+        return list(blocks), list(outputs), {}
+
+    def leaf(v: TensorVariable, factors: Factors) -> TensorVariable:
+        if v in replacement and _same(factors, found[v][0]):
+            return scaled[v].noise
+        graph = replacement.get(v, v)
+        return graph * _product(factors, v) if factors else graph
+
+    # Shapes of the former noise may be left.
+    written = graph_replace(graph.written(leaf), replacement, strict=False)
+    return list(scaled.values()), written, replacement
+
+
+def _scaled(block: NoiseBlock, w: TensorVariable, scale: TensorVariable) -> NoiseBlock:
+    """Return the block of w = s v for that of v, with s a scalar or of the shape of v."""
+    s = pt.broadcast_to(scale, block.shape).ravel() if scale.ndim else scale
+    variances, deviations = variances_of(block), deviations_of(block)
+    column = s[:, None] if s.ndim else s
+    covariance = column * block.covariance * s if variances is None else pt.diag(variances * s**2)
+    root = block.root * s if deviations is None else pt.diag(deviations * s)
+    return replace(block, noise=w, covariance=covariance, root=root, scale=s)
+
+
+class _Rule(NamedTuple):
+    """How factors of the output of a node reach its inputs.
+
+    Attributes
+    ----------
+    inputs : list
+        Each input, with its factors; None for one that has no noise.
+    build : callable
+        Takes the inputs with their factors applied, returns the output times its own factors.
+    """
+
+    inputs: list[tuple[TensorVariable, Factors] | None]
+    build: Callable[[list[TensorVariable | None]], TensorVariable]
+
+
+class _Factored:
+    """Graphs in which scalar factors are moved to the noise that they multiply.
+
+    Parameters
+    ----------
+    noise, outputs : sequence of TensorVariable
+    hyper : set
+    """
+
+    def __init__(self, noise: Sequence[TensorVariable], outputs: Sequence[TensorVariable], hyper: set):
+        self._noise = list(noise)
+        self._outputs = list(outputs)
+        self._dependent = value_dependent(outputs, noise)
+        self._varying = value_dependent(outputs, hyper)
+        self._rules: dict[tuple[Apply, Factors], _Rule] = {}
+        self._inverses: dict[TensorVariable, TensorVariable] = {}
+
+    def factors(self, outputs: Sequence[TensorVariable]) -> dict[TensorVariable, list[Factors]]:
+        """Return the different factors of each noise variable in some outputs."""
+        asked = self._asked(outputs)
+        return {v: list(asked[v]) for v in self._noise if v in asked}
+
+    def written(self, leaf: Callable[[TensorVariable, Factors], TensorVariable]) -> list[TensorVariable]:
+        """Return the outputs, with ``leaf(noise, factors)`` for noise times its factors."""
+        asked = self._asked(self._outputs)
+        known = {(v, factors): leaf(v, factors) for v in self._noise for factors in asked.get(v, ())}
+        for node in io_toposort([], self._outputs):
+            for out in node.outputs:
+                for factors in asked.get(out, ()):
+                    rule = self._rule(node, out, factors)
+                    graph = rule.build([None if part is None else known[part] for part in rule.inputs])
+                    known[out, factors] = out.type.filter_variable(graph, allow_convert=True)
+        return [known.get((out, ()), out) for out in self._outputs]
+
+    def _asked(self, outputs: Sequence[TensorVariable]) -> dict[TensorVariable, dict[Factors, None]]:
+        """Return with which factors each variable between noise and outputs is asked for."""
+        asked: dict[TensorVariable, dict[Factors, None]] = {}
+
+        def ask(v: TensorVariable, factors: Factors) -> None:
+            asked.setdefault(v, {})[factors] = None
+
+        for out in outputs:
+            if out in self._dependent:
+                ask(out, ())
+        for node in reversed(io_toposort([], list(outputs))):
+            for out in node.outputs:
+                for factors in asked.get(out, ()):
+                    for part in self._rule(node, out, factors).inputs:
+                        if part is not None:
+                            ask(*part)
+        return asked
+
+    def _rule(self, node: Apply, out: TensorVariable, factors: Factors) -> _Rule:
+        if (node, factors) not in self._rules:
+            self._rules[node, factors] = self._new_rule(node, out, factors)
+        return self._rules[node, factors]
+
+    def _new_rule(self, node: Apply, out: TensorVariable, factors: Factors) -> _Rule:
+        op, moving = node.op, [v for v in node.inputs if v in self._dependent]
+        scalar_op = op.scalar_op if isinstance(op, Elemwise) else None
+        if (
+            isinstance(scalar_op, ps.Mul | ps.TrueDiv)
+            and len(moving) == 1
+            and node.inputs[0] in (node.inputs if isinstance(scalar_op, ps.Mul) else moving)
+        ):
+            return self._of_product(node, moving[0], factors)
+        if isinstance(scalar_op, ps.Add | ps.Sub) or isinstance(op, Join):
+            return self._of_sum(node, factors)
+        linear = isinstance(scalar_op, ps.Neg | ps.Cast) and out.dtype.startswith("float")
+        linear = linear or (isinstance(op, _OF_FIRST) and moving == node.inputs[:1])
+        linear = linear or (_is_product(op) and len(moving) == 1)
+        inner = factors if linear else ()
+        inputs = [(v, inner) if v in self._dependent else None for v in node.inputs]
+
+        def build(parts: list[TensorVariable | None]) -> TensorVariable:
+            own = [v if part is None else part for v, part in zip(node.inputs, parts)]
+            graph = node.clone_with_new_inputs(own).outputs[node.outputs.index(out)]
+            return graph if linear or not factors else graph * _product(factors, out)
+
+        return _Rule(inputs, build)
+
+    def _of_product(self, node: Apply, moving: TensorVariable, factors: Factors) -> _Rule:
+        """Return the rule of a product, or of a division by what has no noise: its scalar factors join the others."""
+        own, rest = [], []
+        for place, v in enumerate(node.inputs):
+            if v is moving:
+                continue
+            inverse = isinstance(node.op.scalar_op, ps.TrueDiv) and place > 0
+            if v not in self._varying:
+                rest.append((v, inverse))
+            elif all(v.type.broadcastable):
+                own.append(self._inverse(_as_scalar(v)) if inverse else _as_scalar(v))
+            elif moving in self._noise and all(map(int.__ge__, v.type.broadcastable, moving.type.broadcastable)):
+                # s of the shape of z, at z itself.
+                own.append(self._inverse(v) if inverse else v)
+            else:
+                rest.append((v, inverse))
+
+        def build(parts: list[TensorVariable | None]) -> TensorVariable:
+            graph = next(part for part in parts if part is not None)
+            for v, inverse in rest:
+                graph = graph / v if inverse else graph * v
+            return graph
+
+        inner = (*factors, *own)
+        return _Rule([(v, inner) if v is moving else None for v in node.inputs], build)
+
+    def _of_sum(self, node: Apply, factors: Factors) -> _Rule:
+        """Return the rule of a sum or a concatenation: each term has the factors."""
+        inputs = [(v, factors) if v in self._dependent else None for v in node.inputs]
+        # The axis of a concatenation is an input.
+        first = (
+            1 if isinstance(node.op, Join) and len(node.inputs) > 1 and node.inputs[0].dtype.startswith("int") else 0
+        )
+
+        def build(parts: list[TensorVariable | None]) -> TensorVariable:
+            own = []
+            for place, (v, part) in enumerate(zip(node.inputs, parts)):
+                scaled = part is None and factors and place >= first
+                own.append(part if part is not None else v * _product(factors, v) if scaled else v)
+            return node.op.make_node(*own).outputs[0]
+
+        return _Rule(inputs, build)
+
+    def _inverse(self, factor: TensorVariable) -> TensorVariable:
+        return self._inverses.setdefault(factor, 1.0 / factor)
+
+
+def _is_product(op: object) -> bool:
+    core = op.core_op if isinstance(op, Blockwise) else op
+    return isinstance(core, Dot | StructuredDot)
+
+
+def _as_scalar(v: TensorVariable) -> TensorVariable:
+    """Return a factor of a single value as a scalar; the same one wherever it was given new axes."""
+    while v.owner is not None and isinstance(v.owner.op, DimShuffle) and all(v.owner.inputs[0].type.broadcastable):
+        v = v.owner.inputs[0]
+    return v.dimshuffle(()) if v.ndim else v
+
+
+def _product(factors: Factors, like: TensorVariable) -> TensorVariable:
+    total = factors[0]
+    for factor in factors[1:]:
+        total = total * factor
+    return total.astype(like.dtype)
+
+
+def _same(one: Factors, other: Factors) -> bool:
+    return one == other or (len(one) == len(other) and equal_computations(list(one), list(other)))

@@ -1,0 +1,155 @@
+"""Scales written outside of a latent variable: the answer of the same model with the scale in the prior."""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+import scipy.sparse
+
+import pymc_ep as pmep
+from pymc_ep.compat import group
+from pymc_ep.forms import compiled_form
+from pymc_ep.models.latent_gaussian.recognise import recogniser
+
+GROUPS, ROWS, SIDE = 320, 700, 18
+QUIET = {"progressbar": False, "draws": 0}
+rng = np.random.default_rng(0)
+PLACE, X = rng.integers(GROUPS, size=ROWS), rng.normal(size=ROWS)
+BITS = rng.integers(2, size=ROWS)
+COUNTS = rng.poisson(1.0, size=SIDE**2)
+
+
+def adjacency():
+    line = scipy.sparse.diags_array([np.ones(SIDE - 1)] * 2, offsets=[-1, 1])
+    eye = scipy.sparse.eye_array(SIDE)
+    return (scipy.sparse.kron(line, eye) + scipy.sparse.kron(eye, line)).toarray().astype(int)
+
+
+def groups(outside):
+    s = pm.HalfNormal("s", 1)
+    u = pm.Deterministic("u", s * pm.Normal("z", shape=GROUPS)) if outside else pm.Normal("u", 0, s, shape=GROUPS)
+    pm.Bernoulli("y", logit_p=pm.Normal("a", 0, 1) + u[PLACE], observed=BITS)
+
+
+def after_indexing(outside):
+    tau = pm.Gamma("tau", 2, 1)
+    u = pm.Normal("z", shape=GROUPS) if outside else pm.Normal("u", 0, 1 / pm.math.sqrt(tau), shape=GROUPS)
+    eta = u[PLACE] * X / pm.math.sqrt(tau) if outside else u[PLACE] * X
+    pm.Bernoulli("y", logit_p=pm.Normal("a", 0, 1) + eta, observed=BITS)
+
+
+def slopes(outside):
+    s = pm.HalfNormal("s", 1, shape=2)
+    if outside:
+        u = pm.Deterministic("u", pm.Normal("z", shape=(GROUPS, 2)) * s)
+    else:
+        u = pm.Normal("u", 0, s, shape=(GROUPS, 2))
+    pm.Normal("y", u[PLACE, 0] + u[PLACE, 1] * X, 0.5, observed=X)
+
+
+def walk(outside):
+    s = pm.HalfNormal("s", 1)
+    step = 1.0 if outside else s
+    first = pm.Normal.dist(0, step)
+    x = pm.GaussianRandomWalk("z" if outside else "u", 0.0, step, init_dist=first, steps=GROUPS - 1)
+    x = pm.Deterministic("u", s * x) if outside else x
+    pm.Poisson("y", pm.math.exp(x), observed=COUNTS[:GROUPS])
+
+
+def areas(outside):
+    """The map of Besag, York and Mollie, scaled: Riebler et al. (2016)."""
+    s, rho, n = pm.HalfNormal("s", 1), pm.Beta("rho", 2, 2), SIDE**2
+    own, shared = pm.math.sqrt(1 - rho), pm.math.sqrt(rho / 0.5)
+    if outside:
+        theta, phi = pm.Normal("theta", 0, 1, shape=n), pm.ICAR("phi", W=adjacency())
+        field = s * (own * theta + shared * phi)
+    else:
+        field = pm.Normal("own", 0, s * own, shape=n) + pm.ICAR(
+            "shared", W=adjacency(), sigma=s * shared, zero_sum_stdev=0.001 * s * shared
+        )
+    pm.Poisson("y", pm.math.exp(pm.Deterministic("u", field)), observed=COUNTS)
+
+
+def horseshoe(outside):
+    """A scale of each coefficient times a common one, as in Carvalho, Polson and Scott (2010)."""
+    design = np.random.default_rng(1).normal(size=(80, 12))
+    scale = pm.HalfNormal("tau", 1) * pm.HalfNormal("local", 1, shape=12)
+    beta = pm.Normal("z", shape=12) * scale if outside else pm.Normal("u", 0, scale, shape=12)
+    beta = pm.Deterministic("u", beta) if outside else beta
+    pm.Normal("y", pt.dot(design, beta), 0.3, observed=X[:80])
+
+
+def basis(outside):
+    """The coefficients of a process in a Hilbert space."""
+    phi = np.random.default_rng(2).normal(size=(90, 15))
+    root = pm.HalfNormal("s", 1) * pm.math.exp(-0.25 * (pm.HalfNormal("ell", 1) * np.arange(15.0)) ** 2)
+    beta = pm.Normal("z", shape=15) if outside else pm.Normal("u", 0, root, shape=15)
+    pm.Bernoulli("y", logit_p=phi @ (beta * root) if outside else phi @ beta, observed=BITS[:90])
+
+
+SPELLINGS = [groups, after_indexing, slopes, walk, areas, horseshoe, basis]
+
+
+def model_of(write, outside):
+    with pm.Model() as model:
+        write(outside)
+    return model
+
+
+def fixed(model, **options):
+    with model:
+        return pmep.fit(hyper="fixed", **QUIET, **options)
+
+
+def moments(idata):
+    kinds = ("posterior_mean", "posterior_sd")
+    return {(kind, name): values.to_numpy() for kind in kinds for name, values in group(idata, kind).data_vars.items()}
+
+
+def evidence(idata):
+    return float(group(idata, "fit")["log_evidence"])
+
+
+@pytest.mark.parametrize("write", SPELLINGS, ids=lambda write: write.__name__)
+def test_scale_in_the_prior(write):
+    inside, outside = (fixed(model_of(write, where)) for where in (False, True))
+    assert any(block.scale is not None for block in compiled_form(model_of(write, True)).form.blocks)
+    if write is not areas:  # PyMC's density of an ICAR field is not normalised.
+        assert evidence(outside) == pytest.approx(evidence(inside), abs=1e-8)
+    a, b = moments(inside), moments(outside)
+    for name in a.keys() & b.keys():
+        np.testing.assert_allclose(b[name], a[name], rtol=1e-7, atol=1e-8)
+
+
+def both_parts(outside):
+    """Seen with a scale and without."""
+    z, s = pm.Normal("z", shape=GROUPS), pm.HalfNormal("s", 1)
+    pm.Normal("y", s * z[PLACE], 0.5, observed=X)
+    pm.Normal("t", z, 2.0, observed=X[:GROUPS])
+
+
+def off_centre(outside):
+    """With a mean that the scale multiplies as well, and other factors beside."""
+    m, s, c = pm.Normal("m"), pm.HalfNormal("s", 1), pm.HalfNormal("c", 1)
+    z = pm.Normal("z", m, 1, shape=30)
+    w = pm.Deterministic("w", c * (m - s * pm.math.concatenate([z, 2 * z]) / 3)) + 1
+    pm.Deterministic("twice", 2 * z)
+    pm.Poisson("y", pm.math.exp(w[PLACE % 60] + c * m), observed=BITS)
+
+
+def by_column(outside):
+    """With a scale of each column, which is taken from both after indexing."""
+    z, s = pm.Normal("z", shape=(20, 2)), pm.HalfNormal("s", 1, shape=2)
+    pm.Bernoulli("y", logit_p=s[0] * z[PLACE % 20, 0] + s[1] * z[PLACE % 20, 1] * X, observed=BITS)
+
+
+@pytest.mark.parametrize("write", [*SPELLINGS, both_parts, off_centre, by_column], ids=lambda write: write.__name__)
+def test_as_written(monkeypatch, write):
+    found = fixed(model_of(write, True), solver="coefficients" if write is walk else "auto")
+    monkeypatch.setattr(recogniser, "absorb_scales", lambda blocks, outputs, *_: (blocks, outputs, {}))
+    left = fixed(model_of(write, True), solver="coefficients" if write is walk else "auto")
+    assert evidence(found) == pytest.approx(evidence(left), abs=1e-8)
+    a, b = moments(found), moments(left)
+    assert a.keys() == b.keys()
+    for name in a:
+        np.testing.assert_allclose(a[name], b[name], rtol=1e-7, atol=1e-8)
