@@ -14,7 +14,7 @@ from pymc_ep.engines.loop import Run, run
 from pymc_ep.engines.options import require_parallel
 from pymc_ep.engines.prior import Prior
 from pymc_ep.evidence.budget import choose, fits_of
-from pymc_ep.evidence.ep.cumulants import SAMPLE, SHIFTED, correction_at, why_no_correction
+from pymc_ep.evidence.ep.cumulants import SAMPLE, SHIFTED, Skewness, correction_at, skewness_at, why_no_correction
 from pymc_ep.evidence.ep.engine import EP
 from pymc_ep.evidence.ep.fit import EvidenceAt, KeptFit
 from pymc_ep.evidence.ep.interpolated_sites import InterpolatedSites, error_between
@@ -190,8 +190,14 @@ class Evidence(LogEvidence[EvidenceAt]):
         return self.settled(theta, start, engine=self.engine.rough(len(self._repeats.first), effective))
 
     def kept(self, at: EvidenceAt) -> KeptFit:
-        """Return moments of the predictors, and leave-one-out densities."""
-        return KeptFit(*at.predictors, self.leave_one_out(at))
+        """Return moments of the predictors, leave-one-out densities, and skewness."""
+        return KeptFit(*at.predictors, self.leave_one_out(at), self.skewness(at, marginals=False).sites)
+
+    def skewness(self, at: EvidenceAt, *, marginals: bool = True) -> Skewness:
+        """Return the skewness at a fit; zero where the sites have no third cumulants at a fixed point of EP."""
+        if not at.status.converged or why_no_correction(self.form, self.engine.power, len(at.problem.mean)):
+            return Skewness(*np.zeros((2, len(at.repeats.owner))))
+        return skewness_at(at, marginals=marginals)
 
     def corrected_fits(self, at: EvidenceAt) -> str:
         """Return which fits have a correction by cumulants."""

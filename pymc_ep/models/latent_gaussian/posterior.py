@@ -1,4 +1,4 @@
-"""Gaussian posterior of a latent Gaussian form given its sites: moments and joint draws of its variables.
+"""Posterior of a latent Gaussian form given its sites: Gaussian moments, and skewed joint draws of its variables.
 
 Sites, the mode of the hyperparameters and a factor of their covariance determine it. No engine is involved, so that it
 is the same for a fresh and for a saved fit.
@@ -12,13 +12,15 @@ import numpy as np
 
 from pymc_ep.contracts.posterior import JointDraws, Moments
 from pymc_ep.engines.prior import Prior
+from pymc_ep.evidence.ep.cumulants import Skewness
 from pymc_ep.exceptions import NumericalError, at_index, first_index
 from pymc_ep.models.latent_gaussian.form import AffineVariable
 from pymc_ep.models.latent_gaussian.form_rows import FormRow
 from pymc_ep.models.latent_gaussian.log_joint import BUDGET, NoiseDraws, NoisePrior, log_joint, log_standard_normal
 from pymc_ep.models.latent_gaussian.site_functions import SiteFunctions
+from pymc_ep.models.latent_gaussian.skewed_draws import SkewedDraws
 from pymc_ep.numerics.backend.namespace import on_host
-from pymc_ep.numerics.gaussian.protocol import CoordinatePrior, GaussianPosterior
+from pymc_ep.numerics.gaussian.protocol import CoordinatePrior, GaussianPosterior, GaussianPrior
 from pymc_ep.numerics.gaussian.sparse_precision import PrecisionPosterior
 from pymc_ep.numerics.interpolation.mixtures import weighted_mean_and_sd
 from pymc_ep.numerics.quadrature.gauss_hermite import standard_normal_rule
@@ -40,7 +42,8 @@ _MAX_DEFICIT = 1e-8
 It is about the square root of the machine epsilon. A smaller value would refuse ill-conditioned priors, a larger one
 would hide covariances that are not positive definite."""
 _SPARSE = "latent variables by a sparse precision have no dense covariance, by which their densities are computed"
-"""Reason for missing densities of draws."""
+_JACOBIANS = "a determinant for each draw, by which skewness changes its density, is too much work"
+"""Reasons for missing densities of draws."""
 _NODES = 32
 """Gauss-Hermite nodes of moments of a hyperparameter.
 
@@ -90,6 +93,8 @@ class LatentPosterior:
         Prior and posterior at `theta` and these sites, if they have been computed.
     at : FormRow, optional
         The form at `theta`, if it belongs to rows that are evaluated at once.
+    skewness : Skewness, optional
+        Of the sites at the mode; without it draws are Gaussian given the hyperparameters.
     """
 
     without_sites = ""
@@ -106,6 +111,7 @@ class LatentPosterior:
         d_precision: np.ndarray,
         mode: tuple[Prior, GaussianPosterior] | None = None,
         at: FormRow | None = None,
+        skewness: Skewness | None = None,
     ):
         self.form = form
         self.theta = theta
@@ -114,6 +120,7 @@ class LatentPosterior:
         self.d_shift, self.d_precision = d_shift, d_precision
         self.log_concave = all(s.site.log_concave for s in form.sites)
         self._given_mode = mode
+        self.skewness_of_sites = skewness if skewness is not None and skewness.sites.any() else None
         self.at = FormRow.at(form, theta) if at is None else at
         """The form at `theta`."""
 
@@ -125,10 +132,11 @@ class LatentPosterior:
         shift: np.ndarray,
         precision: np.ndarray,
         at: FormRow | None = None,
+        skewness: Skewness | None = None,
     ) -> "LatentPosterior":
         """Return the posterior with hyperparameters fixed at theta, (p,), for sites, (n,) each, at theta."""
         none = np.zeros((0, len(shift)))
-        return cls(form, theta, shift, precision, np.zeros((0, theta.size)), none, none, at=at)
+        return cls(form, theta, shift, precision, np.zeros((0, theta.size)), none, none, at=at, skewness=skewness)
 
     def _at_step(self, step: float, direction: int) -> tuple[np.ndarray, Prior, GaussianPosterior]:
         """Return hyperparameters, prior and posterior at mode + step * direction, with sites linear in the step."""
@@ -154,15 +162,31 @@ class LatentPosterior:
         return self.theta, prior, on_host(posterior)
 
     @cached_property
-    def coordinates(self) -> tuple[np.ndarray, GaussianPosterior]:
-        """Prior mean of the predictors, and a posterior for its coordinates: variances of predictors may be missing."""
+    def coordinates(self) -> tuple[np.ndarray, GaussianPrior, GaussianPosterior]:
+        """Prior mean of the predictors, distribution about it, and a posterior for its coordinates.
+
+        Variances of predictors may be missing where there is no skewness.
+        """
         if "mode" in self.__dict__ or self._given_mode is not None:
             _, prior, posterior = self.mode
-            return np.asarray(prior.mean), posterior
+            return np.asarray(prior.mean), on_host(prior.gaussian), posterior
         mean, gaussian = self.at.predictors
-        return mean, gaussian.posterior(
-            mean, self.shift, self.precision, log_concave=self.log_concave, with_variances=False
+        return (
+            mean,
+            gaussian,
+            gaussian.posterior(
+                mean,
+                self.shift,
+                self.precision,
+                log_concave=self.log_concave,
+                with_variances=self.skewness_of_sites is not None,
+            ),
         )
+
+    @cached_property
+    def _skewed(self) -> SkewedDraws | None:
+        """Moves of draws; None where no site has skewness."""
+        return None if self.skewness_of_sites is None else SkewedDraws(self.skewness_of_sites, *self.coordinates[1:])
 
     @cached_property
     def _noise_priors(self) -> list[NoisePrior]:
@@ -204,7 +228,7 @@ class LatentPosterior:
         """Return posterior moments of affine variables, with hyperparameter uncertainty included to first order."""
         # Asked for first, so that no more is evaluated than these variables take.
         parts = self.at.affine(variables)
-        _, posterior = self.coordinates
+        *_, posterior = self.coordinates
         means = {}
         variances = {}
         for name, part in parts.items():
@@ -226,6 +250,15 @@ class LatentPosterior:
                 slope = sum(after - before for before, after in zip(ends[0][name], ends[1][name])) / (2 * step)
                 variances[name] = variances[name] + (slope**2).reshape(means[name].shape)
         return {n: Moments(means[n], np.sqrt(variances[n])) for n in means}
+
+    def skewness(self, variables: Sequence[AffineVariable], sd: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the posterior skewness of affine variables with these standard deviations."""
+        if self._skewed is None:
+            return {name: np.zeros_like(own) for name, own in sd.items()}
+        return {
+            name: self._skewed.skewness_of(part.cross, sd[name].ravel()).reshape(sd[name].shape)
+            for name, part in self.at.affine(variables).items()
+        }
 
     def hyper_moments(self) -> dict[str, Moments]:
         """Return moments of the hyperparameters on their own scale, from the Gaussian of the unconstrained ones.
@@ -265,8 +298,10 @@ class LatentPosterior:
         theta = self.theta
         spread = rng.standard_normal((size, len(self.directions)))
         thetas = theta + spread @ self.directions
-        at_mode = self.noise_draws(size, rng)
-        shifted = at_mode.noise
+        drawn = self._gaussian_draws(size, rng)
+        reason = self._why_no_density(size, budget) if log_likelihood else ""
+        at_mode, log_jacobian = self._moved(drawn, jacobian=log_likelihood and not reason)
+        shifted = at_mode
         for z, slopes in zip(spread.T[:, :, None], self._noise_slopes()):
             shifted = [tuple(x + z * d for x, d in zip(draw, slope)) for draw, slope in zip(shifted, slopes)]
         noise = [draw[0] for draw in shifted]
@@ -274,20 +309,43 @@ class LatentPosterior:
         values, densities = self.form.rows.evaluate(thetas, noise, origins, log_density=log_likelihood)
         if not log_likelihood:
             return JointDraws(values, {})
-        if isinstance(self.coordinates[1], PrecisionPosterior):
+        if reason:
             likelihoods = self.form.rows.observed_log_density(thetas, densities)
-            return JointDraws(values, likelihoods, left_out=_SPARSE)
+            return JointDraws(values, likelihoods, left_out=reason)
         held = not len(self.directions)
         excess = self.mode[1].log_excess if held else self.form.rows.log_excess(thetas)
         log_p, reason = log_joint(
             self.form, self._noise_priors, thetas, shifted, densities, excess, held=held, budget=budget
         )
-        log_q = None if log_p is None else self._log_q(spread, at_mode)
+        log_q = None if log_p is None else self._log_q(spread, drawn) - log_jacobian
         return JointDraws(values, self.form.rows.observed_log_density(thetas, densities), log_p, log_q, reason)
 
-    def noise_draws(self, size: int, rng: np.random.Generator) -> NoiseAtMode:
+    def noise_draws(self, size: int, rng: np.random.Generator) -> NoiseDraws:
         """Return draws of the noise of all blocks, with hyperparameters at their mode."""
-        prior_mean, posterior = self.coordinates
+        return self._moved(self._gaussian_draws(size, rng), jacobian=False)[0]
+
+    def _why_no_density(self, size: int, budget: float) -> str:
+        """Return the reason why so many draws have no densities, whatever that of the model; empty if there is none."""
+        if isinstance(self.coordinates[2], PrecisionPosterior):
+            return _SPARSE
+        return _JACOBIANS if self._skewed is not None and self._skewed.work(size) > budget else ""
+
+    def _moved(self, drawn: NoiseAtMode, *, jacobian: bool) -> tuple[NoiseDraws, np.ndarray]:
+        """Return the noise of Gaussian draws with the skewness of the sites, and the log Jacobian of the move, (s,)."""
+        if self._skewed is None:
+            return drawn.noise, np.zeros(len(drawn.coordinates))
+
+        def predictors(here: slice) -> np.ndarray:
+            return self.form.rows.predictors(self.theta, [draw[0][here] for draw in drawn.noise])
+
+        told = not self.coordinates[2].drawn_from_prior
+        moves, log_det = self._skewed.moves(drawn.coordinates, None if told else predictors, jacobian=jacobian)
+        moved = zip(drawn.noise, self.at.noise_of(moves))
+        return [tuple(map(np.add, *pair)) for pair in moved], log_det
+
+    def _gaussian_draws(self, size: int, rng: np.random.Generator) -> NoiseAtMode:
+        """Return draws of the Gaussian posterior of the noise of all blocks, with hyperparameters at their mode."""
+        prior_mean, _, posterior = self.coordinates
         if not posterior.drawn_from_prior:
             coordinates = posterior.draw_coordinates(size, rng)
             return NoiseAtMode(self.at.noise_of(coordinates), coordinates)
@@ -300,11 +358,11 @@ class LatentPosterior:
 
     def noise_means(self) -> NoiseDraws:
         """Return posterior means of the noise, (d,), and origin, (k,), of each block, at the mode."""
-        _, posterior = self.coordinates
+        *_, posterior = self.coordinates
         return [tuple(part[0] for part in block) for block in self.at.noise_of(posterior.coordinates[None])]
 
     def _log_q(self, spread: np.ndarray, at_mode: NoiseAtMode) -> np.ndarray:
-        """Return the log density of draws, (s,), under this posterior, in the coordinates of `log_joint`.
+        """Return the log density of draws, (s,), under the Gaussian posterior, in the coordinates of `log_joint`.
 
         The latent variables are shifted by a function of the hyperparameters. The Jacobian of that is 1, so that the
         density is that of the draws before the shift: the Gaussian of theta = mode + z D, times the noise's prior at

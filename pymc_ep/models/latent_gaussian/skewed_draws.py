@@ -1,0 +1,129 @@
+"""Skewness of tilted distributions, carried to draws and to affine variables of a Gaussian posterior.
+
+With u_j = (eta_j - m_j) / s_j a draw x of the Gaussian posterior is moved by
+
+    sum_j Cov(x, u_j) a_j(u_j),      a_j(u) = g_j (u^2 - 1) / 6 to first order,
+
+where g_j is the skewness of the tilted distribution of site j. To first order that gives any affine variable y the
+skewness sum_j Corr(y, u_j)^3 g_j that pairs of sites give it (`pymc_ep.evidence.ep.cumulants`), and leaves mean and
+variance. The functions a_j are those of `pymc_ep.numerics.skewed_normal`: one site alone, or several with the same
+predictor, move a draw by a monotone cubic, exactly as skewed. The Jacobian of the map of the predictors is
+I + R diag(a'), with R the correlations of u.
+"""
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import cast
+
+import numpy as np
+import scipy.linalg
+
+from pymc_ep.evidence.ep.cumulants import Skewness
+from pymc_ep.numerics.gaussian.protocol import CoordinatePrior, GaussianPosterior, GaussianPrior, PredictorPrior
+from pymc_ep.numerics.skewed_normal import MOST_SKEWED, skewed_moves
+
+__all__ = ["SkewedDraws"]
+
+_NUMBERS = 2**22
+"""Numbers evaluated at a time, 32 MB: bounds the memory."""
+_PAIRS = 2**24
+"""Most pairs of sites and values of a variable whose skewness is computed: a tenth of a second for products, and memory
+is bounded. A variable with more counts as Gaussian."""
+_RANK = 1e-12
+"""Pivot of the correlations of predictors, which are one on the diagonal, that counts as rounding."""
+
+
+class SkewedDraws:
+    """Moves of draws of one Gaussian posterior.
+
+    Parameters
+    ----------
+    skewness : Skewness
+        At least one site has some.
+    gaussian : GaussianPrior
+    posterior : GaussianPosterior
+        With the variances of the predictors.
+    """
+
+    def __init__(self, skewness: Skewness, gaussian: GaussianPrior, posterior: GaussianPosterior):
+        self._gaussian, self._posterior = gaussian, posterior
+        variance = np.asarray(posterior.variance)
+        self._sites = np.flatnonzero((skewness.sites != 0.0) & (variance > 0.0))
+        self._own, self._total = skewness.sites[self._sites], skewness.marginals[self._sites]
+        self._sd = np.sqrt(variance[self._sites])
+
+    @cached_property
+    def _root(self) -> np.ndarray:
+        """L, (m, r), with R = L L^T the correlations of the predictors of the sites, which may be singular."""
+        rows = self._gaussian.posterior_rows(self._posterior)
+        correlation = np.asarray(rows(self._sites, self._sites)) / np.multiply.outer(self._sd, self._sd)
+        factor, pivots, rank, _ = scipy.linalg.lapack.dpstrf(correlation, lower=1, tol=_RANK)
+        out = np.empty((len(pivots), rank))
+        out[pivots - 1] = np.tril(factor)[:, :rank]
+        return out
+
+    def work(self, size: int) -> float:
+        """Multiplications for the log Jacobians of so many draws."""
+        sites, rank = self._root.shape
+        return size * (sites * rank**2 + rank**3 / 3.0)
+
+    def moves(
+        self, coordinates: np.ndarray, predictors: Callable[[slice], np.ndarray] | None, *, jacobian: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the moves of coordinates, (s, c), and the log of the Jacobian's determinant, (s,), zero if not asked.
+
+        Parameters
+        ----------
+        coordinates : ndarray, (s, c)
+            Draws of the solver's coordinates.
+        predictors : callable, optional
+            Returns the predictors of some draws, (k, n), where the coordinates do not tell them.
+        jacobian : bool
+        """
+        size, n = len(coordinates), len(np.asarray(self._posterior.mean))
+        out, log_det = np.empty_like(coordinates), np.zeros(size)
+        step = max(1, _NUMBERS // max(n, self._root.size if jacobian else 1))
+        for start in range(0, size, step):
+            here = slice(start, start + step)
+            if predictors is not None:
+                effect = predictors(here) - self._posterior.mean
+            else:
+                design = cast(CoordinatePrior, self._gaussian).design
+                effect = (design @ (coordinates[here] - self._posterior.coordinates).T).T
+            moves, slopes = skewed_moves(effect[:, self._sites] / self._sd, self._own, self._total)
+            weights = np.zeros((len(moves), n))
+            weights[:, self._sites] = moves / self._sd
+            out[here] = self._covariance_times(weights)
+            if jacobian:
+                inner = self._root.T @ (slopes[:, :, None] * self._root)
+                log_det[here] = np.linalg.slogdet(np.eye(inner.shape[1]) + inner)[1]
+        return out, log_det
+
+    def skewness_of(self, cross: np.ndarray, sd: np.ndarray) -> np.ndarray:
+        """Return the skewness, (d,), of x with Cov(x, coordinates) = `cross`, (d, c), and standard deviations `sd`.
+
+        These may include the spread of hyperparameters, which adds no third cumulant to first order.
+        """
+        out, d = np.zeros(len(sd)), len(sd)
+        if d * len(self._sites) > _PAIRS:
+            return out
+        n, c = len(np.asarray(self._posterior.mean)), cross.shape[1]
+        own = self._own * (MOST_SKEWED / np.maximum(np.abs(self._total), MOST_SKEWED))
+        step = max(1, _NUMBERS // max(n, c))
+        for start in range(0, len(self._sites), step):
+            here = slice(start, start + step)
+            weights = np.zeros((len(self._sites[here]), n))
+            weights[np.arange(len(weights)), self._sites[here]] = 1.0 / self._sd[here]
+            with np.errstate(divide="ignore", invalid="ignore"):
+                correlation = (cross @ self._covariance_times(weights).T) / sd[:, None]
+            # A known value has no correlations; rounding gives others more than one.
+            correlation = np.clip(np.nan_to_num(correlation), -1.0, 1.0)
+            out += correlation**3 @ own[here]
+        return out
+
+    def _covariance_times(self, weights: np.ndarray) -> np.ndarray:
+        """Return coordinates, (s, c), by which Cov(x, eta) w moves any x, for rows w, (s, n)."""
+        if self._posterior.drawn_from_prior:
+            return cast(PredictorPrior, self._gaussian).conditioned(self._posterior, weights)
+        design = cast(CoordinatePrior, self._gaussian).design
+        return self._posterior.solve(design.T @ weights.T).T
