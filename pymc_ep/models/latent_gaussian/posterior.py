@@ -42,7 +42,7 @@ _MAX_DEFICIT = 1e-8
 It is about the square root of the machine epsilon. A smaller value would refuse ill-conditioned priors, a larger one
 would hide covariances that are not positive definite."""
 _SPARSE = "latent variables by a sparse precision have no dense covariance, by which their densities are computed"
-_JACOBIANS = "a determinant for each draw, by which skewness changes its density, is too much work"
+_JACOBIANS = "a determinant for each draw, by which its skewness changes its density, is too much work"
 """Reasons for missing densities of draws."""
 _NODES = 32
 """Gauss-Hermite nodes of moments of a hyperparameter.
@@ -299,9 +299,7 @@ class LatentPosterior:
         spread = rng.standard_normal((size, len(self.directions)))
         thetas = theta + spread @ self.directions
         drawn = self._gaussian_draws(size, rng)
-        reason = self._why_no_density(size, budget) if log_likelihood else ""
-        at_mode, log_jacobian = self._moved(drawn, jacobian=log_likelihood and not reason)
-        shifted = at_mode
+        shifted, steep = self._moved(drawn, slopes=log_likelihood)
         for z, slopes in zip(spread.T[:, :, None], self._noise_slopes()):
             shifted = [tuple(x + z * d for x, d in zip(draw, slope)) for draw, slope in zip(shifted, slopes)]
         noise = [draw[0] for draw in shifted]
@@ -309,39 +307,38 @@ class LatentPosterior:
         values, densities = self.form.rows.evaluate(thetas, noise, origins, log_density=log_likelihood)
         if not log_likelihood:
             return JointDraws(values, {})
-        if reason:
-            likelihoods = self.form.rows.observed_log_density(thetas, densities)
-            return JointDraws(values, likelihoods, left_out=reason)
+        likelihoods = self.form.rows.observed_log_density(thetas, densities)
+        if isinstance(self.coordinates[2], PrecisionPosterior):
+            return JointDraws(values, likelihoods, left_out=_SPARSE)
         held = not len(self.directions)
         excess = self.mode[1].log_excess if held else self.form.rows.log_excess(thetas)
         log_p, reason = log_joint(
             self.form, self._noise_priors, thetas, shifted, densities, excess, held=held, budget=budget
         )
-        log_q = None if log_p is None else self._log_q(spread, drawn) - log_jacobian
-        return JointDraws(values, self.form.rows.observed_log_density(thetas, densities), log_p, log_q, reason)
+        if log_p is None:
+            return JointDraws(values, likelihoods, left_out=reason)
+        log_q = self._log_q(spread, drawn)
+        if self._skewed is not None:
+            if self._skewed.work(size) > budget:
+                return JointDraws(values, likelihoods, left_out=_JACOBIANS)
+            log_q -= self._skewed.log_jacobian(steep)
+        return JointDraws(values, likelihoods, log_p, log_q)
 
     def noise_draws(self, size: int, rng: np.random.Generator) -> NoiseDraws:
         """Return draws of the noise of all blocks, with hyperparameters at their mode."""
-        return self._moved(self._gaussian_draws(size, rng), jacobian=False)[0]
+        return self._moved(self._gaussian_draws(size, rng), slopes=False)[0]
 
-    def _why_no_density(self, size: int, budget: float) -> str:
-        """Return the reason why so many draws have no densities, whatever that of the model; empty if there is none."""
-        if isinstance(self.coordinates[2], PrecisionPosterior):
-            return _SPARSE
-        return _JACOBIANS if self._skewed is not None and self._skewed.work(size) > budget else ""
-
-    def _moved(self, drawn: NoiseAtMode, *, jacobian: bool) -> tuple[NoiseDraws, np.ndarray]:
-        """Return the noise of Gaussian draws with the skewness of the sites, and the log Jacobian of the move, (s,)."""
+    def _moved(self, drawn: NoiseAtMode, *, slopes: bool) -> tuple[NoiseDraws, np.ndarray]:
+        """Return the noise of Gaussian draws with the skewness of the sites, and slopes of their moves if asked for."""
         if self._skewed is None:
-            return drawn.noise, np.zeros(len(drawn.coordinates))
+            return drawn.noise, np.zeros((len(drawn.coordinates), 0))
 
         def predictors(here: slice) -> np.ndarray:
             return self.form.rows.predictors(self.theta, [draw[0][here] for draw in drawn.noise])
 
         told = not self.coordinates[2].drawn_from_prior
-        moves, log_det = self._skewed.moves(drawn.coordinates, None if told else predictors, jacobian=jacobian)
-        moved = zip(drawn.noise, self.at.noise_of(moves))
-        return [tuple(map(np.add, *pair)) for pair in moved], log_det
+        moves, steep = self._skewed.moves(drawn.coordinates, None if told else predictors, slopes=slopes)
+        return [tuple(map(np.add, *pair)) for pair in zip(drawn.noise, self.at.noise_of(moves))], steep
 
     def _gaussian_draws(self, size: int, rng: np.random.Generator) -> NoiseAtMode:
         """Return draws of the Gaussian posterior of the noise of all blocks, with hyperparameters at their mode."""

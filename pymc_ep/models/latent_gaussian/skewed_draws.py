@@ -65,12 +65,12 @@ class SkewedDraws:
     def work(self, size: int) -> float:
         """Multiplications for the log Jacobians of so many draws."""
         sites, rank = self._root.shape
-        return size * (sites * rank**2 + rank**3 / 3.0)
+        return 0.5 * size * sites * rank**2
 
     def moves(
-        self, coordinates: np.ndarray, predictors: Callable[[slice], np.ndarray] | None, *, jacobian: bool
+        self, coordinates: np.ndarray, predictors: Callable[[slice], np.ndarray] | None, *, slopes: bool
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the moves of coordinates, (s, c), and the log of the Jacobian's determinant, (s,), zero if not asked.
+        """Return the moves of coordinates, (s, c), and the slopes a'(u), (s, m), if asked for, else (s, 0).
 
         Parameters
         ----------
@@ -78,11 +78,11 @@ class SkewedDraws:
             Draws of the solver's coordinates.
         predictors : callable, optional
             Returns the predictors of some draws, (k, n), where the coordinates do not tell them.
-        jacobian : bool
+        slopes : bool
         """
         size, n = len(coordinates), len(np.asarray(self._posterior.mean))
-        out, log_det = np.empty_like(coordinates), np.zeros(size)
-        step = max(1, _NUMBERS // max(n, self._root.size if jacobian else 1))
+        out, steep = np.empty_like(coordinates), np.empty((size, len(self._sites) if slopes else 0))
+        step = max(1, _NUMBERS // n)
         for start in range(0, size, step):
             here = slice(start, start + step)
             if predictors is not None:
@@ -90,14 +90,23 @@ class SkewedDraws:
             else:
                 design = cast(CoordinatePrior, self._gaussian).design
                 effect = (design @ (coordinates[here] - self._posterior.coordinates).T).T
-            moves, slopes = skewed_moves(effect[:, self._sites] / self._sd, self._own, self._total)
+            moves, own = skewed_moves(effect[:, self._sites] / self._sd, self._own, self._total)
             weights = np.zeros((len(moves), n))
             weights[:, self._sites] = moves / self._sd
             out[here] = self._covariance_times(weights)
-            if jacobian:
-                inner = self._root.T @ (slopes[:, :, None] * self._root)
-                log_det[here] = np.linalg.slogdet(np.eye(inner.shape[1]) + inner)[1]
-        return out, log_det
+            if slopes:
+                steep[here] = own
+        return out, steep
+
+    def log_jacobian(self, slopes: np.ndarray) -> np.ndarray:
+        """Return log |I + R diag(a')| = log |I + L^T diag(a') L|, (s,), at slopes, (s, m)."""
+        root, out = self._root, np.empty(len(slopes))
+        step = max(1, _NUMBERS // root.size)
+        for start in range(0, len(out), step):
+            here = slice(start, start + step)
+            inner = root.T @ (slopes[here, :, None] * root)
+            out[here] = np.linalg.slogdet(np.eye(root.shape[1]) + inner)[1]
+        return out
 
     def skewness_of(self, cross: np.ndarray, sd: np.ndarray) -> np.ndarray:
         """Return the skewness, (d,), of x with Cov(x, coordinates) = `cross`, (d, c), and standard deviations `sd`.
