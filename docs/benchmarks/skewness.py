@@ -37,10 +37,10 @@ def main() -> None:
     """Measure all cases, and write the section."""
     rows = [row for case in _cases() for row in _rows(case)]
     text = (
-        f"Largest errors over all predictors, at fixed hyperparameters, in posterior standard deviations: of {DRAWS:,}\n"
-        "draws, and of Gaussians with the same moments. The truth is elliptical slice sampling about EP's posterior,\n"
-        f"{CHAINS} chains of {KEPT:,} iterations. ESS is the relative effective sample size of the draws' importance\n"
-        "weights, and time that of a fit with 4,000 draws, the second one.\n"
+        f"Largest errors over all predictors, at fixed hyperparameters, in posterior standard deviations: of\n"
+        f"{DRAWS:,} draws, and of Gaussians with the same moments. The truth is elliptical slice sampling about\n"
+        f"EP's posterior, {CHAINS} chains of {KEPT:,} iterations. ESS is the relative effective sample size of the\n"
+        "draws' importance weights, and time that of a fit with 4,000 draws, the second one.\n"
     )
     head = ["model", "draws", "5%", "50%", "95%", "sd", "ESS", "ms"]
     write_page("skewness", [header("Measured", "docs/benchmarks/skewness.py"), text, markdown_table(head, rows)])
