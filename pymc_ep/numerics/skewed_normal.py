@@ -59,15 +59,14 @@ def unskewed(values: np.ndarray, skewness: np.ndarray) -> np.ndarray:
     return np.where(even, values - b * (values**2 - 1.0), root)
 
 
-def skewed_moves(normal: np.ndarray, own: np.ndarray, total: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return a(u) = (g / k) (T(u) - u) and its derivative, for a share g of the skewness k of T.
+def skewed_moves(own: np.ndarray, total: np.ndarray) -> np.ndarray:
+    """Return the coefficients of a(u) = (g / k) (T(u) - u), (4, n), constant first, for a share g of T's skewness k.
 
     Shares that add up to k move a variable to T(u), be they those of one site or of many with the same predictor. Where
     |k| exceeds `MOST_SKEWED`, all shares of it are less in proportion.
 
     Parameters
     ----------
-    normal : ndarray, (s, n)
     own, total : ndarray, (n,)
         g and k.
     """
@@ -79,8 +78,7 @@ def skewed_moves(normal: np.ndarray, own: np.ndarray, total: np.ndarray) -> tupl
     even = np.abs(b) < _EVEN
     factor = own * np.where(even, 1.0 / 6.0, b / np.where(even, 1.0, total)) / scale
     linear = b * (36.0 + 15.0 * b**2) / (3.0 + scale)
-    value = factor * (3.0 * (normal**2 - 1.0) + normal * (b * normal**2 - linear))
-    return value, factor * (6.0 * normal + 3.0 * b * normal**2 - linear)
+    return factor * np.array([np.full_like(b, -3.0), -linear, np.full_like(b, 3.0), b])
 
 
 def gaussian_parts(skewness: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

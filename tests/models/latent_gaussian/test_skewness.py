@@ -159,7 +159,8 @@ def test_all_representations_and_orders_of_rows(solver):
         design = prior.gaussian.design
         effect = (design @ (draws - gaussian.coordinates).T).T
         found = (design @ moves.moves(draws, None, slopes=False)[0].T).T
-    own, _ = skewed_moves(effect / sd, *posterior.skewness_of_sites)
+    u = effect / sd
+    own = np.polynomial.polynomial.polyval(u, skewed_moves(*posterior.skewness_of_sites), tensor=False)
     covariance = prior.gaussian.posterior_rows(gaussian)(np.arange(388))
     np.testing.assert_allclose(found, own / sd @ covariance, atol=1e-6)
 
@@ -199,8 +200,9 @@ def test_wild_cumulants_are_refused(wrong, monkeypatch):
     monkeypatch.setattr("pymc_ep.models.latent_gaussian.methods.ep.error_warning", lambda *arguments: "")
     monkeypatch.setattr(CompiledSite, "cumulants", cumulants)
     result = fitted(model, 20_000)
-    sites = fit_state(found)["skewness"]
-    np.testing.assert_array_equal(fit_state(result)["skewness"], np.where(np.arange(3) == 1, 0.0, sites))
+    # What is not finite leaves no site its skewness, as NumericalError does.
+    kept = fit_state(found)["skewness"] if np.isfinite(wrong) else np.zeros(3)
+    np.testing.assert_array_equal(fit_state(result)["skewness"], np.where(np.arange(3) == 1, 0.0, kept))
     assert np.isfinite(drawn(result, "f")).all()
     assert np.abs(skew(drawn(result, "f"))[1]) < np.abs(skew(drawn(found, "f"))[1])
 
