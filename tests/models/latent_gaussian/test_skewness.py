@@ -46,7 +46,7 @@ def log_likelihood(likelihood, f):
     return -np.logaddexp(0.0, np.where(BITS, -1.5, 1.5) * f).sum(axis=1)
 
 
-def fitted(model, draws=200_000, **options):
+def fitted(model, draws=100_000, **options):
     return pmep.fit(model=model, draws=draws, chains=1, random_seed=1, progressbar=False, **options)
 
 
