@@ -10,7 +10,7 @@ order in k it is that of Cornish and Fisher, u + k (u^2 - 1) / 6.
 
 import numpy as np
 
-__all__ = ["MOST_SKEWED", "gaussian_parts", "skewed", "skewed_moves", "unskewed"]
+__all__ = ["MOST_SKEWED", "gaussian_parts", "limited", "skewed", "skewed_moves", "unskewed"]
 
 MOST_SKEWED = 2.0
 """Largest skewness: that of an exponential distribution. Cubics with more are a poor likeness of tilted densities."""
@@ -59,19 +59,22 @@ def unskewed(values: np.ndarray, skewness: np.ndarray) -> np.ndarray:
     return np.where(even, values - b * (values**2 - 1.0), root)
 
 
+def limited(own: np.ndarray, total: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return shares of a skewness and the skewness, reduced in proportion where it exceeds `MOST_SKEWED`."""
+    factor = MOST_SKEWED / np.maximum(np.abs(total), MOST_SKEWED)
+    return own * factor, total * factor
+
+
 def skewed_moves(own: np.ndarray, total: np.ndarray) -> np.ndarray:
     """Return the coefficients of a(u) = (g / k) (T(u) - u), (4, n), constant first, for a share g of T's skewness k.
 
-    Shares that add up to k move a variable to T(u), be they those of one site or of many with the same predictor. Where
-    |k| exceeds `MOST_SKEWED`, all shares of it are less in proportion.
+    Shares that add up to k move a variable to T(u), be they those of one site or of many with the same predictor.
 
     Parameters
     ----------
     own, total : ndarray, (n,)
-        g and k.
+        g and k, as `limited` returns them.
     """
-    own = own * (MOST_SKEWED / np.maximum(np.abs(total), MOST_SKEWED))
-    total = np.clip(total, -MOST_SKEWED, MOST_SKEWED)
     b = _slope(total)
     scale = _scale(b)
     # b / k and (D - 3) / b^2 have the limits 1 / 6 and 6 at zero.

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr, ndtri
 
-from pymc_ep.numerics.skewed_normal import MOST_SKEWED, gaussian_parts, skewed, skewed_moves, unskewed
+from pymc_ep.numerics.skewed_normal import MOST_SKEWED, gaussian_parts, limited, skewed, skewed_moves, unskewed
 
 U = np.linspace(-9.0, 9.0, 18_001)
 MASS = np.exp(-0.5 * U**2) / np.exp(-0.5 * U**2).sum()
@@ -24,7 +24,7 @@ def test_moments_inverse_and_slope(k):
 
 def moved(own, total):
     """Sum of the moves of all shares."""
-    return np.polynomial.polynomial.polyval(U, skewed_moves(np.array(own), np.array(total)).sum(axis=1))
+    return np.polynomial.polynomial.polyval(U, skewed_moves(*limited(np.array(own), np.array(total))).sum(axis=1))
 
 
 @pytest.mark.parametrize("k", SKEWNESS)

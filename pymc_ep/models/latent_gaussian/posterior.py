@@ -16,16 +16,15 @@ from pymc_ep.evidence.ep.cumulants import Skewness
 from pymc_ep.exceptions import NumericalError, at_index, first_index
 from pymc_ep.models.latent_gaussian.form import AffineVariable
 from pymc_ep.models.latent_gaussian.form_rows import FormRow
+from pymc_ep.models.latent_gaussian.hyper_moments import hyper_moments
 from pymc_ep.models.latent_gaussian.log_joint import BUDGET, NoiseDraws, NoisePrior, log_joint, log_standard_normal
 from pymc_ep.models.latent_gaussian.site_functions import SiteFunctions
 from pymc_ep.models.latent_gaussian.skewed_draws import SkewedDraws
 from pymc_ep.numerics.backend.namespace import on_host
 from pymc_ep.numerics.gaussian.protocol import CoordinatePrior, GaussianPosterior, GaussianPrior
 from pymc_ep.numerics.gaussian.sparse_precision import PrecisionPosterior
-from pymc_ep.numerics.interpolation.mixtures import weighted_mean_and_sd
-from pymc_ep.numerics.quadrature.gauss_hermite import standard_normal_rule
 
-__all__ = ["LatentPosterior", "weighted_moments"]
+__all__ = ["LatentPosterior"]
 
 _HALF_WIDTH = 0.05
 """Half-width h of the central differences along each direction, in posterior standard deviations.
@@ -44,20 +43,6 @@ would hide covariances that are not positive definite."""
 _SPARSE = "latent variables by a sparse precision have no dense covariance, by which their densities are computed"
 _JACOBIANS = "a determinant for each draw, by which its skewness changes its density, is too much work"
 """Reasons for missing densities of draws."""
-_NODES = 32
-"""Gauss-Hermite nodes of moments of a hyperparameter.
-
-With them the moments of a log-normal are exact to 1e-8 up to a standard deviation of 3 in the logarithm; 16 nodes lose
-3 per cent of its standard deviation there."""
-_SAMPLES = 20_000
-"""Draws for moments of hyperparameters that quadrature does not cover.
-
-The Monte Carlo error of a mean is 0.7 per cent of the standard deviation."""
-
-
-def weighted_moments(rows: Mapping[str, np.ndarray], weights: np.ndarray) -> dict[str, Moments]:
-    """Return the moments of weighted values, (s, *shape), by name; the weights, (s,), sum to one."""
-    return {name: Moments(*weighted_mean_and_sd(values, weights)) for name, values in rows.items()}
 
 
 class NoiseAtMode(NamedTuple):
@@ -261,30 +246,8 @@ class LatentPosterior:
         }
 
     def hyper_moments(self) -> dict[str, Moments]:
-        """Return moments of the hyperparameters on their own scale, from the Gaussian of the unconstrained ones.
-
-        Where each element is a function of one unconstrained value, its moments follow from quadrature over that
-        value's marginal; all elements share one pass over the nodes. Otherwise (ordered vectors, simplexes, bounds that
-        depend on other hyperparameters) they are those of a fixed sample.
-        """
-        sd = np.sqrt((self.directions**2).sum(axis=0))
-        if self._is_elementwise(sd):
-            nodes, weights = standard_normal_rule(_NODES)
-            rows = self.form.constrained(self.theta + nodes[:, None] * sd)
-        else:
-            normal = np.random.default_rng(0).standard_normal((_SAMPLES, len(self.directions)))
-            weights = np.full(_SAMPLES, 1.0 / _SAMPLES)
-            rows = self.form.constrained(self.theta + normal @ self.directions)
-        return weighted_moments(rows, weights)
-
-    def _is_elementwise(self, sd: np.ndarray) -> bool:
-        """Whether each constrained value depends on the unconstrained value of its own index alone."""
-        p = self.theta.size
-        steps = np.concatenate([np.zeros((1, p)), np.diag(np.where(sd > 0, 0.1 * sd, 0.1))])
-        values = self.form.constrained(self.theta + steps)
-        flat = np.concatenate([np.zeros((p + 1, 0)), *(v.reshape(p + 1, -1) for v in values.values())], axis=1)
-        changed = flat[1:] != flat[:1]
-        return changed.shape == (p, p) and not np.any(changed & ~np.eye(p, dtype=bool))
+        """Return moments of the hyperparameters on their own scale, from the Gaussian of the unconstrained ones."""
+        return hyper_moments(self.form, self.theta, self.directions)
 
     def draws(
         self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False, budget: float = BUDGET

@@ -18,8 +18,9 @@ from pymc_ep.evidence.ep.interpolated_sites import InterpolatedSites
 from pymc_ep.evidence.mixed_moments import mixed_moments
 from pymc_ep.models.latent_gaussian.form import AffineVariable
 from pymc_ep.models.latent_gaussian.form_rows import FormRow, FormRows
+from pymc_ep.models.latent_gaussian.hyper_moments import weighted_moments
 from pymc_ep.models.latent_gaussian.log_joint import NoiseDraws
-from pymc_ep.models.latent_gaussian.posterior import LatentPosterior, weighted_moments
+from pymc_ep.models.latent_gaussian.posterior import LatentPosterior
 from pymc_ep.models.latent_gaussian.site_functions import SiteFunctions
 from pymc_ep.numerics.gaussian.protocol import GaussianPosterior, GaussianPrior
 from pymc_ep.numerics.interpolation.nearest_components import NearestComponents, calibrated_weights

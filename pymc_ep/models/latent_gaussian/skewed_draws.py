@@ -20,7 +20,7 @@ import scipy.linalg
 
 from pymc_ep.evidence.ep.cumulants import Skewness
 from pymc_ep.numerics.gaussian.protocol import CoordinatePrior, GaussianPosterior, GaussianPrior, PredictorPrior
-from pymc_ep.numerics.skewed_normal import MOST_SKEWED, skewed_moves
+from pymc_ep.numerics.skewed_normal import limited, skewed_moves
 
 __all__ = ["SkewedDraws"]
 
@@ -51,9 +51,9 @@ class SkewedDraws:
         self._gaussian, self._posterior = gaussian, posterior
         variance = np.asarray(posterior.variance)
         self._sites = np.flatnonzero((skewness.sites != 0.0) & (variance > 0.0))
-        self._own, self._total = skewness.sites[self._sites], skewness.marginals[self._sites]
         self._sd = np.sqrt(variance[self._sites])
-        self._cubics = skewed_moves(self._own, self._total)
+        self._own, total = limited(skewness.sites[self._sites], skewness.marginals[self._sites])
+        self._cubics = skewed_moves(self._own, total)
 
     @cached_property
     def _root(self) -> np.ndarray:
@@ -129,7 +129,6 @@ class SkewedDraws:
         if d * len(self._sites) > _PAIRS:
             return out
         n, c = len(np.asarray(self._posterior.mean)), cross.shape[1]
-        own = self._own * (MOST_SKEWED / np.maximum(np.abs(self._total), MOST_SKEWED))
         step = max(1, _NUMBERS // max(n, c))
         for start in range(0, len(self._sites), step):
             here = slice(start, start + step)
@@ -139,7 +138,7 @@ class SkewedDraws:
                 correlation = (cross @ self._covariance_times(weights).T) / sd[:, None]
             # A known value has no correlations; rounding gives others more than one.
             correlation = np.clip(np.nan_to_num(correlation), -1.0, 1.0)
-            out += correlation**3 @ own[here]
+            out += correlation**3 @ self._own[here]
         return out
 
     def _covariance_times(self, weights: np.ndarray) -> np.ndarray:
