@@ -31,6 +31,8 @@ _CACHED = 2**17
 _PAIRS = 2**24
 """Most pairs of sites and values of a variable whose skewness is computed: a tenth of a second for products, and memory
 is bounded. A variable with more counts as Gaussian."""
+_FULL = 4000
+"""Most sites whose correlations are held in full, 128 MB."""
 _RANK = 1e-12
 """Pivot of the correlations of predictors, which are one on the diagonal, that counts as rounding."""
 
@@ -66,7 +68,9 @@ class SkewedDraws:
         return out
 
     def work(self, size: int) -> float:
-        """Multiplications for the log Jacobians of so many draws."""
+        """Multiplications for the log Jacobians of so many draws; infinite for sites that are too many to correlate."""
+        if len(self._sites) > _FULL:
+            return np.inf
         sites, rank = self._root.shape
         return 0.5 * size * sites * rank**2
 
