@@ -2,7 +2,7 @@
 
     python -m docs.benchmarks skewness
 
-Writes a section of docs/ep.md. Needs no data beyond the package's own, and five minutes.
+Writes a section of docs/benchmarks/when_it_works.md. Needs no data beyond the package's own, and five minutes.
 """
 
 from collections.abc import Callable, Iterator
@@ -42,7 +42,9 @@ def main() -> None:
         "importance weights of 4,000 draws.\n"
     )
     head = ["model", "posterior", "5%", "50%", "95%", "sd", "ESS"]
-    write_page("skewness", [header("Measured", "docs/benchmarks/skewness.py"), text, markdown_table(head, rows)])
+    write_page(
+        "skewness", [header("Quantiles of draws", "docs/benchmarks/skewness.py"), text, markdown_table(head, rows)]
+    )
 
 
 def _cases() -> Iterator[Case]:
