@@ -1,6 +1,6 @@
 """Interfaces of posteriors: moments and joint draws of the variables of a model."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -113,6 +113,9 @@ class SitePosterior(AffinePosterior, Protocol):
     @property
     def without_sites(self) -> str:
         """Reason for missing `shift` and `precision`; empty where they exist."""
+
+    def skewness(self, variables: Sequence[Any], sd: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the skewness of affine variables with these standard deviations, to first order in that of sites."""
 
     def components(self) -> "Iterator[tuple[float, SitePosterior]]":
         """Yield the weight and posterior of each component of a mixture, or weight one and the posterior itself."""

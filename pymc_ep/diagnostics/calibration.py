@@ -136,9 +136,9 @@ def predictive_pit(idata: Container, model: pm.Model | None, data: Mapping[str, 
     for weight, component in posterior.components():
         at = at_predictor(component, group)
         require_observations(group, y, at)
-        site, mean, variance, parameters = at
-        found = _transforms(site, name, y.ravel(), mean.ravel(), variance.ravel(), [p.ravel() for p in parameters])
-        parts += weight * np.reshape(found, parts.shape)
+        for share, part in at.rows(slice(None)).gaussians():
+            found = _transforms(part.site, name, y.ravel(), part.mean, part.variance, part.parameters)
+            parts += weight * share * np.reshape(found, parts.shape)
     return _labelled(model, name, parts, group.site.domain)
 
 

@@ -1,6 +1,6 @@
 """Log predictive densities of new observations."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,11 +15,15 @@ from pymc_ep.contracts.posterior import SitePosterior
 from pymc_ep.evidence.ep.sweep import KNOWN
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.graphs.context import model_of
+from pymc_ep.numerics.skewed_normal import gaussian_parts, skewed
 from pymc_ep.predict.rebuild import own_predictions, posterior_of
 from pymc_ep.results import labelled
 from pymc_ep.sites import CompiledSite, check_finite
 
 __all__ = ["AtPredictor", "at_predictor", "likelihoods", "log_predictive", "require_observations", "require_separate"]
+
+_EVEN = 1e-3
+"""Largest skewness of a density that counts as Gaussian: quantiles differ by 3e-4 standard deviations."""
 
 
 @one_at_a_time
@@ -42,10 +46,10 @@ def log_predictive(idata: Container, model: pm.Model | None, data: Mapping[str, 
     Returns
     -------
     xarray.Dataset
-        One array a variable, with the model's dims and coords. The Gaussian ``Q(f*)`` of each predictor includes the
-        uncertainty of the hyperparameters to first order; the likelihood's own parameters are at their mode. Where the
-        fit is a mixture over the hyperparameters, so is this density. Of cells it is a Monte Carlo estimate over the
-        rows of one matrix, by quadrature over those of the other.
+        One array a variable, with the model's dims and coords. ``Q(f*)`` has the mean, variance and skewness of each
+        predictor, and includes the uncertainty of the hyperparameters to first order; the likelihood's own parameters
+        are at their mode. Where the fit is a mixture over the hyperparameters, so is this density. Of cells it is a
+        Monte Carlo estimate over the rows of one matrix, by quadrature over those of the other.
 
     Raises
     ------
@@ -61,7 +65,9 @@ def log_predictive(idata: Container, model: pm.Model | None, data: Mapping[str, 
     variables: dict[str, tuple[str, np.ndarray]] = {}
     for group, values in zip(likelihoods(posterior.form.form, list(data)), data.values()):
         parts = [
-            np.log(weight) + _log_predictive(part, group, np.asarray(values)) for weight, part in posterior.components()
+            np.log(weight * share) + gaussian
+            for weight, part in posterior.components()
+            for share, gaussian in _log_predictive(part, group, np.asarray(values))
         ]
         variables[group.name] = (group.name, np.asarray(logsumexp(parts, axis=0)))
     return labelled(model, variables)
@@ -97,18 +103,46 @@ class AtPredictor(NamedTuple):
     site : CompiledSite
     mean, variance : ndarray
     parameters : list of ndarray
+    skewness : ndarray
+        The predictor is m + s T(u), with the cubic T of `pymc_ep.numerics.skewed_normal`.
     """
 
     site: CompiledSite
     mean: np.ndarray
     variance: np.ndarray
     parameters: list[np.ndarray]
+    skewness: np.ndarray
+
+    def at_normal(self, normal: np.ndarray) -> np.ndarray:
+        """Return predictors, (k, *shape), at standard normal values that broadcast to that shape."""
+        return self.mean + np.sqrt(self.variance) * skewed(normal, self.skewness)
+
+    def gaussians(self) -> "list[tuple[float, AtPredictor]]":
+        """Return weights and Gaussian predictors of a mixture that is nearly this density."""
+        if np.abs(self.skewness).max(initial=0.0) < _EVEN:
+            return [(1.0, self)]
+        sd, none = np.sqrt(self.variance), np.zeros_like(self.skewness)
+        return [
+            (weight, self._replace(mean=self.mean + sd * mean, variance=self.variance * width**2, skewness=none))
+            for weight, mean, width in zip(*gaussian_parts(self.skewness))
+        ]
+
+    def rows(self, index: Any) -> "AtPredictor":
+        """Return some of the predictors, ravelled."""
+        return AtPredictor(
+            self.site,
+            self.mean.ravel()[index],
+            self.variance.ravel()[index],
+            [p.ravel()[index] for p in self.parameters],
+            self.skewness.ravel()[index],
+        )
 
 
 def at_predictor(posterior: SitePosterior, group: Likelihood) -> AtPredictor:
-    """Return the site, the Gaussian of its predictors and the parameters for new observations of a likelihood."""
+    """Return the site, the density of its predictors and the parameters for new observations of a likelihood."""
     name = group.name
     moments = posterior.moments([group.affine_predictor])[name]
+    skewness = posterior.skewness([group.affine_predictor], {name: moments.sd})[name]
     site, parameters = posterior.form.site_at(posterior.theta, group)
     shape = moments.mean.shape
     for parameter, values in zip(site.site.parameters, parameters):
@@ -119,7 +153,7 @@ def at_predictor(posterior: SitePosterior, group: Likelihood) -> AtPredictor:
                 f"the new inputs."
             )
     shaped = [np.broadcast_to(p, moments.mean.size).reshape(shape) for p in parameters]
-    return AtPredictor(site, moments.mean, np.maximum(moments.sd**2, KNOWN), shaped)
+    return AtPredictor(site, moments.mean, np.maximum(moments.sd**2, KNOWN), shaped, skewness)
 
 
 def require_observations(group: Likelihood, y: np.ndarray, at: AtPredictor) -> None:
@@ -137,10 +171,11 @@ def require_observations(group: Likelihood, y: np.ndarray, at: AtPredictor) -> N
     group.site.validate(y, group.name)
 
 
-def _log_predictive(posterior: SitePosterior, group: Likelihood, y: np.ndarray) -> np.ndarray:
-    """Return the log integral of the likelihood over one Gaussian posterior of its predictor, at the shape of `y`."""
+def _log_predictive(posterior: SitePosterior, group: Likelihood, y: np.ndarray) -> Iterator[tuple[float, np.ndarray]]:
+    """Yield weights of Gaussians, and the log integrals of the likelihood over these, at the shape of `y`."""
     at = at_predictor(posterior, group)
     require_observations(group, y, at)
-    tilted = at.site.moments(y, at.mean, at.variance, 1.0, *at.parameters)
-    check_finite(tilted, y, at.mean, at.variance, group.name)
-    return np.asarray(tilted.log_z)
+    for weight, part in at.gaussians():
+        tilted = part.site.moments(y, part.mean, part.variance, 1.0, *part.parameters)
+        check_finite(tilted, y, part.mean, part.variance, group.name)
+        yield weight, np.asarray(tilted.log_z)

@@ -59,10 +59,10 @@ def predict(
     xarray.Dataset
         ``<name>_mean`` and ``<name>_sd`` with the model's dims and coords; with `response` also ``<name>_quantile``,
         whose first dim is ``quantile``. Uncertainty of the hyperparameters is included: to first order about their
-        mode, or by the mixture where the fit is one. Responses are computed by quadrature. For likelihoods without a
-        registered site they come from the fit's draws, with new observations drawn from seed 0. Of ordered categories
-        they are the probability of each, with a last dim ``<name>_category``; of censored observations those without
-        the bounds.
+        mode, or by the mixture where the fit is one. Responses are computed by quadrature, under predictors that are as
+        skewed as the draws. For likelihoods without a registered site they come from the fit's draws, with new
+        observations drawn from seed 0. Of ordered categories they are the probability of each, with a last dim
+        ``<name>_category``; of censored observations those without the bounds.
 
     Raises
     ------

@@ -1,12 +1,14 @@
-"""Observations on their own scale: moments and quantiles under a mixture of Gaussian predictors.
+"""Observations on their own scale: moments and quantiles under a mixture of predictors, Gaussian or skewed.
 
-With components k of weight w_k, predictors eta ~ N(m_k, v_k), and mean mu(eta) and variance s2(eta) of an observation,
+With components k of weight w_k, predictors eta = m_k + s_k T_k(u) of a standard normal u, see
+`pymc_ep.numerics.skewed_normal`, and mean mu(eta) and variance s2(eta) of an observation,
 
     E[y] = sum_k w_k E_k[mu],    Var[mu] = sum_k w_k (Var_k[mu] + (E_k[mu] - E[y])^2),    Var[y] = Var[mu] + E[s2],
 
 each one-dimensional integral by the trapezoidal rule, which is exact to rounding for smooth functions and to 1e-4 of a
 standard deviation where a link has a kink. Quantiles of mu are mu of those of eta, with which it rises. Quantiles of y
-are read off sums of the predictive probabilities of counts, or off the integral of the predictive density.
+are read off sums of the predictive probabilities of counts, or off the integral of the predictive density, of Gaussians
+whose mixture is nearly that of the predictor.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,16 +18,17 @@ import numpy as np
 from scipy.special import expit, logit, ndtr, ndtri
 
 from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.numerics.skewed_normal import skewed, unskewed
 from pymc_ep.predict.log_predictive import AtPredictor
 from pymc_ep.sites import check_finite
 
 __all__ = ["LINES", "expected_response", "observation_quantiles", "predictor_quantiles"]
 
 _NODES = 801
-"""Nodes of the trapezoidal rule over 18 standard deviations of eta: a kink of a link errs by 1e-4 of one."""
+"""Nodes of the trapezoidal rule over 18 standard deviations of u: a kink of a link errs by 1e-4 of one."""
 _REACH = 9.0
-"""Reach of the rule, in standard deviations of eta: exp(-9^2 / 2) is 3e-18. Twice the standard deviation is added,
-since exp(eta)^2 shifts the mass by 2 v."""
+"""Reach of the rule, in standard deviations of u: exp(-9^2 / 2) is 3e-18. Twice the standard deviation is added,
+since exp(eta)^2 shifts the mass by 2 v, and more for skewed tails: their slope is at most 1 + 2 |k|."""
 _BLOCK = 2**20
 """Numbers evaluated at a time, 8 MB: bounds the memory."""
 _HALVINGS = 60
@@ -69,15 +72,16 @@ def _moments(at: AtPredictor) -> np.ndarray:
     response = at.site.site.response
     assert response is not None, "the caller has looked"
     shape, n = at.mean.shape, at.mean.size
-    mean, sd = at.mean.ravel(), np.sqrt(at.variance.ravel())
-    parameters = [p.ravel() for p in at.parameters]
     out, step = np.empty((3, n)), max(1, _BLOCK // _NODES)
     for start in range(0, n, step):
         here = slice(start, start + step)
-        z = np.linspace(-1.0, 1.0, _NODES)[:, None] * (_REACH + 2.0 * sd[here])
+        part = at.rows(here)
+        z = np.linspace(-1.0, 1.0, _NODES)[:, None] * (
+            _REACH + 2.0 * np.sqrt(part.variance) * (1.0 + 2.0 * np.abs(part.skewness))
+        )
         mass = np.exp(-0.5 * z**2)
         mass /= mass.sum(axis=0)
-        eta, values = mean[here] + sd[here] * z, [p[here] for p in parameters]
+        eta, values = part.at_normal(z), part.parameters
         with np.errstate(over="ignore", divide="ignore"):
             mu, spread = response.mean(eta, *values), response.variance(eta, *values)
         first = (mass * mu).sum(axis=0)
@@ -94,15 +98,16 @@ def predictor_quantiles(weights: np.ndarray, parts: Sequence[AtPredictor], level
 
 
 def _mixture_quantiles(weights: np.ndarray, parts: Sequence[AtPredictor], levels: np.ndarray) -> np.ndarray:
-    """Return quantiles of a mixture of normals, (levels, *shape), by bisection between those of its components."""
+    """Return quantiles of a mixture of predictors, (levels, *shape), by bisection between those of its components."""
     mean, sd = np.array([part.mean for part in parts]), np.sqrt([part.variance for part in parts])
+    skewness = np.array([part.skewness for part in parts])
     out = []
     for level in levels:
-        each = mean + sd * ndtri(level)
+        each = mean + sd * skewed(ndtri(level), skewness)
         low, high = each.min(axis=0), each.max(axis=0)
         for _ in range(_HALVINGS if len(parts) > 1 else 0):
             middle = 0.5 * (low + high)
-            below = np.tensordot(weights, ndtr((middle - mean) / sd), axes=1) < level
+            below = np.tensordot(weights, ndtr(unskewed((middle - mean) / sd, skewness)), axes=1) < level
             low, high = np.where(below, middle, low), np.where(below, high, middle)
         out.append(0.5 * (low + high))
     return np.array(out)
@@ -113,12 +118,14 @@ def observation_quantiles(
 ) -> np.ndarray:
     """Return quantiles of new observations, (levels, *shape); of a count, the least whose CDF reaches the level."""
     shape, domain = parts[0].mean.shape, parts[0].site.site.domain
-    flat = [
-        AtPredictor(part.site, part.mean.ravel(), part.variance.ravel(), [p.ravel() for p in part.parameters])
-        for part in parts
+    gaussians = [
+        (weight * share, part)
+        for weight, whole in zip(weights, parts)
+        for share, part in whole.rows(slice(None)).gaussians()
     ]
+    shares, flat = zip(*gaussians)
     find = _continuous_quantiles if domain in LINES else _count_quantiles
-    return find(name, weights, flat, levels).reshape(len(levels), *shape)
+    return find(name, np.array(shares), flat, levels).reshape(len(levels), *shape)
 
 
 def _log_predictive(

@@ -7,6 +7,8 @@ from scipy import stats
 
 import pymc_ep as pmep
 from pymc_ep.diagnostics import predictive_pit
+from pymc_ep.numerics.skewed_normal import gaussian_parts, skewed
+from pymc_ep.results import fit_state
 
 NEW = np.array([0, 1, 4, 25, 2, 2, 0, 7, 300])
 RNG = np.random.default_rng(3)
@@ -20,11 +22,16 @@ def test_new_counts_by_quadrature(poisson):
     found = predictive_pit(result, model, {"y": NEW})
     z = np.linspace(-9, 9, 20_001)
     mass = stats.norm.pdf(z) * 18 / 20_000
-    rate = np.exp(
-        result["posterior_mean"]["f"].to_numpy()[:, None] + result["posterior_sd"]["f"].to_numpy()[:, None] * z
-    )
+    mean, sd = (result[f"posterior_{what}"]["f"].to_numpy()[:, None] for what in ("mean", "sd"))
+    skewness = fit_state(result)["marginal_skewness"][:, None]
+    assert np.abs(skewness).max() > 0.1
+    parts = list(zip(*gaussian_parts(skewness)))
     for which, y in (("upper", NEW), ("lower", NEW - 1)):
-        np.testing.assert_allclose(found[f"y_{which}"], stats.poisson.cdf(y[:, None], rate) @ mass, atol=1e-7)
+        # Normals whose mixture is nearly the density of the predictor, and this density.
+        below = sum(w * stats.poisson.cdf(y[:, None], np.exp(mean + sd * (m + s * z))) @ mass for w, m, s in parts)
+        np.testing.assert_allclose(found[f"y_{which}"], below, atol=1e-7)
+        exact = stats.poisson.cdf(y[:, None], np.exp(mean + sd * skewed(z, skewness))) @ mass
+        np.testing.assert_allclose(found[f"y_{which}"], exact, atol=1e-3)
     assert found["y_upper"].dims == ("x",) and found.attrs["domain"] == "count"
 
 

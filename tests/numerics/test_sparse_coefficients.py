@@ -52,7 +52,7 @@ def test_cotangent_is_the_derivative_of_the_evidence(prior, sites):
     target = shift / precision
 
     def log_z(values):
-        rows = prior._replace(values=values)._transposed.toarray()
+        rows = prior._replace(values=values).design.toarray()
         total = rows @ rows.T + np.diag(1.0 / precision)
         residual = target - mean
         return -0.5 * residual @ np.linalg.solve(total, residual) - 0.5 * np.linalg.slogdet(total)[1]

@@ -7,6 +7,9 @@ from scipy import stats
 from scipy.special import expit
 
 import pymc_ep as pmep
+from pymc_ep.numerics.skewed_normal import skewed
+from pymc_ep.predict.rebuild import posterior_of
+from pymc_ep.results import fit_state
 
 M, V = np.array([-0.6, 0.3, 1.4]), np.array([0.3, 0.9, 0.05])
 Z = np.linspace(-10, 10, 20_001)
@@ -65,9 +68,17 @@ def test_every_link_against_its_own_distribution(name):
         f = pm.Normal("f", M, np.sqrt(V))
         observe(name, f, [0.3, 0.5, 0.6] if name in CONTINUOUS else [1, 0, 1])
         result = pmep.fit(draws=0, progressbar=False)
-    # The Gaussian posterior of the predictor is taken as given.
+    # Moments of the predictor's posterior are taken as given. Its site alone has the skewness.
     centre, width = (result[f"posterior_{what}"]["f"].to_numpy()[:, None] for what in ("mean", "sd"))
-    eta = centre + width * Z
+    skewness = fit_state(result)["skewness"][:, None]
+    site = law(name, M[:, None] + np.sqrt(V)[:, None] * Z)
+    y = np.array([0.3, 0.5, 0.6] if name in CONTINUOUS else [1, 0, 1])[:, None]
+    tilted = (site.pdf if name in CONTINUOUS else site.pmf)(y) * MASS
+    tilted /= tilted.sum(axis=1, keepdims=True)
+    centred = Z - tilted @ Z[:, None]
+    exact = (tilted * centred**3).sum(axis=1) / (tilted * centred**2).sum(axis=1) ** 1.5
+    np.testing.assert_allclose(skewness[:, 0], exact, atol=1e-4)
+    eta = centre + width * skewed(Z, skewness)
     given = law(name, eta)
     expected = given.mean()
     mean = expected @ MASS
@@ -78,7 +89,7 @@ def test_every_link_against_its_own_distribution(name):
     np.testing.assert_allclose(found["y_sd"], np.sqrt(spread), rtol=1e-3)
     assert found["y_quantile"].dims[0] == "quantile"
     for q in (0.1, 0.9):
-        at = law(name, centre + width * stats.norm.ppf(q))
+        at = law(name, centre + width * skewed(stats.norm.ppf(q), skewness))
         np.testing.assert_allclose(found["y_quantile"].sel(quantile=q), at.mean()[:, 0], rtol=1e-6)
     found = pmep.predict(result, model, response=True, kind="observation", quantiles=(0.1, 0.9))
     np.testing.assert_allclose(found["y_mean"], mean, rtol=tolerance)
@@ -116,11 +127,20 @@ def test_at_new_inputs():
         at = pm.Data("x", x, dims="obs")
         eta = pm.Deterministic("eta", pm.Normal("a", 0, 2) + pm.Normal("b", 0, 2) * at, dims="obs")
         pm.Bernoulli("y", logit_p=eta, observed=pm.Data("seen", np.tile([0, 1], 6), dims="obs"), dims="obs")
-        result = pmep.fit(draws=0, progressbar=False)
+        result = pmep.fit(draws=40_000, chains=1, random_seed=1, progressbar=False)
         pm.set_data({"x": [0.0, 5.0], "seen": [0, 0]}, coords={"obs": [50, 51]})
         found, predictor = pmep.predict(result, response=True), pmep.predict(result, var_names="eta")
-    eta = predictor["eta_mean"].to_numpy()[:, None] + predictor["eta_sd"].to_numpy()[:, None] * Z
+        posterior = posterior_of(result, pm.modelcontext(None), ["eta"])
+    (variable,) = (v for v in posterior.form.form.affine if v.name == "eta")
+    mean, sd = (predictor[f"eta_{what}"].to_numpy() for what in ("mean", "sd"))
+    skewness = posterior.skewness([variable], {"eta": sd})["eta"]
+    assert abs(skewness[0]) < 1e-6 < 0.05 < skewness[1]
+    eta = mean[:, None] + sd[:, None] * skewed(Z, skewness[:, None])
     np.testing.assert_allclose(found["y_mean"], expit(eta) @ MASS, rtol=1e-6)
+    a, b = (result["posterior"][name].to_numpy()[0] for name in "ab")
+    drawn = expit(a + np.outer([0.0, 5.0], b))
+    np.testing.assert_allclose(found["y_mean"], drawn.mean(axis=1), atol=0.006)
+    np.testing.assert_allclose(found["y_quantile"], np.quantile(drawn, found["quantile"], axis=1), atol=0.015)
     assert found["y_mean"]["obs"].to_numpy().tolist() == [50, 51]
     assert found["y_quantile"].dims == ("quantile", "obs")
 

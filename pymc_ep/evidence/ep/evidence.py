@@ -14,7 +14,15 @@ from pymc_ep.engines.loop import Run, run
 from pymc_ep.engines.options import require_parallel
 from pymc_ep.engines.prior import Prior
 from pymc_ep.evidence.budget import choose, fits_of
-from pymc_ep.evidence.ep.cumulants import SAMPLE, SHIFTED, correction_at, why_no_correction
+from pymc_ep.evidence.ep.cumulants import (
+    SAMPLE,
+    SHIFTED,
+    Skewness,
+    correction_at,
+    cumulants_at,
+    skewness_at,
+    why_no_correction,
+)
 from pymc_ep.evidence.ep.engine import EP
 from pymc_ep.evidence.ep.fit import EvidenceAt, KeptFit
 from pymc_ep.evidence.ep.interpolated_sites import InterpolatedSites, error_between
@@ -109,6 +117,7 @@ class Evidence(LogEvidence[EvidenceAt]):
         self.observed = tuple(form.residuals())
         self._repeats: Repeats | None = None
         self._sampled: int | None = None
+        self._last: tuple[EvidenceAt, tuple[np.ndarray, np.ndarray]] | None = None
         self._origins = np.concatenate(form.origins())
         self._spacing = np.spacing(np.abs(self._origins)) * (self._origins != 0.0)
 
@@ -190,8 +199,24 @@ class Evidence(LogEvidence[EvidenceAt]):
         return self.settled(theta, start, engine=self.engine.rough(len(self._repeats.first), effective))
 
     def kept(self, at: EvidenceAt) -> KeptFit:
-        """Return moments of the predictors, and leave-one-out densities."""
-        return KeptFit(*at.predictors, self.leave_one_out(at))
+        """Return moments of the predictors, leave-one-out densities, and skewness."""
+        return KeptFit(*at.predictors, self.leave_one_out(at), self.skewness(at, marginals=False).sites)
+
+    def skewness(self, at: EvidenceAt, *, marginals: bool = True) -> Skewness:
+        """Return the skewness at a fit; zero where sites have no finite third cumulants at a fixed point of EP."""
+        none = Skewness(*np.zeros((2, len(at.repeats.owner))))
+        if not at.status.converged or why_no_correction(self.form, self.engine.power, len(at.problem.mean)):
+            return none
+        try:
+            return skewness_at(at, self._cumulants(at)[0], marginals=marginals)
+        except NumericalError:
+            return none
+
+    def _cumulants(self, at: EvidenceAt) -> tuple[np.ndarray, np.ndarray]:
+        """Return the cumulants of the sites at a fit; kept until those of another one are asked for."""
+        if self._last is None or self._last[0] is not at:
+            self._last = at, cumulants_at(at)
+        return self._last[1]
 
     def corrected_fits(self, at: EvidenceAt) -> str:
         """Return which fits have a correction by cumulants."""
@@ -203,7 +228,7 @@ class Evidence(LogEvidence[EvidenceAt]):
     def correction(self, at: EvidenceAt) -> float:
         """Return the correction by cumulants of the sites, in nats; NaN where the series diverges."""
         # One sample for all hyperparameters, so that its error hardly depends on them; the first fit tells how large.
-        found = correction_at(at, self._sampled or SAMPLE)
+        found = correction_at(at, self._sampled or SAMPLE, self._cumulants(at))
         if self._sampled is None:
             self._sampled = found.sufficient
         return np.nan if found.diverges else found.of_sample(self._sampled).total

@@ -82,8 +82,11 @@ class KeptFit(NamedTuple):
         Posterior moments of the predictors.
     log_predictive : ndarray, (n,)
         Of each observation given the others.
+    skewness : ndarray, (n,)
+        Of the tilted distributions.
     """
 
     mean: np.ndarray
     variance: np.ndarray
     log_predictive: np.ndarray
+    skewness: np.ndarray

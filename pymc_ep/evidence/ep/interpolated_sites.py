@@ -64,6 +64,10 @@ class InterpolatedSites:
         precision[:, self._gaussian] = np.exp(second[:, self._gaussian])
         return np.where(self._gaussian, first * precision, first), precision
 
+    def between_fits(self, values: np.ndarray, thetas: np.ndarray) -> np.ndarray:
+        """Return what has `values`, (k, d), at the fits, (s, d), at rows of theta, within the range of these."""
+        return np.clip(self._weights(thetas) @ values, values.min(axis=0), values.max(axis=0))
+
     def _interpolated(self, thetas: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         weights = self._weights(thetas)
         return weights @ self._fields[0], weights @ self._fields[1]

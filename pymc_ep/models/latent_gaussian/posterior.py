@@ -1,4 +1,4 @@
-"""Gaussian posterior of a latent Gaussian form given its sites: moments and joint draws of its variables.
+"""Posterior of a latent Gaussian form given its sites: Gaussian moments, and skewed joint draws of its variables.
 
 Sites, the mode of the hyperparameters and a factor of their covariance determine it. No engine is involved, so that it
 is the same for a fresh and for a saved fit.
@@ -12,18 +12,19 @@ import numpy as np
 
 from pymc_ep.contracts.posterior import JointDraws, Moments
 from pymc_ep.engines.prior import Prior
+from pymc_ep.evidence.ep.cumulants import Skewness
 from pymc_ep.exceptions import NumericalError, at_index, first_index
 from pymc_ep.models.latent_gaussian.form import AffineVariable
 from pymc_ep.models.latent_gaussian.form_rows import FormRow
+from pymc_ep.models.latent_gaussian.hyper_moments import hyper_moments
 from pymc_ep.models.latent_gaussian.log_joint import BUDGET, NoiseDraws, NoisePrior, log_joint, log_standard_normal
 from pymc_ep.models.latent_gaussian.site_functions import SiteFunctions
+from pymc_ep.models.latent_gaussian.skewed_draws import SkewedDraws
 from pymc_ep.numerics.backend.namespace import on_host
-from pymc_ep.numerics.gaussian.protocol import CoordinatePrior, GaussianPosterior
+from pymc_ep.numerics.gaussian.protocol import CoordinatePrior, GaussianPosterior, GaussianPrior
 from pymc_ep.numerics.gaussian.sparse_precision import PrecisionPosterior
-from pymc_ep.numerics.interpolation.mixtures import weighted_mean_and_sd
-from pymc_ep.numerics.quadrature.gauss_hermite import standard_normal_rule
 
-__all__ = ["LatentPosterior", "weighted_moments"]
+__all__ = ["LatentPosterior"]
 
 _HALF_WIDTH = 0.05
 """Half-width h of the central differences along each direction, in posterior standard deviations.
@@ -40,21 +41,8 @@ _MAX_DEFICIT = 1e-8
 It is about the square root of the machine epsilon. A smaller value would refuse ill-conditioned priors, a larger one
 would hide covariances that are not positive definite."""
 _SPARSE = "latent variables by a sparse precision have no dense covariance, by which their densities are computed"
-"""Reason for missing densities of draws."""
-_NODES = 32
-"""Gauss-Hermite nodes of moments of a hyperparameter.
-
-With them the moments of a log-normal are exact to 1e-8 up to a standard deviation of 3 in the logarithm; 16 nodes lose
-3 per cent of its standard deviation there."""
-_SAMPLES = 20_000
-"""Draws for moments of hyperparameters that quadrature does not cover.
-
-The Monte Carlo error of a mean is 0.7 per cent of the standard deviation."""
-
-
-def weighted_moments(rows: Mapping[str, np.ndarray], weights: np.ndarray) -> dict[str, Moments]:
-    """Return the moments of weighted values, (s, *shape), by name; the weights, (s,), sum to one."""
-    return {name: Moments(*weighted_mean_and_sd(values, weights)) for name, values in rows.items()}
+_JACOBIANS = "a determinant for each draw, by which its skewness changes its density, is too much work"
+"""Reasons for missing densities of draws."""
 
 
 class NoiseAtMode(NamedTuple):
@@ -90,6 +78,8 @@ class LatentPosterior:
         Prior and posterior at `theta` and these sites, if they have been computed.
     at : FormRow, optional
         The form at `theta`, if it belongs to rows that are evaluated at once.
+    skewness : Skewness, optional
+        Of the sites at the mode; without it draws are Gaussian given the hyperparameters.
     """
 
     without_sites = ""
@@ -106,6 +96,7 @@ class LatentPosterior:
         d_precision: np.ndarray,
         mode: tuple[Prior, GaussianPosterior] | None = None,
         at: FormRow | None = None,
+        skewness: Skewness | None = None,
     ):
         self.form = form
         self.theta = theta
@@ -114,6 +105,7 @@ class LatentPosterior:
         self.d_shift, self.d_precision = d_shift, d_precision
         self.log_concave = all(s.site.log_concave for s in form.sites)
         self._given_mode = mode
+        self.skewness_of_sites = skewness if skewness is not None and skewness.sites.any() else None
         self.at = FormRow.at(form, theta) if at is None else at
         """The form at `theta`."""
 
@@ -125,10 +117,11 @@ class LatentPosterior:
         shift: np.ndarray,
         precision: np.ndarray,
         at: FormRow | None = None,
+        skewness: Skewness | None = None,
     ) -> "LatentPosterior":
         """Return the posterior with hyperparameters fixed at theta, (p,), for sites, (n,) each, at theta."""
         none = np.zeros((0, len(shift)))
-        return cls(form, theta, shift, precision, np.zeros((0, theta.size)), none, none, at=at)
+        return cls(form, theta, shift, precision, np.zeros((0, theta.size)), none, none, at=at, skewness=skewness)
 
     def _at_step(self, step: float, direction: int) -> tuple[np.ndarray, Prior, GaussianPosterior]:
         """Return hyperparameters, prior and posterior at mode + step * direction, with sites linear in the step."""
@@ -154,15 +147,31 @@ class LatentPosterior:
         return self.theta, prior, on_host(posterior)
 
     @cached_property
-    def coordinates(self) -> tuple[np.ndarray, GaussianPosterior]:
-        """Prior mean of the predictors, and a posterior for its coordinates: variances of predictors may be missing."""
+    def coordinates(self) -> tuple[np.ndarray, GaussianPrior, GaussianPosterior]:
+        """Prior mean of the predictors, distribution about it, and a posterior for its coordinates.
+
+        Variances of predictors may be missing where there is no skewness.
+        """
         if "mode" in self.__dict__ or self._given_mode is not None:
             _, prior, posterior = self.mode
-            return np.asarray(prior.mean), posterior
+            return np.asarray(prior.mean), on_host(prior.gaussian), posterior
         mean, gaussian = self.at.predictors
-        return mean, gaussian.posterior(
-            mean, self.shift, self.precision, log_concave=self.log_concave, with_variances=False
+        return (
+            mean,
+            gaussian,
+            gaussian.posterior(
+                mean,
+                self.shift,
+                self.precision,
+                log_concave=self.log_concave,
+                with_variances=self.skewness_of_sites is not None,
+            ),
         )
+
+    @cached_property
+    def _skewed(self) -> SkewedDraws | None:
+        """Moves of draws; None where no site has skewness."""
+        return None if self.skewness_of_sites is None else SkewedDraws(self.skewness_of_sites, *self.coordinates[1:])
 
     @cached_property
     def _noise_priors(self) -> list[NoisePrior]:
@@ -204,7 +213,7 @@ class LatentPosterior:
         """Return posterior moments of affine variables, with hyperparameter uncertainty included to first order."""
         # Asked for first, so that no more is evaluated than these variables take.
         parts = self.at.affine(variables)
-        _, posterior = self.coordinates
+        *_, posterior = self.coordinates
         means = {}
         variances = {}
         for name, part in parts.items():
@@ -227,31 +236,18 @@ class LatentPosterior:
                 variances[name] = variances[name] + (slope**2).reshape(means[name].shape)
         return {n: Moments(means[n], np.sqrt(variances[n])) for n in means}
 
+    def skewness(self, variables: Sequence[AffineVariable], sd: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the posterior skewness of affine variables with these standard deviations."""
+        if self._skewed is None:
+            return {name: np.zeros_like(own) for name, own in sd.items()}
+        return {
+            name: self._skewed.skewness_of(part.cross, sd[name].ravel()).reshape(sd[name].shape)
+            for name, part in self.at.affine(variables).items()
+        }
+
     def hyper_moments(self) -> dict[str, Moments]:
-        """Return moments of the hyperparameters on their own scale, from the Gaussian of the unconstrained ones.
-
-        Where each element is a function of one unconstrained value, its moments follow from quadrature over that
-        value's marginal; all elements share one pass over the nodes. Otherwise (ordered vectors, simplexes, bounds that
-        depend on other hyperparameters) they are those of a fixed sample.
-        """
-        sd = np.sqrt((self.directions**2).sum(axis=0))
-        if self._is_elementwise(sd):
-            nodes, weights = standard_normal_rule(_NODES)
-            rows = self.form.constrained(self.theta + nodes[:, None] * sd)
-        else:
-            normal = np.random.default_rng(0).standard_normal((_SAMPLES, len(self.directions)))
-            weights = np.full(_SAMPLES, 1.0 / _SAMPLES)
-            rows = self.form.constrained(self.theta + normal @ self.directions)
-        return weighted_moments(rows, weights)
-
-    def _is_elementwise(self, sd: np.ndarray) -> bool:
-        """Whether each constrained value depends on the unconstrained value of its own index alone."""
-        p = self.theta.size
-        steps = np.concatenate([np.zeros((1, p)), np.diag(np.where(sd > 0, 0.1 * sd, 0.1))])
-        values = self.form.constrained(self.theta + steps)
-        flat = np.concatenate([np.zeros((p + 1, 0)), *(v.reshape(p + 1, -1) for v in values.values())], axis=1)
-        changed = flat[1:] != flat[:1]
-        return changed.shape == (p, p) and not np.any(changed & ~np.eye(p, dtype=bool))
+        """Return moments of the hyperparameters on their own scale, from the Gaussian of the unconstrained ones."""
+        return hyper_moments(self.form, self.theta, self.directions)
 
     def draws(
         self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False, budget: float = BUDGET
@@ -265,8 +261,8 @@ class LatentPosterior:
         theta = self.theta
         spread = rng.standard_normal((size, len(self.directions)))
         thetas = theta + spread @ self.directions
-        at_mode = self.noise_draws(size, rng)
-        shifted = at_mode.noise
+        drawn = self._gaussian_draws(size, rng)
+        shifted, steep = self._moved(drawn, slopes=log_likelihood)
         for z, slopes in zip(spread.T[:, :, None], self._noise_slopes()):
             shifted = [tuple(x + z * d for x, d in zip(draw, slope)) for draw, slope in zip(shifted, slopes)]
         noise = [draw[0] for draw in shifted]
@@ -274,20 +270,42 @@ class LatentPosterior:
         values, densities = self.form.rows.evaluate(thetas, noise, origins, log_density=log_likelihood)
         if not log_likelihood:
             return JointDraws(values, {})
-        if isinstance(self.coordinates[1], PrecisionPosterior):
-            likelihoods = self.form.rows.observed_log_density(thetas, densities)
+        likelihoods = self.form.rows.observed_log_density(thetas, densities)
+        if isinstance(self.coordinates[2], PrecisionPosterior):
             return JointDraws(values, likelihoods, left_out=_SPARSE)
         held = not len(self.directions)
         excess = self.mode[1].log_excess if held else self.form.rows.log_excess(thetas)
         log_p, reason = log_joint(
             self.form, self._noise_priors, thetas, shifted, densities, excess, held=held, budget=budget
         )
-        log_q = None if log_p is None else self._log_q(spread, at_mode)
-        return JointDraws(values, self.form.rows.observed_log_density(thetas, densities), log_p, log_q, reason)
+        if log_p is None:
+            return JointDraws(values, likelihoods, left_out=reason)
+        log_q = self._log_q(spread, drawn)
+        if self._skewed is not None:
+            if self._skewed.work(size) > budget:
+                return JointDraws(values, likelihoods, left_out=_JACOBIANS)
+            log_q -= self._skewed.log_jacobian(steep)
+        return JointDraws(values, likelihoods, log_p, log_q)
 
-    def noise_draws(self, size: int, rng: np.random.Generator) -> NoiseAtMode:
+    def noise_draws(self, size: int, rng: np.random.Generator) -> NoiseDraws:
         """Return draws of the noise of all blocks, with hyperparameters at their mode."""
-        prior_mean, posterior = self.coordinates
+        return self._moved(self._gaussian_draws(size, rng), slopes=False)[0]
+
+    def _moved(self, drawn: NoiseAtMode, *, slopes: bool) -> tuple[NoiseDraws, np.ndarray]:
+        """Return the noise of Gaussian draws with the skewness of the sites, and slopes of their moves if asked for."""
+        if self._skewed is None:
+            return drawn.noise, np.zeros((len(drawn.coordinates), 0))
+
+        def predictors(here: slice) -> np.ndarray:
+            return self.form.rows.predictors(self.theta, [draw[0][here] for draw in drawn.noise])
+
+        told = not self.coordinates[2].drawn_from_prior
+        moves, steep = self._skewed.moves(drawn.coordinates, None if told else predictors, slopes=slopes)
+        return [tuple(map(np.add, *pair)) for pair in zip(drawn.noise, self.at.noise_of(moves))], steep
+
+    def _gaussian_draws(self, size: int, rng: np.random.Generator) -> NoiseAtMode:
+        """Return draws of the Gaussian posterior of the noise of all blocks, with hyperparameters at their mode."""
+        prior_mean, _, posterior = self.coordinates
         if not posterior.drawn_from_prior:
             coordinates = posterior.draw_coordinates(size, rng)
             return NoiseAtMode(self.at.noise_of(coordinates), coordinates)
@@ -300,11 +318,11 @@ class LatentPosterior:
 
     def noise_means(self) -> NoiseDraws:
         """Return posterior means of the noise, (d,), and origin, (k,), of each block, at the mode."""
-        _, posterior = self.coordinates
+        *_, posterior = self.coordinates
         return [tuple(part[0] for part in block) for block in self.at.noise_of(posterior.coordinates[None])]
 
     def _log_q(self, spread: np.ndarray, at_mode: NoiseAtMode) -> np.ndarray:
-        """Return the log density of draws, (s,), under this posterior, in the coordinates of `log_joint`.
+        """Return the log density of draws, (s,), under the Gaussian posterior, in the coordinates of `log_joint`.
 
         The latent variables are shifted by a function of the hyperparameters. The Jacobian of that is 1, so that the
         density is that of the draws before the shift: the Gaussian of theta = mode + z D, times the noise's prior at

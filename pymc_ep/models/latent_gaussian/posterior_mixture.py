@@ -13,14 +13,16 @@ import numpy as np
 
 from pymc_ep.contracts.posterior import JointDraws, Moments
 from pymc_ep.engines.prior import Prior
+from pymc_ep.evidence.ep.cumulants import Skewness
 from pymc_ep.evidence.ep.interpolated_sites import InterpolatedSites
 from pymc_ep.evidence.mixed_moments import mixed_moments
 from pymc_ep.models.latent_gaussian.form import AffineVariable
 from pymc_ep.models.latent_gaussian.form_rows import FormRow, FormRows
+from pymc_ep.models.latent_gaussian.hyper_moments import weighted_moments
 from pymc_ep.models.latent_gaussian.log_joint import NoiseDraws
-from pymc_ep.models.latent_gaussian.posterior import LatentPosterior, weighted_moments
+from pymc_ep.models.latent_gaussian.posterior import LatentPosterior
 from pymc_ep.models.latent_gaussian.site_functions import SiteFunctions
-from pymc_ep.numerics.gaussian.protocol import GaussianPosterior
+from pymc_ep.numerics.gaussian.protocol import GaussianPosterior, GaussianPrior
 from pymc_ep.numerics.interpolation.nearest_components import NearestComponents, calibrated_weights
 from pymc_ep.numerics.interpolation.stratified_draws import nearest
 
@@ -51,6 +53,8 @@ class PosteriorMixture:
         Unconstrained hyperparameters of draws; with s = 0, these are those of the components.
     components : ndarray, (m, p), optional
         Unconstrained hyperparameters of the components; with m = 0, these are `thetas`. By default they are the draws.
+    skewness : ndarray, (k, n), optional
+        Of the tilted distributions of the fits; that of the marginals is the one at the centre.
     """
 
     without_sites = ""
@@ -65,10 +69,12 @@ class PosteriorMixture:
         precisions: np.ndarray,
         draws: np.ndarray,
         components: np.ndarray | None = None,
+        skewness: np.ndarray | None = None,
     ):
         self.form = form
         self.centre = centre
         self.fits = thetas, shifts, precisions
+        self._skewness = skewness
         components = draws if components is None else components
         self.thetas = components if len(components) else thetas
         """Hyperparameters of the components, (m, p)."""
@@ -77,7 +83,7 @@ class PosteriorMixture:
         self.weights = calibrated_weights(self.thetas, self.hyper_draws)
         """Weights of the components, (m,), which add up to one."""
         self._moments: dict[str, Moments] | None = None
-        self._cache: dict[int, tuple[np.ndarray, GaussianPosterior]] = {}
+        self._cache: dict[int, tuple[np.ndarray, GaussianPrior, GaussianPosterior]] = {}
         self._cache_left = _CACHE_BYTES
 
     @property
@@ -130,8 +136,11 @@ class PosteriorMixture:
             part = np.asarray(index[start : start + count])
             rows = FormRows(self.form, self.thetas[part])
             shifts, precisions = self._sites_of(part)
+            skewness = self._skewness_of(part)
             for i, k in enumerate(part.tolist()):
-                own = LatentPosterior.at_sites(self.form, rows.thetas[i], shifts[i], precisions[i], FormRow(rows, i))
+                own = LatentPosterior.at_sites(
+                    self.form, rows.thetas[i], shifts[i], precisions[i], FormRow(rows, i), skewness[i]
+                )
                 if k in self._cache:
                     own.coordinates = self._cache[k]
                 yield own
@@ -145,6 +154,16 @@ class PosteriorMixture:
         if self._sites is None:
             return self.fits[1][index], self.fits[2][index]
         return self._sites.rows(self.thetas[index])
+
+    def _skewness_of(self, index: np.ndarray) -> Sequence[Skewness | None]:
+        """Return the skewness of components; None where there is none, or that of the fits is not known."""
+        if self._skewness is None or (centre := self.centre.skewness_of_sites) is None:
+            return [None] * len(index)
+        if self._sites is None:
+            found = self._skewness[index]
+        else:
+            found = self._sites.between_fits(self._skewness, self.thetas[index])
+        return [Skewness(own, centre.marginals) for own in found]
 
     def moments(self, variables: Sequence[AffineVariable] | None = None) -> dict[str, Moments]:
         """Return the moments of affine variables under the mixture; those of all are known after draws."""
@@ -182,7 +201,7 @@ class PosteriorMixture:
 
         def drawn_from() -> Iterator[LatentPosterior]:
             for here, posterior in zip(groups, self._components(near.used.tolist())):
-                flat = [part for block in posterior.noise_draws(len(here), rng).noise for part in block]
+                flat = [part for block in posterior.noise_draws(len(here), rng) for part in block]
                 if not noise:
                     noise.extend(np.empty((len(thetas), part.shape[1])) for part in flat)
                 for rows, part in zip(noise, flat):

@@ -1,6 +1,6 @@
 """Posteriors represented by draws, for covariances of the unknowns that are too large to form."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -74,6 +74,10 @@ class SampledPosterior:
             base, mean, *samples = self.form.affine_values(self.theta, variable, points)
             out[variable.name] = Moments(mean, np.sqrt(np.mean([(s - base) ** 2 for s in samples], axis=0)))
         return out
+
+    def skewness(self, variables: Sequence[AffineVariable], sd: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return zeros: this posterior is Gaussian."""
+        return {name: np.zeros_like(own) for name, own in sd.items()}
 
     def hyper_moments(self) -> dict[str, Moments]:
         """Return the hyperparameters, which are held, with standard deviations of zero."""

@@ -110,20 +110,24 @@ def solve_right(matrix: Array, factor: Array) -> Array:
 
 
 def solve(whitener: Array, vector: Array) -> Array:
-    """Return B^{-1} vector, for W = `whitener` = L^{-1} with B = L L^T."""
+    """Return B^{-1} vector, for W = `whitener` = L^{-1} with B = L L^T; of rows, (s, n), for each."""
     if is_jax(whitener):
         return whitener.T @ (whitener @ vector)
+    if vector.ndim == 2:
+        return (vector @ whitener.T) @ whitener
     return scipy.linalg.blas.dtrmv(whitener, scipy.linalg.blas.dtrmv(whitener, vector, lower=1), lower=1, trans=1)
 
 
 def times(matrix: Array, vector: Array) -> Array:
-    """Return matrix @ vector.
+    """Return matrix @ vector; of rows, (s, n), for each.
 
     Uses SciPy's BLAS, as the factorisations do. NumPy's is another library, and the waiting threads of either occupy
     the processors (1.6 times slower with 1000 points on two processors).
     """
     if is_jax(matrix):
         return matrix @ vector
+    if vector.ndim == 2:
+        return vector @ matrix.T
     if matrix.flags.f_contiguous:
         return scipy.linalg.blas.dgemv(1.0, matrix, vector)
     return scipy.linalg.blas.dgemv(1.0, matrix.T, vector, trans=1)

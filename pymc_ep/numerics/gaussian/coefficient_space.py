@@ -110,6 +110,11 @@ class FactorPrior(NamedTuple):
     rows: Array
     precision: Array
 
+    @property
+    def design(self) -> Array:
+        """R^T, (n, p)."""
+        return self.rows.T
+
     def variances(self) -> Array:
         """Return the prior variances, (n,), with a flat coefficient counted as standard normal."""
         return _column_squares(self.rows)

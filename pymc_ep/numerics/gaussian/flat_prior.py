@@ -77,6 +77,10 @@ class FlatPosterior(NamedTuple):
         """The unknowns are drawn directly."""
         return False
 
+    def solve(self, b: np.ndarray) -> np.ndarray:
+        """Return A^{-1} b, (N,) or (N, m)."""
+        return self.factor.solve(b)
+
     def remaining_variance(self, cross: Array, prior_variance: np.ndarray) -> np.ndarray:
         """Return the posterior variances, (d,), of C x, for C = `cross`, (d, N), sparse or dense.
 
@@ -120,6 +124,11 @@ class FlatPrior(NamedTuple):
     def of(cls, algebra: Algebra, start: np.ndarray) -> "FlatPrior":
         """Return the flat prior of D's unknowns."""
         return cls(start, algebra, np.zeros_like(start))
+
+    @property
+    def design(self) -> scipy.sparse.csr_array | LinearOperator:
+        """D, (n, N)."""
+        return self.algebra.design
 
     @property
     def precision(self) -> np.ndarray:

@@ -251,6 +251,10 @@ class DensePrior(NamedTuple):
             fitted = mean + times(self.covariance, weights)
         return posterior._replace(mean=fitted, weights=weights)
 
+    def conditioned(self, posterior: DensePosterior, rows: np.ndarray) -> np.ndarray:
+        """Return (I + Pi K)^{-1} r for rows r, (s, n); see `pymc_ep.numerics.gaussian.protocol.PredictorPrior`."""
+        return _solved_weights(posterior, self.covariance, rows)
+
     def energy(self, posterior: DensePosterior, mean: Array) -> Array:
         """Return a^T K a, with m - m0 = K a."""
         return (posterior.weights * (posterior.mean - mean)).sum()
@@ -302,7 +306,7 @@ class DensePrior(NamedTuple):
 
 
 def _solved_weights(posterior: DensePosterior, covariance: Array, gain: Array) -> Array:
-    """Return (I - E K) gain = (I + Pi K)^{-1} gain.
+    """Return (I - E K) gain = (I + Pi K)^{-1} gain, for a gain of shape (n,) or rows (s, n).
 
     With gain = s h this is s B^{-1} h, which does not cancel where pi K is large. Where s is too small to divide
     by, the gain is kept and its effect on the others subtracted: s (h - s K gain) there.
@@ -317,7 +321,7 @@ def _solved_weights(posterior: DensePosterior, covariance: Array, gain: Array) -
     response = kept + root * solve(whitener, scaled)
     if not downdate.shape[1]:
         return response
-    return response + downdate @ (downdate.T @ times(covariance, gain))
+    return response + (times(covariance, gain) @ downdate) @ downdate.T
 
 
 def _whitener(covariance: Array, root: Array) -> tuple[Any, Any, Any]:

@@ -12,7 +12,15 @@ import numpy as np
 from pymc_ep.exceptions import first_index
 from pymc_ep.numerics.backend.namespace import Array
 
-__all__ = ["ROUNDING", "CoordinatePrior", "GaussianPosterior", "GaussianPrior", "first_not_finite", "signatures_of"]
+__all__ = [
+    "ROUNDING",
+    "CoordinatePrior",
+    "GaussianPosterior",
+    "GaussianPrior",
+    "PredictorPrior",
+    "first_not_finite",
+    "signatures_of",
+]
 
 ROUNDING = 4 * np.finfo(float).eps
 """Rounding error of a number, relative to the largest number that it is computed from: a few operations of half a unit
@@ -77,6 +85,9 @@ class _DrawnByItself(_Posterior, Protocol):
     @property
     def drawn_from_prior(self) -> Literal[False]:
         """Tells this kind from the other."""
+
+    def solve(self, b: np.ndarray) -> np.ndarray:
+        """Return the posterior covariance of the coordinates times b, (c,) or (c, m)."""
 
     def draw_coordinates(self, size: int, rng: np.random.Generator) -> np.ndarray:
         """Return draws of the coordinates, (size, c)."""
@@ -156,12 +167,26 @@ class GaussianPrior(Protocol[P]):
         """Iterate over the prior's arrays: first the one that `cotangent` belongs to."""
 
 
+class PredictorPrior(GaussianPrior[P], Protocol[P]):
+    """A prior whose coordinates are the predictors' weights, and whose posterior is `drawn_from_prior`."""
+
+    def conditioned(self, posterior: P, rows: np.ndarray) -> np.ndarray:
+        """Return (I + Pi K)^{-1} r for rows r, (s, n).
+
+        Of x with the prior covariance C with eta, C times this is the posterior covariance of x and eta times r.
+        """
+
+
 class CoordinatePrior(GaussianPrior[P], Protocol[P]):
     """A prior with independent coordinates, whose posterior is not `drawn_from_prior`."""
 
     @property
     def precision(self) -> Array:
         """Prior precisions of the coordinates, (c,)."""
+
+    @property
+    def design(self) -> Array:
+        """The effects of the coordinates on the predictors, (n, c): a matrix of any kind."""
 
 
 def signatures_of(rows: np.ndarray) -> np.ndarray:

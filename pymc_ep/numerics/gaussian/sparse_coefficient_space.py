@@ -149,7 +149,8 @@ class SparseFactorPrior(NamedTuple):
     precision: np.ndarray
 
     @property
-    def _transposed(self) -> scipy.sparse.csr_array:
+    def design(self) -> scipy.sparse.csr_array:
+        """R^T, (n, p)."""
         return self.pattern.filled(self.values)
 
     def variances(self) -> np.ndarray:
@@ -158,7 +159,7 @@ class SparseFactorPrior(NamedTuple):
 
     def covariance_matrix(self) -> np.ndarray:
         """Return K, (n, n), with flat coefficients counted as standard normal."""
-        transposed = self._transposed
+        transposed = self.design
         return (transposed @ transposed.T).toarray()
 
     def is_positive_semidefinite(self) -> bool:
@@ -194,7 +195,7 @@ class SparseFactorPrior(NamedTuple):
     def undetermined(self) -> np.ndarray:
         """Return the flat coefficients whose effects are linear combinations of those of other flat ones."""
         flat = np.flatnonzero(self.precision == 0)
-        columns = self._transposed[:, flat]
+        columns = self.design[:, flat]
         return flat[dependent((columns.T @ columns).toarray())]
 
     def not_finite(self) -> tuple[float, int, int] | None:
@@ -209,7 +210,7 @@ class SparseFactorPrior(NamedTuple):
     ) -> CoefficientPosterior:
         """Multiply by Gaussian sites; see `pymc_ep.numerics.gaussian.observation_space.DensePrior.posterior`."""
         if (blocks := self.pattern.blocks) is not None:
-            rows = blocks.rows(self._transposed)
+            rows = blocks.rows(self.design)
             factor, log_det, proper, diagonal = factored(rows, self.values, precision, self.precision)
             rounding = rounding_of_pivots(diagonal, factor.diagonal)
             known = with_variances and proper
@@ -246,7 +247,7 @@ class SparseFactorPrior(NamedTuple):
         self, posterior: CoefficientPosterior, mean: Array, shift: Array, precision: Array
     ) -> CoefficientPosterior:
         """Return the posterior for another `shift` of the same `precision`: products with vectors only."""
-        return shifted_posterior(self._transposed, self.precision, posterior, mean, shift, precision)
+        return shifted_posterior(self.design, self.precision, posterior, mean, shift, precision)
 
     def energy(self, posterior: CoefficientPosterior, mean: Array) -> Array:
         """Return the sum of squares of E[v]; a^T (m - m0) is the same but cancels where the prior is wide."""
@@ -259,8 +260,8 @@ class SparseFactorPrior(NamedTuple):
     def posterior_rows(self, posterior: CoefficientPosterior) -> Callable[..., np.ndarray]:
         """Return a function of rows, and maybe columns, of R^T B^{-1} R."""
         if isinstance(posterior, BlockPosterior):
-            return _block_rows(posterior.whitener, self._transposed)
-        half = self._transposed @ posterior.whitener.T
+            return _block_rows(posterior.whitener, self.design)
+        half = self.design @ posterior.whitener.T
         return lambda rows, columns=slice(None): half[rows] @ half[columns].T
 
     def apart(self, posterior: CoefficientPosterior) -> tuple[list[np.ndarray], np.ndarray] | None:
@@ -276,7 +277,7 @@ class SparseFactorPrior(NamedTuple):
         """
         if not isinstance(posterior, BlockPosterior):
             return None
-        rows = posterior.whitener.blocks.rows(self._transposed)
+        rows = posterior.whitener.blocks.rows(self.design)
         halves = posterior.whitener.halves(rows, self.values)
         shared = np.concatenate([np.einsum("nt,nt->n", border, border) for _, _, border in halves])
         order = np.argsort(rows.block, kind="stable")
@@ -289,7 +290,7 @@ class SparseFactorPrior(NamedTuple):
         row, column, starts = self.pattern.row, self.pattern.column, self.pattern.starts
         out = posterior.coordinates[column] * posterior.weights[row]
         if isinstance(posterior, BlockPosterior):
-            solved = posterior.whitener.solved_entries(posterior.whitener.blocks.rows(self._transposed), self.values)
+            solved = posterior.whitener.solved_entries(posterior.whitener.blocks.rows(self.design), self.values)
             return out - solved * precision[row]
         inverse = posterior.whitener.T @ posterior.whitener
         for part, product in self._times(inverse):
@@ -299,7 +300,7 @@ class SparseFactorPrior(NamedTuple):
 
     def _times(self, matrix: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
         """Yield slices of predictors and their rows of R^T times a dense (p, p) matrix."""
-        transposed, n = self._transposed, self.pattern.predictors
+        transposed, n = self.design, self.pattern.predictors
         step = max(1, _PART // max(1, len(self.precision)))
         matrix = np.ascontiguousarray(matrix)
         for start in range(0, n, step):

@@ -176,6 +176,11 @@ class SparsePrecisionPrior(NamedTuple):
         """Diagonal of Q, (p,): zero where the prior of an unknown is flat."""
         return self.values[self.pattern.diagonal]
 
+    @property
+    def design(self) -> scipy.sparse.csr_array:
+        """A, (n, p)."""
+        return self.pattern.design
+
     def variances(self) -> np.ndarray:
         """Return a number a predictor, (n,), that is zero where its prior variance is.
 

@@ -11,13 +11,15 @@ from pymc_ep.contracts.solution import Solution
 from pymc_ep.engines.base import Status
 from pymc_ep.engines.prior import FactorValues, Prior
 from pymc_ep.evidence.conditional_fits import ManyFits
+from pymc_ep.evidence.ep.cumulants import Skewness
 from pymc_ep.evidence.ep.evidence import Evidence
 from pymc_ep.evidence.ep.fit import EvidenceAt
 from pymc_ep.evidence.ep.sweep import Problem, group_slices
 from pymc_ep.evidence.integration.corrections import Corrected
 from pymc_ep.evidence.integration.integral import Integral
 from pymc_ep.evidence.mode import Hyper
-from pymc_ep.models.latent_gaussian.posterior import LatentPosterior, weighted_moments
+from pymc_ep.models.latent_gaussian.hyper_moments import weighted_moments
+from pymc_ep.models.latent_gaussian.posterior import LatentPosterior
 from pymc_ep.models.latent_gaussian.posterior_mixture import PosteriorMixture
 from pymc_ep.models.latent_gaussian.site_functions import SiteFunctions
 from pymc_ep.numerics.gaussian.protocol import GaussianPosterior
@@ -37,6 +39,7 @@ __all__ = [
     "mode_state",
     "mode_traces",
     "rebuild",
+    "site_state",
     "solution_at",
 ]
 
@@ -50,8 +53,17 @@ _MAX_DENSITIES = 10_000_000
 Beyond it the draws of the hyperparameters replace the places, which cover the tails better."""
 AT_VALUES = "log density of the data at the hyperparameters of the result, without their prior"
 """Definition of the log evidence where hyperparameters are maximised over or fixed."""
-_MIXTURE_KEYS = ("design_thetas", "design_shifts", "design_precisions", "hyper_draws", "component_thetas")
+_MIXTURE_KEYS = (
+    "design_thetas",
+    "design_shifts",
+    "design_precisions",
+    "hyper_draws",
+    "component_thetas",
+    "design_skewness",
+)
 """State entries of a `PosteriorMixture`, in the order of its arguments; results of earlier versions lack the last."""
+_SKEWNESS = ("skewness", "marginal_skewness")
+"""State entries of a `Skewness`; results of earlier versions have none."""
 _INTEGRATED = "log density of the data, integrated over the prior of the hyperparameters"
 """Definition of the log evidence where hyperparameters are integrated over."""
 
@@ -71,6 +83,7 @@ def rebuild(
         state["d_shift"],
         state["d_precision"],
         mode,
+        skewness=Skewness(*(state[name] for name in _SKEWNESS)) if _SKEWNESS[0] in state else None,
     )
     if "design_thetas" not in state:
         return centre
@@ -122,6 +135,7 @@ def integral_solution(
         np.array([point.state[1] for point in points]),
         found.draws,
         found.components,
+        np.array([point.kept.skewness for point in points]),
     )
     values = np.array([point.value for point in points])
     return solution_at(
@@ -171,7 +185,9 @@ def conditional_solution(
     """
     k = len(found.thetas)
     weights = np.full(k, 1.0 / k)
-    state = _state(evidence, found.centre) | conditional_state(found.thetas, *map(np.array, zip(*found.states)))
+    skewness = np.array([kept.skewness for kept in found.kept])
+    sites = map(np.array, zip(*found.states))
+    state = _state(evidence, found.centre) | conditional_state(found.thetas, *sites, skewness)
     return solution_at(
         form,
         evidence,
@@ -184,10 +200,12 @@ def conditional_solution(
     )
 
 
-def conditional_state(thetas: np.ndarray, shifts: np.ndarray, precisions: np.ndarray) -> dict[str, np.ndarray]:
+def conditional_state(
+    thetas: np.ndarray, shifts: np.ndarray, precisions: np.ndarray, *skewness: np.ndarray
+) -> dict[str, np.ndarray]:
     """Return the saved parts of a mixture of fits, given hyperparameters, (k, p), and sites, (k, n)."""
     none = np.zeros((0, thetas.shape[1]))
-    return _mixture_state(thetas, shifts, precisions, none, none)
+    return _mixture_state(thetas, shifts, precisions, none, none, *skewness)
 
 
 def at_mode(at: EvidenceAt) -> tuple[Prior, GaussianPosterior] | None:
@@ -259,13 +277,17 @@ def _mixture_state(*parts: np.ndarray) -> dict[str, np.ndarray]:
     return dict(zip(_MIXTURE_KEYS, parts))
 
 
+def site_state(evidence: Evidence, at: EvidenceAt) -> dict[str, np.ndarray]:
+    """Return the saved sites of one fit, (n,) each, and their skewness."""
+    return dict(zip(("shift", "precision", *_SKEWNESS), (*at.sites, *evidence.skewness(at))))
+
+
 def _state(evidence: Evidence, at: EvidenceAt) -> dict[str, np.ndarray]:
     """Return the saved state of one fit with hyperparameters fixed."""
-    shift, precision = at.sites
-    return {
+    sites = site_state(evidence, at)
+    shift = sites["shift"]
+    return sites | {
         "theta": at.theta,
-        "shift": shift,
-        "precision": precision,
         "directions": np.zeros((0, at.theta.size)),
         "d_shift": np.zeros((0, len(shift))),
         "d_precision": np.zeros((0, len(shift))),

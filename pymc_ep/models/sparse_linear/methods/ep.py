@@ -27,6 +27,7 @@ from pymc_ep.models.latent_gaussian.methods.solution import (
     mode_state,
     mode_traces,
     rebuild,
+    site_state,
     solution_at,
 )
 from pymc_ep.models.latent_gaussian.posterior import LatentPosterior
@@ -93,7 +94,7 @@ def _averaged_solution(
     """Return the solution that averages the fit and those on translated grids."""
     fits = [(evidence, found.at), *translated]
     state = mode_state(evidence, found)
-    state |= grid_state([dict(zip(("shift", "precision"), at.sites)) for _, at in translated])
+    state |= grid_state([site_state(own, at) for own, at in translated])
     status = averaged_status(combined_status(found.at, found), [at.run.status for _, at in translated])
 
     def rebuilt(part: CompiledSparseLinear, own: Mapping[str, np.ndarray]) -> LatentPosterior | PosteriorMixture:

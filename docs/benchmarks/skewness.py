@@ -1,0 +1,162 @@
+"""Quantiles of draws, and of Gaussians with EP's moments, against those of long elliptical slice sampling.
+
+    python -m docs.benchmarks skewness
+
+Writes a section of docs/benchmarks/when_it_works.md. Needs no data beyond the package's own, and five minutes.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pymc as pm
+from scipy.special import log_ndtr, ndtri, xlogy
+
+import pymc_ep as pmep
+from docs.benchmarks._common import header, markdown_table, write_page
+from pymc_ep.compat import group
+
+LEVELS = np.array([0.05, 0.5, 0.95])
+CHAINS, BURN, KEPT, EVERY = 400, 200, 2000, 10
+DRAWS = 40_000
+BINS = 100
+
+
+class Case(NamedTuple):
+    """A model with a Gaussian vector ``f`` of distinct predictors, its prior, and the log likelihood of f, (s, n)."""
+
+    name: str
+    model: pm.Model
+    mean: np.ndarray
+    covariance: np.ndarray
+    log_likelihood: Callable[[np.ndarray], np.ndarray]
+
+
+def main() -> None:
+    """Measure all cases, and write the section."""
+    rows = [row for case in _cases() for row in _rows(case)]
+    text = (
+        "Largest errors over all predictors, at fixed hyperparameters, in posterior standard deviations: of\n"
+        f"{DRAWS:,} draws, and of Gaussians with the same moments. The truth is elliptical slice sampling about\n"
+        f"EP's posterior, {CHAINS} chains of {KEPT:,} iterations. ESS is the relative effective sample size of the\n"
+        "importance weights of 4,000 draws.\n"
+    )
+    head = ["model", "posterior", "5%", "50%", "95%", "sd", "ESS"]
+    write_page(
+        "skewness", [header("Quantiles of draws", "docs/benchmarks/skewness.py"), text, markdown_table(head, rows)]
+    )
+
+
+def _cases() -> Iterator[Case]:
+    dates = pmep.datasets.load_coal()
+    counts, _ = np.histogram(dates, bins=BINS)
+    x = np.arange(BINS)[:, None] * 1.0
+    for link, level, scale, length in (("exp", 0.4, 0.7, 15.0), ("rectified", 1.9, 1.5, 15.0)):
+        covariance = scale**2 * np.exp(-0.5 * ((x - x.T) / length) ** 2)
+        with pm.Model() as model:
+            f = pm.MvNormal("f", np.full(BINS, level), covariance + 1e-8 * np.eye(BINS))
+            if link == "exp":
+                pm.Poisson("y", pm.math.exp(f), observed=counts)
+            else:
+                pmep.RectifiedPoisson("y", f, observed=counts)
+        yield Case(f"coal, {link}", model, np.full(BINS, level), covariance, _poisson(counts, link))
+    rng = np.random.default_rng(3)
+    groups, each = 30, 3
+    own, index = 1.5 * rng.standard_normal(groups), np.repeat(np.arange(groups), each)
+    prior = 4.0 + 2.25 * np.eye(groups)
+    y = rng.poisson(np.exp(own[index] - 0.5))
+    with pm.Model() as model:
+        f = pm.Deterministic("f", pm.Normal("level", 0.0, 2.0) + pm.Normal("own", 0.0, 1.5, shape=groups))
+        pm.Poisson("y", pm.math.exp(f[index]), observed=y)
+    yield Case("30 groups of 3 counts", model, np.zeros(groups), prior, _grouped(y, index, "exp"))
+    bits = (rng.standard_normal(groups * each) < own[index] + 0.5).astype(int)
+    with pm.Model() as model:
+        f = pm.Deterministic("f", pm.Normal("level", 0.0, 2.0) + pm.Normal("own", 0.0, 1.5, shape=groups))
+        pm.Bernoulli("y", pm.math.invprobit(f[index]), observed=bits)
+    yield Case("30 groups of 3 bits", model, np.zeros(groups), prior, _grouped(bits, index, "probit"))
+
+
+def _poisson(counts: np.ndarray, link: str) -> Callable[[np.ndarray], np.ndarray]:
+    def exponential(f: np.ndarray) -> np.ndarray:
+        return (counts * f - np.exp(f)).sum(axis=1)
+
+    def rectified(f: np.ndarray) -> np.ndarray:
+        rate = np.maximum(f, 0.0)
+        with np.errstate(divide="ignore"):
+            return (xlogy(counts, rate) - rate).sum(axis=1)
+
+    return exponential if link == "exp" else rectified
+
+
+def _grouped(y: np.ndarray, index: np.ndarray, link: str) -> Callable[[np.ndarray], np.ndarray]:
+    if link == "exp":
+        total, size = np.bincount(index, y), np.bincount(index)
+        return lambda f: (total * f - size * np.exp(f)).sum(axis=1)
+    ones, zeros = np.bincount(index, y), np.bincount(index, 1 - y)
+    return lambda f: (ones * log_ndtr(f) + zeros * log_ndtr(-f)).sum(axis=1)
+
+
+def _rows(case: Case) -> list[list[str]]:
+    result = pmep.fit(model=case.model, hyper="fixed", draws=DRAWS, chains=1, random_seed=1, progressbar=False)
+    mean, sd = (np.asarray(result[f"posterior_{what}"]["f"]) for what in ("mean", "sd"))
+    drawn = np.asarray(group(result, "posterior")["f"])[0]
+    true = _slices(case, group(result, "fit"))
+    true_sd, quantiles = true.std(axis=0), np.quantile(true, LEVELS, axis=0)
+    known = pmep.diagnose(result, case.model)
+    ess = float(known["weights_ess"]) / known["log_weight"].size
+    out = []
+    for name, own, spread in (
+        ("Gaussian", mean + sd * ndtri(LEVELS)[:, None], sd),
+        ("draws", np.quantile(drawn, LEVELS, axis=0), drawn.std(axis=0)),
+    ):
+        errors, ratio = np.abs((own - quantiles) / true_sd).max(axis=1), spread / true_sd - 1.0
+        worst = ratio[np.argmax(np.abs(ratio))]
+        last = f"{ess:.2f}" if name == "draws" else ""
+        out.append([case.name, name, *(f"{error:.3f}" for error in errors), f"{worst:+.1%}", last])
+    return out
+
+
+def _slices(case: Case, fit: Any) -> np.ndarray:
+    """Return draws of the exact posterior, (s, n), by elliptical slices about the Gaussian of a fit."""
+    values, vectors = np.linalg.eigh(case.covariance)
+    keep = values > 1e-11 * values.max()
+    root = vectors[:, keep] * np.sqrt(values[keep])
+    rng, n = np.random.default_rng(7), len(case.mean)
+    # Sites of the predictors, from those of their observations, which are consecutive.
+    shift, precision = (np.asarray(fit[f"y_site_{what}"]).reshape(n, -1).sum(axis=1) for what in ("shift", "precision"))
+    inner = np.eye(root.shape[1]) + root.T @ (precision[:, None] * root)
+    factor = np.linalg.cholesky(np.linalg.inv(inner))
+    middle = case.mean + root @ np.linalg.solve(inner, root.T @ (shift - precision * case.mean))
+    root = root @ factor
+
+    def log_ratio(offset: np.ndarray) -> np.ndarray:
+        f = middle + offset
+        return case.log_likelihood(f) - f @ shift + 0.5 * f**2 @ precision
+
+    state = np.zeros((CHAINS, n))
+    level, out = log_ratio(state), []
+    for step in range(BURN + KEPT):
+        other = rng.standard_normal((CHAINS, root.shape[1])) @ root.T
+        least = level + np.log(rng.random(CHAINS))
+        angle = 2 * np.pi * rng.random(CHAINS)
+        low, high, active = angle - 2 * np.pi, angle.copy(), np.arange(CHAINS)
+        new = state.copy()
+        while active.size:
+            a = angle[active, None]
+            proposed = state[active] * np.cos(a) + other[active] * np.sin(a)
+            found = log_ratio(proposed)
+            good = found > least[active]
+            new[active[good]], level[active[good]] = proposed[good], found[good]
+            active = active[~good]
+            negative = angle[active] < 0
+            low[active] = np.where(negative, angle[active], low[active])
+            high[active] = np.where(negative, high[active], angle[active])
+            angle[active] = low[active] + rng.random(active.size) * (high[active] - low[active])
+        state = new
+        if step >= BURN and step % EVERY == 0:
+            out.append(middle + state)
+    return np.concatenate(out)
+
+
+if __name__ == "__main__":
+    main()

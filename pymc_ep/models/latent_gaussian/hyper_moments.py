@@ -1,0 +1,55 @@
+"""Moments of hyperparameters on their own scale."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from pymc_ep.contracts.posterior import Moments
+from pymc_ep.models.latent_gaussian.site_functions import SiteFunctions
+from pymc_ep.numerics.interpolation.mixtures import weighted_mean_and_sd
+from pymc_ep.numerics.quadrature.gauss_hermite import standard_normal_rule
+
+__all__ = ["hyper_moments", "weighted_moments"]
+
+_NODES = 32
+"""Gauss-Hermite nodes of moments of a hyperparameter.
+
+With them the moments of a log-normal are exact to 1e-8 up to a standard deviation of 3 in the logarithm; 16 nodes lose
+3 per cent of its standard deviation there."""
+_SAMPLES = 20_000
+"""Draws for moments of hyperparameters that quadrature does not cover.
+
+The Monte Carlo error of a mean is 0.7 per cent of the standard deviation."""
+
+
+def weighted_moments(rows: Mapping[str, np.ndarray], weights: np.ndarray) -> dict[str, Moments]:
+    """Return the moments of weighted values, (s, *shape), by name; the weights, (s,), sum to one."""
+    return {name: Moments(*weighted_mean_and_sd(values, weights)) for name, values in rows.items()}
+
+
+def hyper_moments(form: SiteFunctions, theta: np.ndarray, directions: np.ndarray) -> dict[str, Moments]:
+    """Return moments of hyperparameters whose unconstrained values have the mean theta, (p,), and covariance D^T D.
+
+    Where each element is a function of one unconstrained value, its moments follow from quadrature over that value's
+    marginal; all elements share one pass over the nodes. Otherwise (ordered vectors, simplexes, bounds that depend on
+    other hyperparameters) they are those of a fixed sample.
+    """
+    sd = np.sqrt((directions**2).sum(axis=0))
+    if _is_elementwise(form, theta, sd):
+        nodes, weights = standard_normal_rule(_NODES)
+        rows = form.constrained(theta + nodes[:, None] * sd)
+    else:
+        normal = np.random.default_rng(0).standard_normal((_SAMPLES, len(directions)))
+        weights = np.full(_SAMPLES, 1.0 / _SAMPLES)
+        rows = form.constrained(theta + normal @ directions)
+    return weighted_moments(rows, weights)
+
+
+def _is_elementwise(form: SiteFunctions, theta: np.ndarray, sd: np.ndarray) -> bool:
+    """Whether each constrained value depends on the unconstrained value of its own index alone."""
+    p = theta.size
+    steps = np.concatenate([np.zeros((1, p)), np.diag(np.where(sd > 0, 0.1 * sd, 0.1))])
+    values = form.constrained(theta + steps)
+    flat = np.concatenate([np.zeros((p + 1, 0)), *(v.reshape(p + 1, -1) for v in values.values())], axis=1)
+    changed = flat[1:] != flat[:1]
+    return changed.shape == (p, p) and not np.any(changed & ~np.eye(p, dtype=bool))

@@ -1,0 +1,153 @@
+"""Skewness of tilted distributions, carried to draws and to affine variables of a Gaussian posterior.
+
+With u_j = (eta_j - m_j) / s_j a draw x of the Gaussian posterior is moved by
+
+    sum_j Cov(x, u_j) a_j(u_j),      a_j(u) = g_j (u^2 - 1) / 6 to first order,
+
+where g_j is the skewness of the tilted distribution of site j. To first order that gives any affine variable y the
+skewness sum_j Corr(y, u_j)^3 g_j that pairs of sites give it (`pymc_ep.evidence.ep.cumulants`), and leaves mean and
+variance. The functions a_j are those of `pymc_ep.numerics.skewed_normal`: one site alone, or several with the same
+predictor, move a draw by a monotone cubic, exactly as skewed. The Jacobian of the map of the predictors is
+I + R diag(a'), with R the correlations of u.
+"""
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import cast
+
+import numpy as np
+import scipy.linalg
+
+from pymc_ep.evidence.ep.cumulants import Skewness
+from pymc_ep.numerics.gaussian.protocol import CoordinatePrior, GaussianPosterior, GaussianPrior, PredictorPrior
+from pymc_ep.numerics.skewed_normal import limited, skewed_moves
+
+__all__ = ["SkewedDraws"]
+
+_NUMBERS = 2**22
+"""Numbers evaluated at a time, 32 MB: bounds the memory."""
+_CACHED = 2**17
+"""Numbers of a block of draws, 1 MB: larger ones do not fit the cache."""
+_PAIRS = 2**24
+"""Most pairs of sites and values of a variable whose skewness is computed: a tenth of a second for products, and memory
+is bounded. A variable with more counts as Gaussian."""
+_FULL = 4000
+"""Most sites whose correlations are held in full, 128 MB."""
+_RANK = 1e-12
+"""Pivot of the correlations of predictors, which are one on the diagonal, that counts as rounding."""
+
+
+class SkewedDraws:
+    """Moves of draws of one Gaussian posterior.
+
+    Parameters
+    ----------
+    skewness : Skewness
+        At least one site has some.
+    gaussian : GaussianPrior
+    posterior : GaussianPosterior
+        With the variances of the predictors.
+    """
+
+    def __init__(self, skewness: Skewness, gaussian: GaussianPrior, posterior: GaussianPosterior):
+        self._gaussian, self._posterior = gaussian, posterior
+        variance = np.asarray(posterior.variance)
+        self._sites = np.flatnonzero((skewness.sites != 0.0) & (variance > 0.0))
+        self._sd = np.sqrt(variance[self._sites])
+        self._own, total = limited(skewness.sites[self._sites], skewness.marginals[self._sites])
+        self._cubics = skewed_moves(self._own, total)
+
+    @cached_property
+    def _root(self) -> np.ndarray:
+        """L, (m, r), with R = L L^T the correlations of the predictors of the sites, which may be singular."""
+        rows = self._gaussian.posterior_rows(self._posterior)
+        correlation = np.asarray(rows(self._sites, self._sites)) / np.multiply.outer(self._sd, self._sd)
+        factor, pivots, rank, _ = scipy.linalg.lapack.dpstrf(correlation, lower=1, tol=_RANK)
+        out = np.empty((len(pivots), rank))
+        out[pivots - 1] = np.tril(factor)[:, :rank]
+        return out
+
+    def work(self, size: int) -> float:
+        """Multiplications for the log Jacobians of so many draws; infinite for sites that are too many to correlate."""
+        if len(self._sites) > _FULL:
+            return np.inf
+        sites, rank = self._root.shape
+        return 0.5 * size * sites * rank**2
+
+    def moves(
+        self, coordinates: np.ndarray, predictors: Callable[[slice], np.ndarray] | None, *, slopes: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the moves of coordinates, (s, c), and the slopes a'(u), (s, m), if asked for, else (s, 0).
+
+        Parameters
+        ----------
+        coordinates : ndarray, (s, c)
+            Draws of the solver's coordinates.
+        predictors : callable, optional
+            Returns the predictors of some draws, (k, n), where the coordinates do not tell them.
+        slopes : bool
+        """
+        size, n = len(coordinates), len(np.asarray(self._posterior.mean))
+        out, steep = np.empty_like(coordinates), np.empty((size, len(self._sites) if slopes else 0))
+        constant, first, second, third = self._cubics
+        step = max(1, _CACHED // n)
+        for start in range(0, size, step):
+            here = slice(start, start + step)
+            if predictors is not None:
+                effect = predictors(here) - self._posterior.mean
+            else:
+                design = cast(CoordinatePrior, self._gaussian).design
+                effect = (design @ (coordinates[here] - self._posterior.coordinates).T).T
+            u = effect[:, self._sites]
+            u /= self._sd
+            moves = third * u
+            moves += second
+            if slopes:
+                steep[here] = first + u * (2.0 * moves + third * u)
+            moves *= u
+            moves += first
+            moves *= u
+            moves += constant
+            moves /= self._sd
+            weights = np.zeros((len(moves), n))
+            weights[:, self._sites] = moves
+            out[here] = self._covariance_times(weights)
+        return out, steep
+
+    def log_jacobian(self, slopes: np.ndarray) -> np.ndarray:
+        """Return log |I + R diag(a')| = log |I + L^T diag(a') L|, (s,), at slopes, (s, m)."""
+        root, out = self._root, np.empty(len(slopes))
+        step = max(1, _NUMBERS // root.size)
+        for start in range(0, len(out), step):
+            here = slice(start, start + step)
+            inner = root.T @ (slopes[here, :, None] * root)
+            out[here] = np.linalg.slogdet(np.eye(root.shape[1]) + inner)[1]
+        return out
+
+    def skewness_of(self, cross: np.ndarray, sd: np.ndarray) -> np.ndarray:
+        """Return the skewness, (d,), of x with Cov(x, coordinates) = `cross`, (d, c), and standard deviations `sd`.
+
+        These may include the spread of hyperparameters, which adds no third cumulant to first order.
+        """
+        out, d = np.zeros(len(sd)), len(sd)
+        if d * len(self._sites) > _PAIRS:
+            return out
+        n, c = len(np.asarray(self._posterior.mean)), cross.shape[1]
+        step = max(1, _NUMBERS // max(n, c))
+        for start in range(0, len(self._sites), step):
+            here = slice(start, start + step)
+            weights = np.zeros((len(self._sites[here]), n))
+            weights[np.arange(len(weights)), self._sites[here]] = 1.0 / self._sd[here]
+            with np.errstate(divide="ignore", invalid="ignore"):
+                correlation = (cross @ self._covariance_times(weights).T) / sd[:, None]
+            # A known value has no correlations; rounding gives others more than one.
+            correlation = np.clip(np.nan_to_num(correlation), -1.0, 1.0)
+            out += correlation**3 @ self._own[here]
+        return out
+
+    def _covariance_times(self, weights: np.ndarray) -> np.ndarray:
+        """Return coordinates, (s, c), by which Cov(x, eta) w moves any x, for rows w, (s, n)."""
+        if self._posterior.drawn_from_prior:
+            return cast(PredictorPrior, self._gaussian).conditioned(self._posterior, weights)
+        design = cast(CoordinatePrior, self._gaussian).design
+        return self._posterior.solve(design.T @ weights.T).T

@@ -1,0 +1,101 @@
+"""Skewed distributions by a monotone cubic of a standard normal variable.
+
+    T(u) = ((1 + b u)^3 - 1 - 3 b^2) / D = (3 u + 3 b (u^2 - 1) + b^2 u^3) / D,    D^2 = 9 + 36 b^2 + 15 b^4,
+
+has mean 0, variance 1 and the skewness k = 54 b (3 + 16 b^2 + 15 b^4) / D^3. Of all monotone cubics with that skewness
+it has the least cubic term, as its derivative 3 (1 + b u)^2 / D has a double root. As the cube of a normal variable it
+is the approximation of gamma distributions by Wilson and Hilferty (1931), and its inverse is in closed form. To first
+order in k it is that of Cornish and Fisher, u + k (u^2 - 1) / 6.
+"""
+
+import numpy as np
+
+__all__ = ["MOST_SKEWED", "gaussian_parts", "limited", "skewed", "skewed_moves", "unskewed"]
+
+MOST_SKEWED = 2.0
+"""Largest skewness: that of an exponential distribution. Cubics with more are a poor likeness of tilted densities."""
+_SLOPES = np.linspace(-0.5, 0.5, 4001)
+"""Slopes b of tabulated skewness; linear interpolation between them errs by 3e-8."""
+_EVEN = 1e-6
+"""Slope below which a cubic counts as a parabola: the term that is left out is 1e-12."""
+_STRAIGHT = 4.5
+"""Standard deviations beyond which a cubic continues as its tangent: one of 150,000 draws lies there."""
+_PARTS, _WIDTH = 7, 0.6
+"""Gaussian parts of a skewed density, and their standard deviation before they are moved. Quantiles from 1 to 99% are
+those of the density within 0.01 at a skewness of 0.7 and 0.02 at 1, where five parts err by 0.04 to 0.09, and seven of
+a width of 0.5 by 0.07."""
+
+
+def _skewness(slope: np.ndarray) -> np.ndarray:
+    """Return the skewness of T at slopes b."""
+    square = slope**2
+    return 54.0 * slope * (3.0 + 16.0 * square + 15.0 * square**2) / _scale(slope) ** 3
+
+
+def _scale(slope: np.ndarray) -> np.ndarray:
+    """Return D at slopes b."""
+    return np.sqrt(9.0 + 36.0 * slope**2 + 15.0 * slope**4)
+
+
+def _slope(skewness: np.ndarray) -> np.ndarray:
+    """Return the slope b of T with a skewness, cut off at `MOST_SKEWED`."""
+    return np.interp(np.clip(skewness, -MOST_SKEWED, MOST_SKEWED), _skewness(_SLOPES), _SLOPES)
+
+
+def skewed(normal: np.ndarray, skewness: np.ndarray) -> np.ndarray:
+    """Return T(u) at `normal`, for arrays that broadcast, with straight tails: means of exp T(u) then exist."""
+    b = _slope(skewness)
+    u = np.clip(normal, -_STRAIGHT, _STRAIGHT)
+    inside = 3.0 * u + 3.0 * b * (u**2 - 1.0) + b**2 * u**3
+    return (inside + 3.0 * (1.0 + b * u) ** 2 * (normal - u)) / _scale(b)
+
+
+def unskewed(values: np.ndarray, skewness: np.ndarray) -> np.ndarray:
+    """Return the u with T(u) = `values`, as if tails were cubic."""
+    b = _slope(skewness)
+    even = np.abs(b) < _EVEN
+    slope = np.where(even, 1.0, b)
+    root = (np.cbrt(1.0 + 3.0 * slope**2 + slope * _scale(slope) * values) - 1.0) / slope
+    return np.where(even, values - b * (values**2 - 1.0), root)
+
+
+def limited(own: np.ndarray, total: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return shares of a skewness and the skewness, reduced in proportion where it exceeds `MOST_SKEWED`."""
+    factor = MOST_SKEWED / np.maximum(np.abs(total), MOST_SKEWED)
+    return own * factor, total * factor
+
+
+def skewed_moves(own: np.ndarray, total: np.ndarray) -> np.ndarray:
+    """Return the coefficients of a(u) = (g / k) (T(u) - u), (4, n), constant first, for a share g of T's skewness k.
+
+    Shares that add up to k move a variable to T(u), be they those of one site or of many with the same predictor.
+
+    Parameters
+    ----------
+    own, total : ndarray, (n,)
+        g and k, as `limited` returns them.
+    """
+    b = _slope(total)
+    scale = _scale(b)
+    # b / k and (D - 3) / b^2 have the limits 1 / 6 and 6 at zero.
+    even = np.abs(b) < _EVEN
+    factor = own * np.where(even, 1.0 / 6.0, b / np.where(even, 1.0, total)) / scale
+    linear = b * (36.0 + 15.0 * b**2) / (3.0 + scale)
+    return factor * np.array([np.full_like(b, -3.0), -linear, np.full_like(b, 3.0), b])
+
+
+def gaussian_parts(skewness: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return weights, (k,), means and standard deviations, (k, *shape), of normals whose mixture is nearly T(u).
+
+    With u = alpha z + w e of standard normals z and e, alpha^2 + w^2 = 1, T is linear in e about the nodes of z. That
+    leaves out w^4 of the skewness, which the cubic therefore has more. Mean and variance are exact.
+    """
+    nodes, weights = np.polynomial.hermite_e.hermegauss(_PARTS)
+    weights = weights / weights.sum()
+    at = np.sqrt(1.0 - _WIDTH**2) * nodes.reshape(-1, *(1,) * np.ndim(skewness))
+    more = skewness / (1.0 - _WIDTH**4)
+    b = _slope(more)
+    mean, sd = skewed(at, more), _WIDTH * 3.0 * (1.0 + b * at) ** 2 / _scale(b)
+    mean = mean - np.tensordot(weights, mean, axes=1)
+    scale = np.sqrt(np.tensordot(weights, mean**2 + sd**2, axes=1))
+    return weights, mean / scale, sd / scale
