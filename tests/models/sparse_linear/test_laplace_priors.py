@@ -135,14 +135,30 @@ def test_a_location_may_be_latent():
             np.testing.assert_allclose(found[0][part][name], found[1][part][name], rtol=1e-8)
 
 
+def test_a_scale_of_groups_may_stand_outside():
+    found = []
+    for outside in (True, False):
+        with pm.Model() as model:
+            tau = pm.HalfNormal("tau")
+            if outside:
+                u = pm.Deterministic("u", tau * pm.Normal("z", 0, 1, shape=4))
+            else:
+                u = pm.Normal("u", 0, tau, shape=4)
+            pm.Normal("y", u[GROUPS] + pm.Laplace("b", 0, 1) * X[:, 0], 1, observed=Y)
+        found.append(fitted(model))
+    for part in ("posterior_mean", "posterior_sd"):
+        for name in ("u", "b", "tau"):
+            np.testing.assert_allclose(found[0][part][name], found[1][part][name], rtol=1e-6)
+
+
 def scaled():
     b = pm.Laplace("b", 0, 1, shape=2)
     pm.Normal("y", pm.Normal("a") + pm.math.dot(X, b) * pm.HalfNormal("s"), 1, observed=Y)
 
 
-def non_centred_groups():
-    z = pm.Normal("a", 0, 1, shape=4) * pm.HalfNormal("tau")
-    pm.Normal("y", z[GROUPS] + pm.Laplace("b", 0, 1) * X[:, 0], 1, observed=Y)
+def mixed_groups():
+    z, c = pm.Normal("a", 0, 1, shape=4), pm.HalfNormal("c")
+    pm.Normal("y", z[GROUPS] + c * z[::-1][GROUPS] + pm.Laplace("b", 0, 1) * X[:, 0], 1, observed=Y)
 
 
 def beside_a_process():
@@ -163,7 +179,7 @@ def in_a_scale():
     ("write", "message"),
     [
         (scaled, r"'b' has a Laplace prior.*from 'b' to 'y'.*pm\.Laplace\('b', 0, b\)"),
-        (non_centred_groups, r"'b' has a Laplace prior.*from 'a' to 'y'"),
+        (mixed_groups, r"'b' has a Laplace prior.*from 'a' to 'y'"),
         (beside_a_process, r"'a' has a Gaussian prior whose values depend on each other.*sparse prior"),
         (observed_vector, r"'y' is an observed vector.*Cholesky"),
         (in_a_scale, r"'b', which enters a scale"),
