@@ -1,1 +1,1 @@
-"""What all algorithms share: their loop, checkpoints, partitions of the data, options and interruptions."""
+"""Parts that all algorithms share: their loop, checkpoints, partitions of the data, options and interruptions."""

@@ -126,7 +126,7 @@ class BoundEvidence(LogEvidence[BoundAt]):
 
 @dataclass(frozen=True)
 class BoundSampling:
-    """What `pymc_ep.contracts.method.Method` needs of a bound, so that hyperparameters are sampled.
+    """Members that `pymc_ep.contracts.method.Method` needs of a bound, so that hyperparameters are sampled.
 
     Attributes
     ----------

@@ -74,7 +74,7 @@ class EvidenceAt(NamedTuple):
 
 
 class KeptFit(NamedTuple):
-    """What results take of a fit at one of many hyperparameters.
+    """Parts of a fit at one of many hyperparameters that results take.
 
     Attributes
     ----------

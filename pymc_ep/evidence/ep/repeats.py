@@ -32,7 +32,7 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 class _Others(NamedTuple):
-    """What is left of the observations of a predictor without one of them, for each of k different cases.
+    """Remaining observations of a predictor without one of them, for each of k different cases.
 
     Attributes
     ----------

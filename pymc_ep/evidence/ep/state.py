@@ -44,7 +44,7 @@ class State(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """What a state is made of again: the sweep follows from the sites, and has factors of matrices.
+    """Arrays of which a state is made again: the sweep follows from the sites, and has factors of matrices.
 
     Attributes
     ----------

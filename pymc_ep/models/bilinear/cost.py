@@ -1,4 +1,4 @@
-"""What fits of a bilinear form take, from its sizes."""
+"""Cost of fits of a bilinear form, from its sizes."""
 
 import math
 from typing import NamedTuple

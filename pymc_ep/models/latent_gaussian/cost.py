@@ -1,4 +1,4 @@
-"""What a fit of a latent Gaussian form takes, from its sizes, before anything large is formed."""
+"""Cost of a fit of a latent Gaussian form, from its sizes, before anything large is formed."""
 
 from pymc_ep.contracts.cost import Cost
 from pymc_ep.evidence.budget import fits_of, most_posteriors

@@ -24,7 +24,10 @@ __all__ = [
     "precisions_of",
 ]
 
-INNER_SCALE = "Give a learned scale to the prior, as in pm.Normal('effect', 0, sd), not as a factor sd * standard."
+INNER_SCALE = (
+    "Give learned scales and covariances to the prior, as in pm.MvNormal('effect', 0, cov), not as factors of a "
+    "standard normal variable."
+)
 """Cure of maps from latent variables to predictors that depend on hyperparameters."""
 _FACTORS = 3.0
 """Operations of a sweep, in those of a factor: the selected inverse has two more."""

@@ -1,4 +1,4 @@
-"""What a fit of paired symbols takes, from its sizes."""
+"""Cost of a fit of paired symbols, from its sizes."""
 
 from pymc_ep.contracts.cost import Cost
 from pymc_ep.models.paired_symbols.compiled import CompiledPairedSymbols

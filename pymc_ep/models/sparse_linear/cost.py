@@ -1,4 +1,4 @@
-"""What fits of a sparse linear form take, from its sizes: by factors of the precision, or by products with vectors."""
+"""Cost of fits of a sparse linear form, from its sizes: by factors of the precision, or by products with vectors."""
 
 from pymc_ep.contracts.cost import Cost
 from pymc_ep.models.sparse_linear.compiled import CompiledSparseLinear

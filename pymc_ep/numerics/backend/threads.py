@@ -29,7 +29,7 @@ _LIMITS: list[int] = []
 """Limits of the fits in progress, in threads of their own. The number of BLAS threads is one for the process: it is at
 most the least of these, and the last fit to end gives back what the first one found."""
 _FOUND: list[Any] = []
-"""What threadpoolctl restores when the last one ends."""
+"""Limits of threadpoolctl, which it restores when the last one ends."""
 
 
 def check_cores(cores: int | str | None, blas_cores: int | str | None = "auto") -> int | str | None:

@@ -14,7 +14,7 @@ __all__ = ["PrecisionPattern"]
 
 
 class PrecisionPattern:
-    """What priors and posteriors of one model share: where Q and A have entries, and the order of elimination.
+    """Pattern that priors and posteriors of one model share: where Q and A have entries, and the order of elimination.
 
     Parameters
     ----------

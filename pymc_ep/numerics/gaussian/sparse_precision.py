@@ -41,7 +41,7 @@ _NEAR = 1e-3
 
 
 class SumCorrection(NamedTuple):
-    """What k soft constraints on sums do to S_0: S = S_0 - Z M^{-1} Z^T + G G^T, with G = H N^{-1/2}.
+    """Correction of S_0 by k soft constraints on sums: S = S_0 - Z M^{-1} Z^T + G G^T, with G = H N^{-1/2}.
 
     Attributes
     ----------

@@ -17,7 +17,7 @@ _TOGETHER = 32
 
 
 class Analysis:
-    """What all factors of matrices of one pattern share: order, supernodes, places and memory.
+    """Analysis of a pattern, which all factors of its matrices share: order, supernodes, places and memory.
 
     Parameters
     ----------

@@ -208,4 +208,4 @@ FUNCTIONS = {one.__name__: one for one in _OWN} | {
     "INFINITY": math.inf,
     "NAN": math.nan,
 }
-"""What `expressions` call."""
+"""Functions that `expressions` call."""

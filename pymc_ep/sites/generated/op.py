@@ -19,7 +19,7 @@ FIELDS = ("log_z", "mean", "variance", "gradient", "precision", "skewness", "kur
 
 @dataclass(frozen=True)
 class Rule:
-    """What `body` takes from the site.
+    """Arguments of `body` that follow from the site.
 
     Attributes
     ----------

@@ -256,7 +256,7 @@ def test_nested_effects_are_those_of_dense_algebra_in_both_spellings():
 
 def test_factors_of_standard_effects_are_named_with_their_cure():
     with pm.Model() as model:
-        x = pm.HalfNormal("s", 1) * pm.Normal("x", 0, 1, shape=N)
-        pm.Poisson("y", pm.math.exp(x), observed=counts(N))
-    with pytest.raises(ValueError, match=r"depend on latent variables by constants. Give a learned scale to the prior"):
+        s, x = pm.HalfNormal("s", 1, shape=2), pm.Normal("x", 0, 1, shape=(N, 2))
+        pm.Poisson("y", pm.math.exp(s[0] * x[:, 0] + s[1] * x[:, 1]), observed=counts(N))
+    with pytest.raises(ValueError, match=r"on latent variables by constants. Give learned scales and covariances"):
         compiled_form(model).solve_in("precision")

@@ -132,9 +132,9 @@ def off_centre(outside):
     """With a mean that the scale multiplies as well, and other factors beside."""
     m, s, c = pm.Normal("m"), pm.HalfNormal("s", 1), pm.HalfNormal("c", 1)
     z = pm.Normal("z", m, 1, shape=30)
-    w = pm.Deterministic("w", c * (m - s * pm.math.concatenate([z, 2 * z]) / 3)) + 1
+    w = pm.Deterministic("w", c * (m - s * pm.math.concatenate([np.arange(2), z, 2 * z]) / 3)) + 1
     pm.Deterministic("twice", 2 * z)
-    pm.Poisson("y", pm.math.exp(w[PLACE % 60] + c * m), observed=BITS)
+    pm.Poisson("y", pm.math.exp(w[PLACE % 62] + c * m), observed=BITS)
 
 
 def by_column(outside):

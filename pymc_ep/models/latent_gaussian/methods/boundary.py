@@ -10,8 +10,8 @@ from pymc_ep.models.latent_gaussian.site_functions import SiteFunctions
 __all__ = ["boundary_warning"]
 
 _COEFFICIENTS = "_hsgp_coeffs"
-"""What PyMC appends to the name of a pm.gp.HSGP for that of its coefficients. The graph has no kernel, but its spectral
-density."""
+"""Ending of the name of the coefficients of a pm.gp.HSGP, after that of the process. The graph has no kernel, but its
+spectral density."""
 _LOST = 0.3
 """Share of the prior variance that a point may lack of that of another, where the kernel is stationary and has one
 variance for all. Eigenfunctions vanish at the boundary, so that variance is lost next to it: for an ExpQuad on [-1, 1]

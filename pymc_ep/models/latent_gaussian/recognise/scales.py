@@ -18,7 +18,7 @@ from pytensor.graph.basic import Apply, equal_computations
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import io_toposort
 from pytensor.sparse.math import StructuredDot
-from pytensor.tensor.basic import Join
+from pytensor.tensor.basic import Alloc, Join
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.math import Dot, Sum
@@ -35,7 +35,7 @@ __all__ = ["absorb_scales"]
 Factors = tuple[TensorVariable, ...]
 """Factors of a latent variable, by which it is multiplied."""
 
-_OF_FIRST = (DimShuffle, Subtensor, AdvancedSubtensor, Reshape, SpecifyShape, Sum)
+_OF_FIRST = (Alloc, DimShuffle, Subtensor, AdvancedSubtensor, Reshape, SpecifyShape, Sum)
 """Operations that are linear in their first input."""
 
 
@@ -122,7 +122,7 @@ class _Factored:
         self._outputs = list(outputs)
         self._dependent = value_dependent(outputs, noise)
         self._varying = value_dependent(outputs, hyper)
-        self._rules: dict[tuple[Apply, Factors], _Rule] = {}
+        self._rules: dict[tuple[TensorVariable, Factors], _Rule] = {}
         self._inverses: dict[TensorVariable, TensorVariable] = {}
 
     def factors(self, outputs: Sequence[TensorVariable]) -> dict[TensorVariable, list[Factors]]:
@@ -161,18 +161,15 @@ class _Factored:
         return asked
 
     def _rule(self, node: Apply, out: TensorVariable, factors: Factors) -> _Rule:
-        if (node, factors) not in self._rules:
-            self._rules[node, factors] = self._new_rule(node, out, factors)
-        return self._rules[node, factors]
+        if (out, factors) not in self._rules:
+            self._rules[out, factors] = self._new_rule(node, out, factors)
+        return self._rules[out, factors]
 
     def _new_rule(self, node: Apply, out: TensorVariable, factors: Factors) -> _Rule:
         op, moving = node.op, [v for v in node.inputs if v in self._dependent]
         scalar_op = op.scalar_op if isinstance(op, Elemwise) else None
-        if (
-            isinstance(scalar_op, ps.Mul | ps.TrueDiv)
-            and len(moving) == 1
-            and node.inputs[0] in (node.inputs if isinstance(scalar_op, ps.Mul) else moving)
-        ):
+        of_one = isinstance(scalar_op, ps.Mul) and len(moving) == 1
+        if of_one or (isinstance(scalar_op, ps.TrueDiv) and moving == node.inputs[:1]):
             return self._of_product(node, moving[0], factors)
         if isinstance(scalar_op, ps.Add | ps.Sub) or isinstance(op, Join):
             return self._of_sum(node, factors)
@@ -218,16 +215,14 @@ class _Factored:
     def _of_sum(self, node: Apply, factors: Factors) -> _Rule:
         """Return the rule of a sum or a concatenation: each term has the factors."""
         inputs = [(v, factors) if v in self._dependent else None for v in node.inputs]
-        # The axis of a concatenation is an input.
-        first = (
-            1 if isinstance(node.op, Join) and len(node.inputs) > 1 and node.inputs[0].dtype.startswith("int") else 0
-        )
 
         def build(parts: list[TensorVariable | None]) -> TensorVariable:
-            own = []
-            for place, (v, part) in enumerate(zip(node.inputs, parts)):
-                scaled = part is None and factors and place >= first
-                own.append(part if part is not None else v * _product(factors, v) if scaled else v)
+            # The axis of a concatenation may be an input, as its only scalar.
+            axes = [isinstance(node.op, Join) and not v.ndim for v in node.inputs]
+            own = [
+                part if part is not None else v * _product(factors, v) if factors and not is_axis else v
+                for v, part, is_axis in zip(node.inputs, parts, axes)
+            ]
             return node.op.make_node(*own).outputs[0]
 
         return _Rule(inputs, build)
