@@ -2,9 +2,9 @@
 
     python -m docs.site.outputs docs/quickstart.md docs/glmm.md
 
-runs pages as a reader would, on PyMC 6, writes what every block prints into a fence ``output`` below it, and keeps those
-pictures that a block saves and the page shows. ``tests/docs/test_docs.py`` compares them: words have to be the same, and
-numbers about the same.
+runs pages as a reader would, on PyMC 6. It writes what each block prints into a fence ``output`` below it, and keeps
+the pictures that a block saves and the page shows. ``tests/docs/test_docs.py`` compares: words have to be the same, numbers
+about the same.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ RELATIVE_ERROR = 0.1
 
 
 def ran(text: str, source: Path) -> Iterator[tuple[re.Match[str], str]]:
-    """Run the blocks of a page in order; yield each as a match with the groups ``code`` and ``printed``, and its output."""
+    """Run the blocks of a page in order; yield the match of each, groups ``code`` and ``printed``, and its output."""
     namespace = {"__name__": "__main__"}
     for block in _BLOCK.finditer(text):
         # Blank lines in front make a traceback point at the line of the page.
