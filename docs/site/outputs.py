@@ -3,8 +3,8 @@
     python -m docs.site.outputs docs/quickstart.md docs/glmm.md
 
 runs pages as a reader would, on PyMC 6. It writes what each block prints into a fence ``output`` below it, and keeps
-the pictures that a block saves and the page shows. ``tests/docs/test_docs.py`` compares: words have to be the same, numbers
-about the same.
+the pictures that a block saves and the page shows. ``tests/docs/test_docs.py`` compares: words have to be the same, and
+numbers about the same.
 """
 
 import contextlib
