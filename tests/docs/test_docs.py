@@ -48,6 +48,7 @@ def _registries():
         now.update(entries)
 
 
+@pytest.mark.filterwarnings("ignore::pymc.exceptions.ImputationWarning")  # PyMC's word that it draws missing data
 @pytest.mark.parametrize("page", [p for p in PAGES if BLOCK.search(p.read_text(encoding="utf-8"))], ids=name)
 def test_page_runs(page):
     """And prints what it shows, if it shows outputs: those of PyMC 6, as summaries of ArviZ 0.x have other columns."""
