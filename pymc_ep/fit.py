@@ -36,7 +36,7 @@ from pymc_ep.contracts.solution import RandomSeed
 from pymc_ep.engines.checkpoint import Checkpoint
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.forms import able_methods, compiled_form, forms, get_method, methods
-from pymc_ep.graphs.context import model_of
+from pymc_ep.graphs.context import model_of, warn_of_centring
 from pymc_ep.graphs.lengths import require_lengths
 from pymc_ep.marginal import sample
 from pymc_ep.numerics.backend.threads import check_cores, limited_threads
@@ -194,6 +194,7 @@ def fit(
             f"method= is the name of a method, such as 'ep', and no {type(method).__name__}; give "
             f"{f'draws by keyword: fit(draws={method})' if whole else instead}."
         )
+    warn_of_centring(model)
     model = model_of(model)
     check_dims(model)
     check_numbers(draws, chains, random_seed, log_likelihood)

@@ -221,7 +221,9 @@ def test_a_bambi_model_is_built_and_stands_for_its_own(model):
     of_bambi = Model()
     assert pmep.explain(of_bambi) == pmep.explain(model)
     assert of_bambi.built
-    assert pmep.fit(model=of_bambi, draws=0, hyper="fixed")["fit"]["converged"]
+    idata = pmep.fit(model=of_bambi, draws=0, hyper="fixed")
+    assert idata["fit"]["converged"]
+    assert pmep.loo(idata, of_bambi).se == pmep.loo(idata, model).se
 
 
 @pytest.mark.parametrize(

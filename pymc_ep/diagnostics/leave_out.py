@@ -79,7 +79,7 @@ def loo(
     fit = fit_group(idata)
     name = only_name(_loo_names(fit), var_name)
     pointwise, reached = fit[f"{name}{_LOO}"].rename(name), True
-    model = model if groups is None else model_of(model)
+    model = None if groups is None and model is None else model_of(model)
     if model is not None:
         require_fitted_data(idata, model)
     in_sample = _draws_of_log_likelihood(idata, model, name)

@@ -1,11 +1,12 @@
 """The model that a call is about."""
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import pymc as pm
 
-__all__ = ["model_of"]
+__all__ = ["model_of", "warn_of_centring"]
 
 
 def model_of(model: Any) -> pm.Model:
@@ -27,3 +28,17 @@ def model_of(model: Any) -> pm.Model:
             f"{more}"
         )
     return model
+
+
+def warn_of_centring(model: Any) -> None:
+    """Warn where Bambi's own functions would take the intercept of a fit for another: at zero, not at the means."""
+    if not getattr(model, "center_predictors", False) or not hasattr(model, "distributional_components"):
+        return
+    parts = model.distributional_components.values()
+    names = [part.intercept_term.name for part in parts if part.intercept_term and part.common_terms]
+    if names:
+        warnings.warn(
+            f"Bambi centres its covariates: {names[0]!r} of this fit is that at their means, which `predict` and "
+            "`interpret` of Bambi take for that at zero. Before you use these, build it with center_predictors=False.",
+            stacklevel=4,
+        )

@@ -10,6 +10,7 @@ from pytensor.graph.traversal import ancestors
 from pymc_ep.compat import Container, group, has_group
 from pymc_ep.concurrency import compiled_function, compiling
 from pymc_ep.diagnostics.agreement import flat_draws
+from pymc_ep.graphs.context import model_of
 from pymc_ep.modes import quick_mode
 from pymc_ep.plots.axes import axes_for
 from pymc_ep.plots.intervals import hyper_names, labels_of
@@ -75,7 +76,7 @@ def plot_hyper(
         )
     ][:_MOST]
     axes = axes_for(len(elements), ax, figsize)
-    model = pm.Model.get_context(error_if_none=False) if model is None else model
+    model = pm.Model.get_context(error_if_none=False) if model is None else model_of(model)
     for panel, (label, name, k, draws) in zip(axes, elements):
         low, high = np.quantile(draws, [_CUT_SHARE, 1.0 - _CUT_SHARE])
         if low == high:

@@ -79,6 +79,22 @@ def horseshoe(outside):
     pm.Normal("y", pt.dot(design, beta), 0.3, observed=X[:80])
 
 
+def shares(outside):
+    """With a hyperparameter that multiplies what is not linear, as Bambi's beta."""
+    s, k = pm.HalfNormal("s", 1), pm.HalfCauchy("k", 1)
+    u = pm.Deterministic("u", s * pm.Normal("z", shape=30)) if outside else pm.Normal("u", 0, s, shape=30)
+    p = pm.math.sigmoid(pm.Normal("a", 0, 1) + u[PLACE % 30])
+    pm.Beta("y", p * k, (1 - p) * k, observed=1 / (1 + np.exp(-X)))
+
+
+def times(outside):
+    """With one predictor in two parameters, as Bambi's gamma."""
+    s, k = pm.HalfNormal("s", 1), pm.HalfCauchy("k", 1)
+    u = pm.Deterministic("u", s * pm.Normal("z", shape=30)) if outside else pm.Normal("u", 0, s, shape=30)
+    mu = pm.math.exp(pm.Normal("a", 0, 1) + u[PLACE % 30] * np.ones(ROWS, dtype=int))
+    pm.Gamma("y", mu=mu, sigma=mu / k**0.5, observed=np.exp(X))
+
+
 def basis(outside):
     """The coefficients of a process in a Hilbert space."""
     phi = np.random.default_rng(2).normal(size=(90, 15))
@@ -87,7 +103,7 @@ def basis(outside):
     pm.Bernoulli("y", logit_p=phi @ (beta * root) if outside else phi @ beta, observed=BITS[:90])
 
 
-SPELLINGS = [groups, after_indexing, slopes, walk, areas, horseshoe, basis]
+SPELLINGS = [groups, after_indexing, slopes, walk, areas, horseshoe, shares, times, basis]
 
 
 def model_of(write, outside):
@@ -97,8 +113,9 @@ def model_of(write, outside):
 
 
 def fixed(model, **options):
+    start = {"k": 2.7} if "k" in model.named_vars else None
     with model:
-        return pmep.fit(hyper="fixed", **QUIET, **options)
+        return pmep.fit(hyper="fixed", start=start, **QUIET, **options)
 
 
 def moments(idata):

@@ -122,6 +122,7 @@ class _Factored:
         self._outputs = list(outputs)
         self._dependent = value_dependent(outputs, noise)
         self._varying = value_dependent(outputs, hyper)
+        self._linear = self._linear_in_noise()
         self._rules: dict[tuple[TensorVariable, Factors], _Rule] = {}
         self._inverses: dict[TensorVariable, TensorVariable] = {}
 
@@ -166,25 +167,30 @@ class _Factored:
         return self._rules[out, factors]
 
     def _new_rule(self, node: Apply, out: TensorVariable, factors: Factors) -> _Rule:
-        op, moving = node.op, [v for v in node.inputs if v in self._dependent]
-        scalar_op = op.scalar_op if isinstance(op, Elemwise) else None
-        of_one = isinstance(scalar_op, ps.Mul) and len(moving) == 1
-        if of_one or (isinstance(scalar_op, ps.TrueDiv) and moving == node.inputs[:1]):
+        moving = self._moving(node)
+        # What is not linear is asked for without factors: beyond it graphs stay as they are written.
+        if out in self._linear and isinstance(_scalar_op(node), ps.Mul | ps.TrueDiv):
             return self._of_product(node, moving[0], factors)
-        if isinstance(scalar_op, ps.Add | ps.Sub) or isinstance(op, Join):
+        if out in self._linear and (isinstance(_scalar_op(node), ps.Add | ps.Sub) or isinstance(node.op, Join)):
             return self._of_sum(node, factors)
-        linear = isinstance(scalar_op, ps.Neg | ps.Cast) and out.dtype.startswith("float")
-        linear = linear or (isinstance(op, _OF_FIRST) and moving == node.inputs[:1])
-        linear = linear or (_is_product(op) and len(moving) == 1)
-        inner = factors if linear else ()
-        inputs = [(v, inner) if v in self._dependent else None for v in node.inputs]
 
         def build(parts: list[TensorVariable | None]) -> TensorVariable:
             own = [v if part is None else part for v, part in zip(node.inputs, parts)]
-            graph = node.clone_with_new_inputs(own).outputs[node.outputs.index(out)]
-            return graph if linear or not factors else graph * _product(factors, out)
+            return node.clone_with_new_inputs(own).outputs[node.outputs.index(out)]
 
-        return _Rule(inputs, build)
+        return _Rule([(v, factors) if v in moving else None for v in node.inputs], build)
+
+    def _moving(self, node: Apply) -> list[TensorVariable]:
+        return [v for v in node.inputs if v in self._dependent]
+
+    def _linear_in_noise(self) -> set[TensorVariable]:
+        """Return the variables that are linear in noise by operations that factors pass."""
+        found = set(self._noise)
+        for node in io_toposort([], self._outputs):
+            moving = self._moving(node)
+            if moving and found.issuperset(moving) and _is_linear(node, moving):
+                found.update(node.outputs)
+        return found
 
     def _of_product(self, node: Apply, moving: TensorVariable, factors: Factors) -> _Rule:
         """Return the rule of a product, or of a division by what has no noise: its scalar factors join the others."""
@@ -231,6 +237,22 @@ class _Factored:
         return self._inverses.setdefault(factor, 1.0 / factor)
 
 
+def _is_linear(node: Apply, moving: Sequence[TensorVariable]) -> bool:
+    """Whether a node is linear in the inputs with noise, or affine."""
+    op, scalar_op = node.op, _scalar_op(node)
+    if isinstance(scalar_op, ps.Neg | ps.Cast):
+        return node.outputs[0].dtype.startswith("float")
+    if isinstance(scalar_op, ps.TrueDiv) or isinstance(op, _OF_FIRST):
+        return moving == node.inputs[:1]
+    if isinstance(scalar_op, ps.Mul) or _is_product(op):
+        return len(moving) == 1
+    return isinstance(scalar_op, ps.Add | ps.Sub) or isinstance(op, Join)
+
+
+def _scalar_op(node: Apply) -> object:
+    return node.op.scalar_op if isinstance(node.op, Elemwise) else None
+
+
 def _is_product(op: object) -> bool:
     core = op.core_op if isinstance(op, Blockwise) else op
     return isinstance(core, Dot | StructuredDot)
@@ -247,7 +269,8 @@ def _product(factors: Factors, like: TensorVariable) -> TensorVariable:
     total = factors[0]
     for factor in factors[1:]:
         total = total * factor
-    return total.astype(like.dtype)
+    # An integer, such as the 1 of (1 - p) k, would cut off the digits of k.
+    return total.astype(like.dtype) if like.dtype.startswith("float") else total
 
 
 def _same(one: Factors, other: Factors) -> bool:
