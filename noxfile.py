@@ -39,9 +39,9 @@ def oldest(session: nox.Session) -> None:
 
 @nox.session(python=PYMC6)
 def slow(session: nox.Session) -> None:
-    """Run all tests listed in tests/slow.txt."""
+    """Run all tests listed in tests/slow.txt, with more arguments after `--`."""
     install(session, "test,jax")
-    session.run("python", "-m", "pytest", *PARALLEL, "-m", "slow")
+    session.run("python", "-m", "pytest", *PARALLEL, "-m", "slow", *session.posargs)
 
 
 @nox.session(python=PYMC5)
