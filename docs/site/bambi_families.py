@@ -102,7 +102,8 @@ def main() -> None:
         seconds = f"{fitted - began:.0f}, {ended - fitted:.0f}"
         if not idata["fit"]["converged"]:
             seconds += ", with a warning"
-        print(f"| `{response}` | `{family}` | {' | '.join(numbers)} | {seconds} |", flush=True)
+        label = f"`{response}`" if family in response else f"`{response}`, `{family}`"
+        print(f"| {label} | {' | '.join(numbers)} | {seconds} |", flush=True)
 
 
 if __name__ == "__main__":

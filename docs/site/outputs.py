@@ -23,6 +23,8 @@ _BLOCK = re.compile(
 _NUMBER = re.compile(r"(?<![\w.])[-+]?\d[\d,]*(?:\.\d*)?(?![\d.]*\w)")
 _CHANCE = re.compile(r"\b[\d.,]+ (?:ms|s|minutes|kB|MB|GB)\b|\b[\d.]+e-\d+\b")
 """Seconds, memory and what is left of an iteration: no two machines have the same."""
+SUMMARY = re.compile(r"^ +mean +sd\b", re.MULTILINE)
+"""Head of a table of `arviz.summary`, which has other columns in ArviZ 0.x."""
 RELATIVE_ERROR = 0.1
 """Of numbers of two stacks, whose draws and grids of hyperparameters differ: 8% was seen."""
 
