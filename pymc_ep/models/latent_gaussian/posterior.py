@@ -44,8 +44,8 @@ _SPARSE = "latent variables by a sparse precision have no dense covariance, by w
 _JACOBIANS = "a determinant for each draw, by which its skewness changes its density, is too much work"
 """Reasons for missing densities of draws."""
 _DETERMINANTS = 8.0
-"""Budget of determinants for draws, in that of factorisations: these are products of matrices. With 120 predictors those
-of 4000 draws take 0.9 s."""
+"""Budget of determinants of draws, in that of factorisations, as they take products of matrices. With 120 predictors
+those of 4000 draws take 0.9 s."""
 
 
 class NoiseAtMode(NamedTuple):
