@@ -154,13 +154,20 @@ def off_centre(outside):
     pm.Poisson("y", pm.math.exp(w[PLACE % 62] + c * m), observed=BITS)
 
 
+def single_precision(outside):
+    z = pm.Normal("z", shape=30)
+    pm.Normal("y", pm.HalfNormal("s", 1) * z[PLACE % 30].astype("float32"), 1.0, observed=X)
+
+
 def by_column(outside):
     """With a scale of each column, which is taken from both after indexing."""
     z, s = pm.Normal("z", shape=(20, 2)), pm.HalfNormal("s", 1, shape=2)
     pm.Bernoulli("y", logit_p=s[0] * z[PLACE % 20, 0] + s[1] * z[PLACE % 20, 1] * X, observed=BITS)
 
 
-@pytest.mark.parametrize("write", [*SPELLINGS, both_parts, off_centre, by_column], ids=lambda write: write.__name__)
+@pytest.mark.parametrize(
+    "write", [*SPELLINGS, both_parts, off_centre, single_precision, by_column], ids=lambda write: write.__name__
+)
 def test_as_written(monkeypatch, write):
     found = fixed(model_of(write, True), solver="coefficients" if write is walk else "auto")
     monkeypatch.setattr(recogniser, "absorb_scales", lambda blocks, outputs, *_: (blocks, outputs, {}))

@@ -24,6 +24,7 @@ from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.math import Dot, Sum
 from pytensor.tensor.shape import Reshape, SpecifyShape
 from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
+from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.graphs.queries import value_dependent
@@ -140,6 +141,8 @@ class _Factored:
                 for factors in asked.get(out, ()):
                     rule = self._rule(node, out, factors)
                     graph = rule.build([None if part is None else known[part] for part in rule.inputs])
+                    # A factor that was taken out may have made a product of single precision one of double.
+                    graph = graph.astype(out.dtype) if isinstance(out.type, TensorType) else graph
                     known[out, factors] = out.type.filter_variable(graph, allow_convert=True)
         return [known.get((out, ()), out) for out in self._outputs]
 
