@@ -113,6 +113,10 @@ class RowFunctions(HyperRows):
         """Return log(PyMC's joint density / normalised Gaussians and sites), (s,), for rows of theta, (s, p)."""
         return np.asarray(self._log_excess(*self._compiled.unpack_rows(theta)))
 
+    def log_scales(self, theta: np.ndarray) -> np.ndarray:
+        """Return log |dw / dv| of all blocks w = s v, (s,), for rows of theta, (s, p)."""
+        return np.asarray(self._log_scales(*self._compiled.unpack_rows(theta)))
+
     def _shape_noise(self, theta: np.ndarray, noise: Sequence[np.ndarray]) -> list[np.ndarray]:
         shapes = self.noise_shapes(*self._compiled.unpack(theta))
         return [w.reshape(len(w), *(int(n) for n in shape)) for w, shape in zip(noise, shapes)]
@@ -139,6 +143,11 @@ class RowFunctions(HyperRows):
     def _log_excess(self) -> Callable[..., Any]:
         rows = row_variables(self.form.hyper_values)
         return self._compiled.function(rows.values(), batch(self.form.log_excess, rows))
+
+    @compiled_property
+    def _log_scales(self) -> Callable[..., Any]:
+        rows = row_variables(self.form.hyper_values)
+        return self._compiled.function(rows.values(), batch(self.form.log_scales, rows))
 
     @compiled_property
     def _fixed_rows(self) -> Callable[..., Any]:

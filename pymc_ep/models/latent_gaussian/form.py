@@ -237,6 +237,13 @@ class LatentGaussian(Hyperparameters):
         parts = [*(b.log_excess for b in self.blocks), *(term.log_density.sum() for term in self.fixed)]
         return self.at_zero_noise(pt.add(*parts, pt.zeros(())))
 
+    @property
+    def log_scales(self) -> TensorVariable:
+        """log |dw / dv|, (), of all blocks w = s v: the log density of v is that of w plus this."""
+        sizes = [(b.scale, pt.prod(pt.stack([*b.shape, 1]))) for b in self.blocks if b.scale is not None]
+        parts = [pt.log(pt.abs(s)).sum() * (1 if s.ndim else d) for s, d in sizes]
+        return self.at_zero_noise(pt.add(*parts, pt.zeros(())))
+
     @cached_property
     def _zeros(self) -> dict[TensorVariable, TensorVariable]:
         zeros = {b.noise: pt.zeros(b.shape, dtype=b.noise.dtype) for b in self.blocks}

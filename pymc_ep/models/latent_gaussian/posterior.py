@@ -288,6 +288,10 @@ class LatentPosterior:
             if self._skewed.work(size) > _DETERMINANTS * budget:
                 return JointDraws(values, likelihoods, left_out=_JACOBIANS)
             log_q -= self._skewed.log_jacobian(steep)
+        if any(block.scale is not None for block in self.form.form.blocks):
+            # In the coordinates of the model.
+            stretch = self.form.rows.log_scales(thetas)
+            log_p, log_q = log_p + stretch, log_q + stretch
         return JointDraws(values, likelihoods, log_p, log_q)
 
     def noise_draws(self, size: int, rng: np.random.Generator) -> NoiseDraws:

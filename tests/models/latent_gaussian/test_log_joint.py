@@ -50,7 +50,18 @@ def factored(level, cov):
     return pm.Deterministic("f", level + factor @ v)
 
 
-WRITINGS = [centred, whitened, multivariate, independent, singular, factored]
+def stretched(level, cov):
+    """A standard deviation outside of each value."""
+    v = pm.Normal("v", 0.0, 1.0, shape=N)
+    return pm.Deterministic("f", level + v * pt.sqrt(pt.diagonal(cov(X))))
+
+
+def stretched_by_one(level, cov):
+    v = pm.Normal("v", 0.0, 1.0, shape=N)
+    return pm.Deterministic("f", level + pt.sqrt(cov(X)[0, 0]) * v)
+
+
+WRITINGS = [centred, whitened, multivariate, independent, singular, factored, stretched, stretched_by_one]
 
 
 def densities_of(result):
@@ -76,7 +87,7 @@ def poisson_exp(f):
     pm.Poisson("y", pt.exp(f), observed=COUNTS)
 
 
-@pytest.mark.parametrize("write", [centred, whitened, multivariate, independent, factored])
+@pytest.mark.parametrize("write", [centred, whitened, multivariate, independent, factored, stretched, stretched_by_one])
 def test_log_p_is_that_of_the_model(write):
     """At PyMC's own unconstrained points, made by hand from a few draws, with its Jacobians."""
     with pm.Model() as model:
