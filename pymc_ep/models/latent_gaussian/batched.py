@@ -13,6 +13,7 @@ from pymc_ep.graphs.hyper_functions import HyperRows, row_variables
 from pymc_ep.graphs.jacobian_products import batch
 from pymc_ep.models.latent_gaussian.form import LatentGaussian
 from pymc_ep.models.latent_gaussian.prior_moments import scale_of
+from pymc_ep.models.latent_gaussian.values import NoiseDraws
 
 if TYPE_CHECKING:
     from pymc_ep.models.latent_gaussian.site_functions import SiteFunctions
@@ -117,6 +118,24 @@ class RowFunctions(HyperRows):
         """Return log |dw / dv| of all blocks w = s v, (s,), for rows of theta, (s, p)."""
         return np.asarray(self._log_scales(*self._compiled.unpack_rows(theta)))
 
+    def unscaled(self, theta: np.ndarray, noise: NoiseDraws) -> NoiseDraws:
+        """Return noise, (s, d) each, with v in place of w = s v, for rows of theta, (s, p), or one, (1, p)."""
+        return self._with_scales(theta, noise, np.divide)
+
+    def scaled(self, theta: np.ndarray, noise: NoiseDraws) -> NoiseDraws:
+        """Return noise, (s, d) each, with w = s v in place of v, for rows of theta, (s, p), or one, (1, p)."""
+        return self._with_scales(theta, noise, np.multiply)
+
+    def _with_scales(self, theta: np.ndarray, noise: NoiseDraws, apply: np.ufunc) -> NoiseDraws:
+        if all(block.scale is None for block in self.form.blocks):
+            return noise
+        rows = map(np.asarray, self._block_scales(*self._compiled.unpack_rows(theta)))
+        scales = (part.reshape(len(theta), -1) for part in rows)
+        return [
+            draw if block.scale is None else (apply(draw[0], next(scales)),)
+            for block, draw in zip(self.form.blocks, noise)
+        ]
+
     def _shape_noise(self, theta: np.ndarray, noise: Sequence[np.ndarray]) -> list[np.ndarray]:
         shapes = self.noise_shapes(*self._compiled.unpack(theta))
         return [w.reshape(len(w), *(int(n) for n in shape)) for w, shape in zip(noise, shapes)]
@@ -143,6 +162,12 @@ class RowFunctions(HyperRows):
     def _log_excess(self) -> Callable[..., Any]:
         rows = row_variables(self.form.hyper_values)
         return self._compiled.function(rows.values(), batch(self.form.log_excess, rows))
+
+    @compiled_property
+    def _block_scales(self) -> Callable[..., Any]:
+        rows = row_variables(self.form.hyper_values)
+        scales = [self.form.at_zero_noise(block.scale) for block in self.form.blocks if block.scale is not None]
+        return self._compiled.function(rows.values(), [batch(scale, rows) for scale in scales])
 
     @compiled_property
     def _log_scales(self) -> Callable[..., Any]:

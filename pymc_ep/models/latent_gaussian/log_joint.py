@@ -11,12 +11,9 @@ import numpy as np
 import scipy.linalg
 
 from pymc_ep.models.latent_gaussian.site_functions import SiteFunctions
-from pymc_ep.models.latent_gaussian.values import NoiseMoments
+from pymc_ep.models.latent_gaussian.values import NoiseDraws, NoiseMoments
 
-__all__ = ["BUDGET", "NoiseDraws", "NoisePrior", "log_joint", "log_standard_normal"]
-
-NoiseDraws = Sequence[tuple[np.ndarray, ...]]
-"""Draws of each block: its noise w, (s, d), and, where it has one, its origin v, (s, k)."""
+__all__ = ["BUDGET", "NoisePrior", "log_joint", "log_standard_normal"]
 
 BUDGET = 5e8
 """Largest work of `log_joint`: the sum over draws and blocks of d^3, for a block of d correlated values.

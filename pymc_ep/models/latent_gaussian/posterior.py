@@ -17,9 +17,10 @@ from pymc_ep.exceptions import NumericalError, at_index, first_index
 from pymc_ep.models.latent_gaussian.form import AffineVariable
 from pymc_ep.models.latent_gaussian.form_rows import FormRow
 from pymc_ep.models.latent_gaussian.hyper_moments import hyper_moments
-from pymc_ep.models.latent_gaussian.log_joint import BUDGET, NoiseDraws, NoisePrior, log_joint, log_standard_normal
+from pymc_ep.models.latent_gaussian.log_joint import BUDGET, NoisePrior, log_joint, log_standard_normal
 from pymc_ep.models.latent_gaussian.site_functions import SiteFunctions
 from pymc_ep.models.latent_gaussian.skewed_draws import SkewedDraws
+from pymc_ep.models.latent_gaussian.values import NoiseDraws
 from pymc_ep.numerics.backend.namespace import on_host
 from pymc_ep.numerics.gaussian.protocol import CoordinatePrior, GaussianPosterior, GaussianPrior
 from pymc_ep.numerics.gaussian.sparse_precision import PrecisionPosterior
@@ -266,8 +267,12 @@ class LatentPosterior:
         thetas = theta + spread @ self.directions
         drawn = self._gaussian_draws(size, rng)
         shifted, steep = self._moved(drawn, slopes=log_likelihood)
-        for z, slopes in zip(spread.T[:, :, None], self._noise_slopes()):
-            shifted = [tuple(x + z * d for x, d in zip(draw, slope)) for draw, slope in zip(shifted, slopes)]
+        if len(self.directions):
+            # The v of w = s v are shifted, as the scale of w is that of its own hyperparameters.
+            shifted = self.form.rows.unscaled(theta[None], shifted)
+            for z, slopes in zip(spread.T[:, :, None], self._noise_slopes()):
+                shifted = [tuple(x + z * d for x, d in zip(draw, slope)) for draw, slope in zip(shifted, slopes)]
+            shifted = self.form.rows.scaled(thetas, shifted)
         noise = [draw[0] for draw in shifted]
         origins = [draw[1] for draw in shifted if len(draw) == 2]
         values, densities = self.form.rows.evaluate(thetas, noise, origins, log_density=log_likelihood)
@@ -289,9 +294,9 @@ class LatentPosterior:
                 return JointDraws(values, likelihoods, left_out=_JACOBIANS)
             log_q -= self._skewed.log_jacobian(steep)
         if any(block.scale is not None for block in self.form.form.blocks):
-            # In the coordinates of the model.
-            stretch = self.form.rows.log_scales(thetas)
-            log_p, log_q = log_p + stretch, log_q + stretch
+            # In the coordinates of the model, v, in which draws are shifted.
+            log_p = log_p + self.form.rows.log_scales(thetas)
+            log_q = log_q + self.form.rows.log_scales(theta[None])
         return JointDraws(values, likelihoods, log_p, log_q)
 
     def noise_draws(self, size: int, rng: np.random.Generator) -> NoiseDraws:
@@ -359,11 +364,11 @@ class LatentPosterior:
         return log_q + log_standard_normal(spread) - np.linalg.slogdet(self.directions)[1]
 
     def _noise_slopes(self) -> list[NoiseDraws]:
-        """Return derivatives of the posterior means of noise and origin, for each direction and block."""
+        """Return derivatives of the posterior means of noise, unscaled, and origin, for each direction and block."""
         slopes: list[NoiseDraws] = []
         for step, low, high in self._differences:
             ends = [
-                FormRow.at(self.form, theta).noise_of(posterior.coordinates[None])
+                self.form.rows.unscaled(theta[None], FormRow.at(self.form, theta).noise_of(posterior.coordinates[None]))
                 for theta, _, posterior in (low, high)
             ]
             slopes.append([tuple((y[0] - x[0]) / (2 * step) for x, y in zip(*block)) for block in zip(*ends)])

@@ -19,9 +19,9 @@ from pymc_ep.evidence.mixed_moments import mixed_moments
 from pymc_ep.models.latent_gaussian.form import AffineVariable
 from pymc_ep.models.latent_gaussian.form_rows import FormRow, FormRows
 from pymc_ep.models.latent_gaussian.hyper_moments import weighted_moments
-from pymc_ep.models.latent_gaussian.log_joint import NoiseDraws
 from pymc_ep.models.latent_gaussian.posterior import LatentPosterior
 from pymc_ep.models.latent_gaussian.site_functions import SiteFunctions
+from pymc_ep.models.latent_gaussian.values import NoiseDraws
 from pymc_ep.numerics.gaussian.protocol import GaussianPosterior, GaussianPrior
 from pymc_ep.numerics.interpolation.nearest_components import NearestComponents, calibrated_weights
 from pymc_ep.numerics.interpolation.stratified_draws import nearest
@@ -195,18 +195,21 @@ class PosteriorMixture:
     def _draws_at(self, thetas: np.ndarray, rng: np.random.Generator, *, log_likelihood: bool) -> JointDraws:
         """Return one joint draw at each row of hyperparameters, (s, p)."""
         near = NearestComponents(self.thetas, thetas)
+        # Draws of w = s v are moved as v: the scale of w is that of its own hyperparameters.
         noise: list[np.ndarray] = []
         means: list[list[np.ndarray]] = []
         groups = np.split(np.argsort(near.index, kind="stable"), np.cumsum(np.bincount(near.index))[:-1])
 
         def drawn_from() -> Iterator[LatentPosterior]:
             for here, posterior in zip(groups, self._components(near.used.tolist())):
-                flat = [part for block in posterior.noise_draws(len(here), rng) for part in block]
+                at, drawn = posterior.theta[None], posterior.noise_draws(len(here), rng)
+                flat = [part for block in self.form.rows.unscaled(at, drawn) for part in block]
                 if not noise:
                     noise.extend(np.empty((len(thetas), part.shape[1])) for part in flat)
                 for rows, part in zip(noise, flat):
                     rows[here] = part
-                means.append([part for block in posterior.noise_means() for part in block])
+                centre = self.form.rows.unscaled(at, posterior.noise_means())
+                means.append([part.ravel() for block in centre for part in block])
                 yield posterior
 
         used = self.thetas[near.used]
@@ -219,7 +222,7 @@ class PosteriorMixture:
                 pass
         for rows, of_components in zip(noise, zip(*means)):
             near.move(rows, np.array(of_components))
-        blocks = self._by_block(noise)
+        blocks = self.form.rows.scaled(thetas, self._by_block(noise))
         drawn, origins = [b[0] for b in blocks], [b[1] for b in blocks if len(b) == 2]
         values, densities = self.form.rows.evaluate(thetas, drawn, origins, log_density=log_likelihood)
         return JointDraws(

@@ -1,11 +1,15 @@
 """Prior moments of variables and noise of a latent Gaussian form, at one value of its hyperparameters."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse
 
-__all__ = ["AffineMoments", "NoiseMoments"]
+__all__ = ["AffineMoments", "NoiseDraws", "NoiseMoments"]
+
+NoiseDraws = Sequence[tuple[np.ndarray, ...]]
+"""Draws of each block: its noise w, (s, d), and, where it has one, its origin v, (s, k)."""
 
 
 class AffineMoments(NamedTuple):

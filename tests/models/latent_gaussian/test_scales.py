@@ -177,3 +177,19 @@ def test_as_written(monkeypatch, write):
     assert a.keys() == b.keys()
     for name in a:
         np.testing.assert_allclose(a[name], b[name], rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("hyper", ["integrate", "optimize"])
+def test_draws_have_the_moments_where_the_scale_may_be_near_zero(hyper):
+    """The standard variable too, which is w / s."""
+    with pm.Model() as model:
+        s = pm.HalfNormal("s", 1)
+        z = pm.Normal("z", shape=8)
+        pm.Deterministic("u", s * z)
+        pm.Bernoulli("y", logit_p=pm.Normal("a") + s * z[PLACE[:60] % 8], observed=BITS[:60])
+    idata = pmep.fit(model=model, hyper=hyper, draws=2000, chains=2, random_seed=1, progressbar=False)
+    for name in ("z", "u") if hyper == "integrate" else ("z",):
+        drawn = group(idata, "posterior")[name]
+        mean, sd = (group(idata, kind)[name].to_numpy() for kind in ("posterior_mean", "posterior_sd"))
+        np.testing.assert_allclose(drawn.std(("chain", "draw")).to_numpy() / sd, 1.0, atol=0.12)
+        np.testing.assert_allclose((drawn.mean(("chain", "draw")).to_numpy() - mean) / sd, 0.0, atol=0.1)
