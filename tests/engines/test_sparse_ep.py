@@ -16,7 +16,9 @@ from pymc_ep.evidence.ep.evidence import Evidence
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms import compiled_form
 from pymc_ep.modes import numpy_mode
+from pymc_ep.numerics.skewed_normal import gaussian_parts, skewed
 from pymc_ep.operators import Convolution2D, Gradient2D, Mask, Wavelet2D
+from pymc_ep.predict.rebuild import posterior_of
 from pymc_ep.results import fit_group
 
 QUIET = {"progressbar": False, "random_seed": 1}
@@ -522,11 +524,21 @@ def test_saved_and_read_back(deblurred, tmp_path):
         np.testing.assert_allclose(found[f"{name}_mean"], idata["posterior_mean"][name], rtol=1e-9)
         np.testing.assert_allclose(found[f"{name}_sd"], idata["posterior_sd"][name], rtol=1e-7)
     np.testing.assert_allclose(float(found["sum_mean"]), float(idata["posterior_mean"]["u"].sum()), rtol=1e-9)
-    # log integral of the likelihood over a Gaussian of the predictor, by quadrature.
+    # log integral of the likelihood over a skewed density of the predictor, by quadrature.
     mean, sd = 2 * float(idata["posterior_mean"]["f"][4, 4]), 2 * float(idata["posterior_sd"]["f"][4, 4])
-    eta = mean + sd * np.linspace(-9, 9, 20001)
-    mass = scipy.stats.poisson.pmf(2 * counts_of()[4, 4], np.maximum(eta, 0.0)) * scipy.stats.norm.pdf(eta, mean, sd)
+    with again:
+        posterior = posterior_of(loaded, again, ["f"])
+    (f,) = (variable for variable in posterior.form.form.affine if variable.name == "f")
+    skewness = posterior.skewness([f], {"f": idata["posterior_sd"]["f"].to_numpy()})["f"][4, 4]
+    assert abs(skewness) > 0.02
+    eta, y = mean + sd * np.linspace(-9, 9, 20001), 2 * counts_of()[4, 4]
+    weights, centres, widths = gaussian_parts(skewness)
+    density_of_eta = scipy.stats.norm.pdf(eta[:, None], mean + sd * centres, sd * widths) @ weights
+    mass = scipy.stats.poisson.pmf(y, np.maximum(eta, 0.0)) * density_of_eta
     np.testing.assert_allclose(density["y_new"][4, 4], np.log(mass.sum() * (eta[1] - eta[0])), rtol=1e-6)
+    moved = mean + sd * skewed(np.linspace(-9, 9, 20001), skewness)
+    mass = scipy.stats.poisson.pmf(y, np.maximum(moved, 0.0)) * scipy.stats.norm.pdf(np.linspace(-9, 9, 20001))
+    np.testing.assert_allclose(density["y_new"][4, 4], np.log(mass.sum() * 18 / 20000), atol=2e-3)
 
 
 def test_new_variables_of_the_prior_have_no_closed_form():
