@@ -10,14 +10,13 @@ from pytensor.graph.basic import Apply, Constant
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import Add, Mul
-from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.math import Dot, Sum
 from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.compat import indexed_first
-from pymc_ep.graphs.queries import without_casts
+from pymc_ep.graphs.queries import core_op, without_casts
 
 __all__ = [
     "SPELLINGS",
@@ -142,8 +141,7 @@ def _is_elementwise(graph: TensorVariable) -> bool:
 def _match_product(product: TensorVariable) -> tuple[TensorVariable, TensorVariable] | None:
     """Return V and U for ``V @ U.T``, else None."""
     node = product.owner
-    op = None if node is None else node.op.core_op if isinstance(node.op, Blockwise) else node.op
-    if not isinstance(op, Dot) or product.ndim != 2:
+    if node is None or not isinstance(core_op(node.op), Dot) or product.ndim != 2:
         return None
     v, transposed = (without_casts(part) for part in node.inputs)
     turned = transposed.owner

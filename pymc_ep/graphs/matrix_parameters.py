@@ -6,7 +6,6 @@ import numpy as np
 from pytensor.graph.basic import Constant
 from pytensor.graph.op import Op
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.math import Dot
 from pytensor.tensor.variable import TensorVariable
@@ -14,6 +13,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_ep.compat import Cholesky, MatrixInverse
 from pymc_ep.concurrency import compiled_function
 from pymc_ep.exceptions import InvalidDataError, labelled
+from pymc_ep.graphs.queries import core_op
 from pymc_ep.graphs.random_nodes import is_random
 from pymc_ep.modes import quick_mode
 
@@ -132,7 +132,4 @@ def _before_expansion(matrix: TensorVariable) -> TensorVariable:
 
 def _is_node(matrix: TensorVariable, kind: type[Op]) -> bool:
     """Whether a matrix is the output of an Op, or of that Op on each matrix of a stack."""
-    if matrix.owner is None:
-        return False
-    op = matrix.owner.op
-    return isinstance(op.core_op if isinstance(op, Blockwise) else op, kind)
+    return matrix.owner is not None and isinstance(core_op(matrix.owner.op), kind)

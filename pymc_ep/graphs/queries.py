@@ -8,10 +8,12 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.compile.ops import ViewOp
 from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.op import Op
 from pytensor.graph.replace import clone_replace, graph_replace
 from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.scalar.basic import Cast
 from pytensor.tensor.basic import Join, MakeVector
+from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.einsum import Einsum
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.shape import Shape, Shape_i
@@ -28,6 +30,7 @@ from pymc_ep.modes import numpy_mode, quick_mode, rewritten
 __all__ = [
     "applies",
     "apply_path",
+    "core_op",
     "depends_on",
     "dominators",
     "elementwise",
@@ -200,6 +203,11 @@ def is_affine_numerically(
         if not np.all(lost | (off <= 1e-10 * size)):
             return False
     return True
+
+
+def core_op(op: Op) -> Op:
+    """Return the Op that is applied to each element of a stack, or the Op itself where there is no stack."""
+    return op.core_op if isinstance(op, Blockwise) else op
 
 
 def applies(node: Apply | None, scalar_op: type) -> TypeGuard[Apply]:

@@ -8,11 +8,9 @@ import pytensor.tensor as pt
 from pymc import Model
 from pytensor.compile.builders import infer_shape
 from pytensor.graph.basic import Apply
-from pytensor.graph.op import Op
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import applys_between
 from pytensor.tensor.basic import get_underlying_scalar_constant_value
-from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.exceptions import NotScalarConstantError
 from pytensor.tensor.math import Dot
 from pytensor.tensor.variable import TensorVariable
@@ -20,7 +18,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_ep.compat import Cholesky
 from pymc_ep.graphs.gaussian_precisions import sparse_precision_of
 from pymc_ep.graphs.gaussian_variables import Gaussian, PriorOf
-from pymc_ep.graphs.queries import depends_on, without_views
+from pymc_ep.graphs.queries import core_op, depends_on, without_views
 from pymc_ep.models.latent_gaussian.form import MANY_COEFFICIENTS, NoiseBlock
 
 __all__ = ["NoiseGraphs", "absorb_factor"]
@@ -204,7 +202,7 @@ def _only_product(v: TensorVariable, nodes: Sequence[Apply]) -> tuple[TensorVari
         users = [n for n in nodes if v in n.inputs]
     if len(users) != 1:
         return None, column
-    if isinstance(_core(users[0].op), Dot) and users[0].inputs[1] is v and users[0].inputs[0].ndim == 2:
+    if isinstance(core_op(users[0].op), Dot) and users[0].inputs[1] is v and users[0].inputs[0].ndim == 2:
         return users[0].outputs[0], column
     return None, column
 
@@ -213,9 +211,5 @@ def _is_cholesky(factor: TensorVariable) -> bool:
     """Whether a matrix is a lower Cholesky factor, as that of a non-centred GP."""
     if factor.owner is None:
         return False
-    op = _core(factor.owner.op)
+    op = core_op(factor.owner.op)
     return isinstance(op, Cholesky) and op.lower
-
-
-def _core(op: Op) -> Op:
-    return op.core_op if isinstance(op, Blockwise) else op

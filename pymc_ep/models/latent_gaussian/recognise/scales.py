@@ -19,7 +19,6 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import io_toposort
 from pytensor.sparse.math import StructuredDot
 from pytensor.tensor.basic import Alloc, Join
-from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.math import Dot, Sum
 from pytensor.tensor.shape import Reshape, SpecifyShape
@@ -27,7 +26,7 @@ from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_ep.graphs.queries import value_dependent
+from pymc_ep.graphs.queries import core_op, value_dependent
 from pymc_ep.models.latent_gaussian.form import NoiseBlock
 from pymc_ep.models.latent_gaussian.prior_moments import deviations_of, variances_of
 
@@ -247,18 +246,13 @@ def _is_linear(node: Apply, moving: Sequence[TensorVariable]) -> bool:
         return node.outputs[0].dtype.startswith("float")
     if isinstance(scalar_op, ps.TrueDiv) or isinstance(op, _OF_FIRST):
         return moving == node.inputs[:1]
-    if isinstance(scalar_op, ps.Mul) or _is_product(op):
+    if isinstance(scalar_op, ps.Mul) or isinstance(core_op(op), Dot | StructuredDot):
         return len(moving) == 1
     return isinstance(scalar_op, ps.Add | ps.Sub) or isinstance(op, Join)
 
 
 def _scalar_op(node: Apply) -> object:
     return node.op.scalar_op if isinstance(node.op, Elemwise) else None
-
-
-def _is_product(op: object) -> bool:
-    core = op.core_op if isinstance(op, Blockwise) else op
-    return isinstance(core, Dot | StructuredDot)
 
 
 def _as_scalar(v: TensorVariable) -> TensorVariable:
