@@ -114,9 +114,22 @@ class RowFunctions(HyperRows):
         """Return log(PyMC's joint density / normalised Gaussians and sites), (s,), for rows of theta, (s, p)."""
         return np.asarray(self._log_excess(*self._compiled.unpack_rows(theta)))
 
-    def log_scales(self, theta: np.ndarray) -> np.ndarray:
-        """Return log |dw / dv| of all blocks w = s v, (s,), for rows of theta, (s, p)."""
-        return np.asarray(self._log_scales(*self._compiled.unpack_rows(theta)))
+    def outer_scales(self, theta: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the scale s of each block w = s v by its name, (s, 1) or (s, d), for rows of theta, (s, p)."""
+        names = [block.name for block in self.form.blocks if block.outer_scale is not None]
+        if not names:
+            return {}
+        rows = map(np.asarray, self._outer_scales(*self._compiled.unpack_rows(theta)))
+        return {name: part.reshape(len(theta), -1) for name, part in zip(names, rows)}
+
+    def log_stretch(self, theta: np.ndarray) -> np.ndarray:
+        """Return log |dw / dv| of all blocks w = s v, (s,): the log density of v is that of w plus this."""
+        shapes = zip(self.form.blocks, self.noise_shapes(*self._compiled.unpack(theta[0])))
+        sizes = {block.name: np.prod(shape) for block, shape in shapes}
+        out = np.zeros(len(theta))
+        for name, scales in self.outer_scales(theta).items():
+            out += sizes[name] * np.log(np.abs(scales)).mean(axis=1)
+        return out
 
     def unscaled(self, theta: np.ndarray, noise: NoiseDraws) -> NoiseDraws:
         """Return noise, (s, d) each, with v in place of w = s v, for rows of theta, (s, p), or one, (1, p)."""
@@ -127,12 +140,9 @@ class RowFunctions(HyperRows):
         return self._with_scales(theta, noise, np.multiply)
 
     def _with_scales(self, theta: np.ndarray, noise: NoiseDraws, apply: np.ufunc) -> NoiseDraws:
-        if all(block.scale is None for block in self.form.blocks):
-            return noise
-        rows = map(np.asarray, self._block_scales(*self._compiled.unpack_rows(theta)))
-        scales = (part.reshape(len(theta), -1) for part in rows)
+        scales = self.outer_scales(theta)
         return [
-            draw if block.scale is None else (apply(draw[0], next(scales)),)
+            (apply(draw[0], scales[block.name]),) if block.name in scales else draw
             for block, draw in zip(self.form.blocks, noise)
         ]
 
@@ -164,15 +174,10 @@ class RowFunctions(HyperRows):
         return self._compiled.function(rows.values(), batch(self.form.log_excess, rows))
 
     @compiled_property
-    def _block_scales(self) -> Callable[..., Any]:
+    def _outer_scales(self) -> Callable[..., Any]:
         rows = row_variables(self.form.hyper_values)
-        scales = [self.form.at_zero_noise(block.scale) for block in self.form.blocks if block.scale is not None]
-        return self._compiled.function(rows.values(), [batch(scale, rows) for scale in scales])
-
-    @compiled_property
-    def _log_scales(self) -> Callable[..., Any]:
-        rows = row_variables(self.form.hyper_values)
-        return self._compiled.function(rows.values(), batch(self.form.log_scales, rows))
+        scales = [block.outer_scale for block in self.form.blocks if block.outer_scale is not None]
+        return self._compiled.function(rows.values(), [batch(self.form.at_zero_noise(s), rows) for s in scales])
 
     @compiled_property
     def _fixed_rows(self) -> Callable[..., Any]:

@@ -229,11 +229,12 @@ class CompiledLatentGaussian(SiteFunctions):
         if not constant:
             return out
         roots, means = self._roots_and_means(thetas)
-        scales = self._scale_rows(thetas, [v for v in variables if v.name in constant and v.scaled is not None])
+        scales = self.rows.outer_scales(thetas)
+        divided = {v.name: scales[v.scaled.name] for v in variables if v.name in constant and v.scaled is not None}
         for k, found in enumerate(out):
             own = [root[k] for root in roots]
             found |= {name: map_.moments(means[name][k], own) for name, map_ in constant.items()}
-            found |= {name: found[name].divided(rows[k]) for name, rows in scales.items()}
+            found |= {name: found[name].divided(scale[k]) for name, scale in divided.items()}
         return [{v.name: found[v.name] for v in variables} for found in out]
 
     def noise_rows(self, thetas: np.ndarray, known: EvaluatedRows = NOTHING) -> list[list[NoiseMoments]]:
@@ -263,7 +264,7 @@ class CompiledLatentGaussian(SiteFunctions):
         lines = ["form             Gaussian vector times univariate sites (latent Gaussian)"]
         for block, shape in zip(form.blocks, self.rows.noise_shapes(*self.unpack(self.start))):
             how = "non-centred, through its factor" if block.factor is not None else "noise about its mean"
-            how = "non-centred, times its scale" if block.scale is not None else how
+            how = "non-centred, times its scale" if block.outer_scale is not None else how
             how = "flat prior" if block.flat else how
             if not block.observation_noise:
                 lines.append(f"latent           {block.name}: {int(np.prod(shape))} values, {how}")
@@ -379,16 +380,6 @@ class CompiledLatentGaussian(SiteFunctions):
         parts = self._evaluated_rows("roots", graphs, thetas, NOTHING)
         count = len(roots)
         return parts[:count], {v.name: part for v, part in zip(own, parts[count:])}
-
-    def _scale_rows(self, thetas: np.ndarray, variables: Sequence[AffineVariable]) -> dict[str, np.ndarray]:
-        """Return the scale of each variable's block, (s,) or (s, d), by the variable's name."""
-        scales = [v.scaled.scale for v in variables if v.scaled is not None and v.scaled.scale is not None]
-        if not scales:
-            return {}
-        rows = self._evaluated_rows(
-            ("scales", tuple(variables)), lambda: [self.form.at_zero_noise(scale) for scale in scales], thetas, NOTHING
-        )
-        return {v.name: part for v, part in zip(variables, rows)}
 
     def _moment_graphs(self, variables: Sequence[AffineVariable]) -> list[TensorVariable]:
         parts = [(v.expression, self.solver.cross(self.form, v), self.solver.variance(self.form, v)) for v in variables]

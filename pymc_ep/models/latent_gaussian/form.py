@@ -63,7 +63,7 @@ class NoiseBlock:
         That of the ravelled block at its `sizes`; None where it has none, or where there are few coefficients.
     sizes : tuple of int
         Shape of a latent block when it was recognised.
-    scale : TensorVariable, () or (d,), optional
+    outer_scale : TensorVariable, () or (d,), optional
         s, where the model's variable is v about its mean and enters as s v: the block is then w = s v.
     """
 
@@ -80,7 +80,7 @@ class NoiseBlock:
     observation_noise: bool = False
     precision: SparsePrecision | None = None
     sizes: tuple[int, ...] = ()
-    scale: TensorVariable | None = None
+    outer_scale: TensorVariable | None = None
 
 
 @dataclass(frozen=True)
@@ -235,13 +235,6 @@ class LatentGaussian(Hyperparameters):
     def log_excess(self) -> TensorVariable:
         """log(PyMC's joint density / that of normalised Gaussians and sites), ()."""
         parts = [*(b.log_excess for b in self.blocks), *(term.log_density.sum() for term in self.fixed)]
-        return self.at_zero_noise(pt.add(*parts, pt.zeros(())))
-
-    @property
-    def log_scales(self) -> TensorVariable:
-        """log |dw / dv|, (), of all blocks w = s v: the log density of v is that of w plus this."""
-        sizes = [(b.scale, pt.prod(pt.stack([*b.shape, 1]))) for b in self.blocks if b.scale is not None]
-        parts = [pt.log(pt.abs(s)).sum() * (1 if s.ndim else d) for s, d in sizes]
         return self.at_zero_noise(pt.add(*parts, pt.zeros(())))
 
     @cached_property

@@ -293,10 +293,9 @@ class LatentPosterior:
             if self._skewed.work(size) > _DETERMINANTS * budget:
                 return JointDraws(values, likelihoods, left_out=_JACOBIANS)
             log_q -= self._skewed.log_jacobian(steep)
-        if any(block.scale is not None for block in self.form.form.blocks):
-            # In the coordinates of the model, v, in which draws are shifted.
-            log_p = log_p + self.form.rows.log_scales(thetas)
-            log_q = log_q + self.form.rows.log_scales(theta[None])
+        # In the coordinates of the model, v, in which draws are shifted.
+        log_p = log_p + self.form.rows.log_stretch(thetas)
+        log_q = log_q + self.form.rows.log_stretch(theta[None])
         return JointDraws(values, likelihoods, log_p, log_q)
 
     def noise_draws(self, size: int, rng: np.random.Generator) -> NoiseDraws:

@@ -202,14 +202,12 @@ class PosteriorMixture:
 
         def drawn_from() -> Iterator[LatentPosterior]:
             for here, posterior in zip(groups, self._components(near.used.tolist())):
-                at, drawn = posterior.theta[None], posterior.noise_draws(len(here), rng)
-                flat = [part for block in self.form.rows.unscaled(at, drawn) for part in block]
+                flat = [part for block in posterior.noise_draws(len(here), rng) for part in block]
                 if not noise:
                     noise.extend(np.empty((len(thetas), part.shape[1])) for part in flat)
                 for rows, part in zip(noise, flat):
                     rows[here] = part
-                centre = self.form.rows.unscaled(at, posterior.noise_means())
-                means.append([part.ravel() for block in centre for part in block])
+                means.append([part for block in posterior.noise_means() for part in block])
                 yield posterior
 
         used = self.thetas[near.used]
@@ -220,9 +218,13 @@ class PosteriorMixture:
         else:
             for _ in drawn_from():
                 pass
-        for rows, of_components in zip(noise, zip(*means)):
-            near.move(rows, np.array(of_components))
-        blocks = self.form.rows.scaled(thetas, self._by_block(noise))
+        # Draws of w = s v are moved as v: the scale of w is that of its own hyperparameters.
+        blocks = self.form.rows.unscaled(used[near.index], self._by_block(noise))
+        centres = self.form.rows.unscaled(used, self._by_block([np.array(part) for part in zip(*means)]))
+        for own, of_components in zip(blocks, centres):
+            for rows, centre in zip(own, of_components):
+                near.move(rows, centre)
+        blocks = self.form.rows.scaled(thetas, blocks)
         drawn, origins = [b[0] for b in blocks], [b[1] for b in blocks if len(b) == 2]
         values, densities = self.form.rows.evaluate(thetas, drawn, origins, log_density=log_likelihood)
         return JointDraws(

@@ -130,7 +130,7 @@ def evidence(idata):
 @pytest.mark.parametrize("write", SPELLINGS, ids=lambda write: write.__name__)
 def test_scale_in_the_prior(write):
     inside, outside = (fixed(model_of(write, where)) for where in (False, True))
-    assert any(block.scale is not None for block in compiled_form(model_of(write, True)).form.blocks)
+    assert any(block.outer_scale is not None for block in compiled_form(model_of(write, True)).form.blocks)
     if write is not areas:  # PyMC's density of an ICAR field is not normalised.
         assert evidence(outside) == pytest.approx(evidence(inside), abs=1e-8)
     a, b = moments(inside), moments(outside)

@@ -119,10 +119,8 @@ class NoiseGraphs:
         graphs = {name: graph for name, graph in found.graphs().items() if graph is not None}
         written = replace(found, **dict(zip(graphs, self(list(graphs.values())))))
         # By structure: that of a dense precision takes its factor.
-        excess = written.log_excess
-        return replace(
-            block, log_excess=excess, precision=written if block.scale is None else written.scaled(block.scale)
-        )
+        precision = written if block.outer_scale is None else written.scaled(block.outer_scale)
+        return replace(block, log_excess=written.log_excess, precision=precision)
 
     def is_central(self, rv: TensorVariable) -> bool:
         """Whether the mean of a latent variable is zero, so that it is its noise."""

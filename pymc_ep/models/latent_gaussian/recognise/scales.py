@@ -8,6 +8,7 @@ A factor reaches the variables through all that is linear in them: with c and s 
     s (A x + b) = A (s x) + s b,        s (x + c y) = s x + (s c) y.
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -90,7 +91,7 @@ def _scaled(block: NoiseBlock, w: TensorVariable, scale: TensorVariable) -> Nois
     column = s[:, None] if s.ndim else s
     covariance = column * block.covariance * s if variances is None else pt.diag(variances * s**2)
     root = block.root * s if deviations is None else pt.diag(deviations * s)
-    return replace(block, noise=w, covariance=covariance, root=root, scale=s)
+    return replace(block, noise=w, covariance=covariance, root=root, outer_scale=s)
 
 
 class _Rule(NamedTuple):
@@ -263,9 +264,7 @@ def _as_scalar(v: TensorVariable) -> TensorVariable:
 
 
 def _product(factors: Factors, like: TensorVariable) -> TensorVariable:
-    total = factors[0]
-    for factor in factors[1:]:
-        total = total * factor
+    total = math.prod(factors[1:], start=factors[0])
     # An integer, such as the 1 of (1 - p) k, would cut off the digits of k.
     return total.astype(like.dtype) if like.dtype.startswith("float") else total
 
