@@ -1,4 +1,4 @@
-"""What the Python blocks of a page print, kept in the page below each.
+"""Output of the Python blocks of a page, kept in the page below each.
 
     python -m docs.site.outputs docs/quickstart.md docs/glmm.md
 

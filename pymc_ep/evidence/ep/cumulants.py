@@ -218,9 +218,10 @@ def cumulants_at(at: EvidenceAt) -> tuple[np.ndarray, np.ndarray]:
 
 
 def skewness_at(at: EvidenceAt, skewness: np.ndarray, *, marginals: bool = True) -> Skewness:
-    """Return the skewness at a fit that converged; of marginals that of their own site, where these are not wanted.
+    """Return the skewness of sites and marginals at a fit that converged.
 
-    So it is where there are too many to hold their correlations. These are the ones of a sample then.
+    Marginals have that of their own site where they are not wanted, or too many to hold all of their correlations: then
+    those of a sample only tell whether all are negligible, which counts as none.
 
     Parameters
     ----------

@@ -65,7 +65,7 @@ class InterpolatedSites:
         return np.where(self._gaussian, first * precision, first), precision
 
     def between_fits(self, values: np.ndarray, thetas: np.ndarray) -> np.ndarray:
-        """Return what has `values`, (k, d), at the fits, (s, d), at rows of theta, within the range of these."""
+        """Return `values` at the fits, (k, d), interpolated to rows of theta, (s, d), and cut off at their range."""
         return np.clip(self._weights(thetas) @ values, values.min(axis=0), values.max(axis=0))
 
     def _interpolated(self, thetas: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -64,6 +64,24 @@ class NoiseAtMode(NamedTuple):
     coordinates: np.ndarray
 
 
+class SolvedPosterior(NamedTuple):
+    """Posterior of the solver's coordinates, at hyperparameters.
+
+    Attributes
+    ----------
+    prior_mean : ndarray, (n,)
+        Of the predictors.
+    prior : GaussianPrior
+        Distribution about it.
+    posterior : GaussianPosterior
+        Variances of predictors may be missing where there is no skewness.
+    """
+
+    prior_mean: np.ndarray
+    prior: GaussianPrior
+    posterior: GaussianPosterior
+
+
 class LatentPosterior:
     """Posterior of a latent Gaussian form given sites.
 
@@ -151,31 +169,27 @@ class LatentPosterior:
         return self.theta, prior, on_host(posterior)
 
     @cached_property
-    def coordinates(self) -> tuple[np.ndarray, GaussianPrior, GaussianPosterior]:
-        """Prior mean of the predictors, distribution about it, and a posterior for its coordinates.
-
-        Variances of predictors may be missing where there is no skewness.
-        """
+    def solved(self) -> SolvedPosterior:
+        """Posterior of the coordinates with hyperparameters at their mode."""
         if "mode" in self.__dict__ or self._given_mode is not None:
             _, prior, posterior = self.mode
-            return np.asarray(prior.mean), on_host(prior.gaussian), posterior
+            return SolvedPosterior(np.asarray(prior.mean), on_host(prior.gaussian), posterior)
         mean, gaussian = self.at.predictors
-        return (
+        posterior = gaussian.posterior(
             mean,
-            gaussian,
-            gaussian.posterior(
-                mean,
-                self.shift,
-                self.precision,
-                log_concave=self.log_concave,
-                with_variances=self.skewness_of_sites is not None,
-            ),
+            self.shift,
+            self.precision,
+            log_concave=self.log_concave,
+            with_variances=self.skewness_of_sites is not None,
         )
+        return SolvedPosterior(mean, gaussian, posterior)
 
     @cached_property
     def _skewed(self) -> SkewedDraws | None:
         """Moves of draws; None where no site has skewness."""
-        return None if self.skewness_of_sites is None else SkewedDraws(self.skewness_of_sites, *self.coordinates[1:])
+        if self.skewness_of_sites is None:
+            return None
+        return SkewedDraws(self.skewness_of_sites, self.solved.prior, self.solved.posterior)
 
     @cached_property
     def _noise_priors(self) -> list[NoisePrior]:
@@ -217,7 +231,7 @@ class LatentPosterior:
         """Return posterior moments of affine variables, with hyperparameter uncertainty included to first order."""
         # Asked for first, so that no more is evaluated than these variables take.
         parts = self.at.affine(variables)
-        *_, posterior = self.coordinates
+        posterior = self.solved.posterior
         means = {}
         variances = {}
         for name, part in parts.items():
@@ -279,7 +293,7 @@ class LatentPosterior:
         if not log_likelihood:
             return JointDraws(values, {})
         likelihoods = self.form.rows.observed_log_density(thetas, densities)
-        if isinstance(self.coordinates[2], PrecisionPosterior):
+        if isinstance(self.solved.posterior, PrecisionPosterior):
             return JointDraws(values, likelihoods, left_out=_SPARSE)
         held = not len(self.directions)
         excess = self.mode[1].log_excess if held else self.form.rows.log_excess(thetas)
@@ -310,13 +324,13 @@ class LatentPosterior:
         def predictors(here: slice) -> np.ndarray:
             return self.form.rows.predictors(self.theta, [draw[0][here] for draw in drawn.noise])
 
-        told = not self.coordinates[2].drawn_from_prior
+        told = not self.solved.posterior.drawn_from_prior
         moves, steep = self._skewed.moves(drawn.coordinates, None if told else predictors, slopes=slopes)
         return [tuple(map(np.add, *pair)) for pair in zip(drawn.noise, self.at.noise_of(moves))], steep
 
     def _gaussian_draws(self, size: int, rng: np.random.Generator) -> NoiseAtMode:
         """Return draws of the Gaussian posterior of the noise of all blocks, with hyperparameters at their mode."""
-        prior_mean, _, posterior = self.coordinates
+        prior_mean, _, posterior = self.solved
         if not posterior.drawn_from_prior:
             coordinates = posterior.draw_coordinates(size, rng)
             return NoiseAtMode(self.at.noise_of(coordinates), coordinates)
@@ -329,7 +343,7 @@ class LatentPosterior:
 
     def noise_means(self) -> NoiseDraws:
         """Return posterior means of the noise, (d,), and origin, (k,), of each block, at the mode."""
-        *_, posterior = self.coordinates
+        posterior = self.solved.posterior
         return [tuple(part[0] for part in block) for block in self.at.noise_of(posterior.coordinates[None])]
 
     def _log_q(self, spread: np.ndarray, at_mode: NoiseAtMode) -> np.ndarray:

@@ -19,10 +19,10 @@ from pymc_ep.evidence.mixed_moments import mixed_moments
 from pymc_ep.models.latent_gaussian.form import AffineVariable
 from pymc_ep.models.latent_gaussian.form_rows import FormRow, FormRows
 from pymc_ep.models.latent_gaussian.hyper_moments import weighted_moments
-from pymc_ep.models.latent_gaussian.posterior import LatentPosterior
+from pymc_ep.models.latent_gaussian.posterior import LatentPosterior, SolvedPosterior
 from pymc_ep.models.latent_gaussian.site_functions import SiteFunctions
 from pymc_ep.models.latent_gaussian.values import NoiseDraws
-from pymc_ep.numerics.gaussian.protocol import GaussianPosterior, GaussianPrior
+from pymc_ep.numerics.gaussian.protocol import GaussianPosterior
 from pymc_ep.numerics.interpolation.nearest_components import NearestComponents, calibrated_weights
 from pymc_ep.numerics.interpolation.stratified_draws import nearest
 
@@ -83,7 +83,7 @@ class PosteriorMixture:
         self.weights = calibrated_weights(self.thetas, self.hyper_draws)
         """Weights of the components, (m,), which add up to one."""
         self._moments: dict[str, Moments] | None = None
-        self._cache: dict[int, tuple[np.ndarray, GaussianPrior, GaussianPosterior]] = {}
+        self._cache: dict[int, SolvedPosterior] = {}
         self._cache_left = _CACHE_BYTES
 
     @property
@@ -142,10 +142,10 @@ class PosteriorMixture:
                     self.form, rows.thetas[i], shifts[i], precisions[i], FormRow(rows, i), skewness[i]
                 )
                 if k in self._cache:
-                    own.coordinates = self._cache[k]
+                    own.solved = self._cache[k]
                 yield own
-                if k not in self._cache and (size := _nbytes(own.coordinates)) <= self._cache_left:
-                    self._cache[k] = own.coordinates
+                if k not in self._cache and (size := _nbytes(own.solved)) <= self._cache_left:
+                    self._cache[k] = own.solved
                     self._cache_left -= size
             start, count = start + count, max(1, _ROWS_BYTES // max(1, rows.row_bytes))
 
@@ -195,7 +195,6 @@ class PosteriorMixture:
     def _draws_at(self, thetas: np.ndarray, rng: np.random.Generator, *, log_likelihood: bool) -> JointDraws:
         """Return one joint draw at each row of hyperparameters, (s, p)."""
         near = NearestComponents(self.thetas, thetas)
-        # Draws of w = s v are moved as v: the scale of w is that of its own hyperparameters.
         noise: list[np.ndarray] = []
         means: list[list[np.ndarray]] = []
         groups = np.split(np.argsort(near.index, kind="stable"), np.cumsum(np.bincount(near.index))[:-1])

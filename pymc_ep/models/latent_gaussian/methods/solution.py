@@ -61,7 +61,7 @@ _MIXTURE_KEYS = (
     "component_thetas",
     "design_skewness",
 )
-"""State entries of a `PosteriorMixture`, in the order of its arguments; results of earlier versions lack the last."""
+"""State entries of a `PosteriorMixture`, in the order of its arguments; earlier versions wrote fewer."""
 _SKEWNESS = ("skewness", "marginal_skewness")
 """State entries of a `Skewness`; results of earlier versions have none."""
 _INTEGRATED = "log density of the data, integrated over the prior of the hyperparameters"
