@@ -71,7 +71,7 @@ def separated():
 
 FITS = {
     "eight schools": (eight_schools, None, {}, (17, 32, 147, 147)),
-    "logistic": (logistic, None, {}, (15, 7, 8, 8)),
+    "logistic": (logistic, None, {}, (15, 7, 9, 9)),
     "counts of groups": (counts_of_groups, None, {}, (21, 52, 287, 287)),
     "random walk": (walk, None, {}, (16, 24, 230, 229)),
     "process": (process, None, {}, (16, 36, 467, 466)),

@@ -16,7 +16,7 @@ import pymc_ep as pmep
 from docs.benchmarks._common import header, markdown_table, write_page
 from pymc_ep.compat import group
 
-LEVELS = np.array([0.05, 0.5, 0.95])
+LEVELS = np.array([0.01, 0.05, 0.5, 0.95, 0.99])
 CHAINS, BURN, KEPT, EVERY = 400, 200, 2000, 10
 DRAWS = 40_000
 BINS = 100
@@ -41,7 +41,7 @@ def main() -> None:
         f"EP's posterior, {CHAINS} chains of {KEPT:,} iterations. ESS is the relative effective sample size of the\n"
         "importance weights of 4,000 draws.\n"
     )
-    head = ["model", "posterior", "5%", "50%", "95%", "sd", "ESS"]
+    head = ["model", "posterior", *(f"{level:.0%}" for level in LEVELS), "sd", "ESS"]
     write_page(
         "skewness", [header("Quantiles of draws", "docs/benchmarks/skewness.py"), text, markdown_table(head, rows)]
     )
@@ -74,6 +74,13 @@ def _cases() -> Iterator[Case]:
         f = pm.Deterministic("f", pm.Normal("level", 0.0, 2.0) + pm.Normal("own", 0.0, 1.5, shape=groups))
         pm.Bernoulli("y", pm.math.invprobit(f[index]), observed=bits)
     yield Case("30 groups of 3 bits", model, np.zeros(groups), prior, _grouped(bits, index, "probit"))
+    design = rng.standard_normal((25, 4))
+    ones = (design[:, 0] + 0.5 * rng.standard_normal(25) > 0.0).astype(int)
+    with pm.Model() as model:
+        f = pm.Deterministic("f", design @ pm.Normal("slopes", 0.0, 5.0, shape=4))
+        pm.Bernoulli("y", logit_p=f, observed=ones)
+    logistic = lambda f: (ones * f - np.logaddexp(0.0, f)).sum(axis=1)  # noqa: E731
+    yield Case("25 bits, 4 covariates", model, np.zeros(25), 25.0 * design @ design.T, logistic)
 
 
 def _poisson(counts: np.ndarray, link: str) -> Callable[[np.ndarray], np.ndarray]:

@@ -76,5 +76,5 @@ class Solution:
     design: dict[str, np.ndarray] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     log_evidence_is: str = ""
-    objective_is: str = "log evidence"
+    objective_is: str = "objective"
     max_change_is: str = "largest change of a site"

@@ -40,6 +40,8 @@ A larger one costs fits where the density has no mode; a smaller one misjudges a
 _AHEAD, _FORETOLD, _OTHER_MODE = np.arange(0.5, _FARTHEST, 0.5), 3.0, 4.0
 """Distances at which `_better_fit_foreseen` foretells the density, the gain, in nats, that it acts on, and the least
 distance of a mode that the integration would not find by itself: the prior falls by some nats on the way."""
+_LEVEL = 1e-5
+"""Largest derivative, in nats, at which a search ends: a mode of curvature 1 errs by as much."""
 _STILL, _OFF = 1e-8, 0.1
 """Largest slope of a real hyperparameter, in nats, that is rounding, and the standard deviation of the step by which a
 start with such a slope is moved."""
@@ -300,7 +302,7 @@ def _lbfgs(
     options = {
         "maxfun": min(_ROUND, _EVALUATIONS - objective.evaluations),
         "maxcor": _ROUND,
-        "gtol": 1e-5 * scale,
+        "gtol": _LEVEL * scale,
         # Relative to max(|value|, 1 nat). The optimiser's own max(|scaled value|, 1) would be many nats at a steep
         # start.
         "ftol": max(1e-13 * min(1.0, size := scale * max(1.0, abs(first))), scale * objective.gain / max(1.0, size)),

@@ -33,9 +33,10 @@ def layout_of(draws: int | None, chains: int, solution: Solution) -> tuple[int, 
     if solution.most_draws == 1:
         return 1, int(solution.numbers_per_draw <= STORED_NUMBERS), ""
     most = min(solution.most_draws, int(STORED_NUMBERS // max(1, chains * solution.numbers_per_draw)))
-    if most >= 1000:
+    if most == solution.most_draws:
         return chains, most, ""
-    return chains, most, f"{most} draws a chain instead of 1000, for {solution.numbers_per_draw} numbers a draw"
+    usual = f"{most} draws a chain instead of {solution.most_draws}"
+    return chains, most, f"{usual}, for {solution.numbers_per_draw} numbers a draw"
 
 
 def write_solution(

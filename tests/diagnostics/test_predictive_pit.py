@@ -8,7 +8,7 @@ from scipy import stats
 import pymc_ep as pmep
 from pymc_ep.diagnostics import predictive_pit
 from pymc_ep.numerics.skewed_normal import gaussian_parts, skewed
-from pymc_ep.results import fit_state
+from pymc_ep.predict.rebuild import posterior_of
 
 NEW = np.array([0, 1, 4, 25, 2, 2, 0, 7, 300])
 RNG = np.random.default_rng(3)
@@ -23,7 +23,9 @@ def test_new_counts_by_quadrature(poisson):
     z = np.linspace(-9, 9, 20_001)
     mass = stats.norm.pdf(z) * 18 / 20_000
     mean, sd = (result[f"posterior_{what}"]["f"].to_numpy()[:, None] for what in ("mean", "sd"))
-    skewness = fit_state(result)["marginal_skewness"][:, None]
+    posterior = posterior_of(result, model, ["f"])
+    (f,) = (variable for variable in posterior.form.form.affine if variable.name == "f")
+    skewness = posterior.skewness([f], {"f": sd[:, 0]})["f"][:, None]
     assert np.abs(skewness).max() > 0.1
     parts = list(zip(*gaussian_parts(skewness)))
     for which, y in (("upper", NEW), ("lower", NEW - 1)):

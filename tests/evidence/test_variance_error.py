@@ -10,7 +10,7 @@ import scipy.special
 import scipy.stats
 
 import pymc_ep as pmep
-from pymc_ep.evidence.ep.cumulants import variance_error
+from pymc_ep.evidence.ep.shape import variance_error
 
 GRID = np.linspace(-90.0, 90.0, 180_001)
 
@@ -40,9 +40,10 @@ def test_near_copies_under_a_wide_prior_are_announced(kind):
     with pm.Model():
         # Predictors that are told apart: copies have one site together, which is exact.
         likelihood(pm.Normal("f", 0.0, 10.0) + 1e-9 * np.arange(count))
-        with pytest.warns(pmep.ConvergenceWarning, match="EP's own error.*too small by about a fifth or more"):
+        with pytest.warns(pmep.ConvergenceWarning, match="EP's own error is large.*was (26|29|31)% too small"):
             found = pmep.fit(draws=0, progressbar=False)
-    assert float(found["posterior_sd"]["f"]) < 0.8 * exact_sd(log_density, count, 10.0)
+    # By sites alone it is 0.68, 0.62 and 0.57 of the exact one.
+    assert 0.83 < float(found["posterior_sd"]["f"]) / exact_sd(log_density, count, 10.0) < 0.92
 
 
 def test_the_cure_is_exact():
@@ -88,7 +89,7 @@ def test_second_order_of_the_variance_of_correlated_predictors():
     terms = skewness * (z**3 - 3 * z) / 6 + kurtosis * (z**4 - 6 * z**2 + 3) / 24
     pairs = terms[:, 0] * terms[:, 1] + terms[:, 0] * terms[:, 2] + terms[:, 1] * terms[:, 2]
     expected = mass @ (pairs[:, None] * (z**2 - 1))
-    found = variance_error(skewness, kurtosis, covariance.diagonal(), lambda rows: covariance[rows])
+    found = variance_error(skewness, kurtosis, covariance / np.outer(spread, spread))
     # Squares of third and fourth cumulants; their products with each other belong to higher orders of Mehler's formula.
     mixed = mass @ (
         sum(
@@ -102,25 +103,19 @@ def test_second_order_of_the_variance_of_correlated_predictors():
     np.testing.assert_allclose(found.sum(axis=0), expected - mixed, rtol=1e-10, atol=1e-13)
 
 
-def test_the_announcement_begins_where_a_fifth_is_missing():
-    """Five ones under a logit: EP's standard deviation is 0.86 of the exact one under a prior of 5, 0.79 of 10."""
-    with pm.Model() as model:
-        sd = pm.Data("sd", 5.0)
-        pm.Bernoulli("y", logit_p=pm.Normal("f", 0.0, sd) + 1e-9 * np.arange(5), observed=np.ones(5))
-    announced = {}
-    for wide in (5.0, 10.0):
-        with model, warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", pmep.ConvergenceWarning)
-            pm.set_data({"sd": wide})
-            found = pmep.fit(draws=0, progressbar=False)
-        ratio = float(found["posterior_sd"]["f"]) / exact_sd(-np.logaddexp(0, -GRID), 5, wide)
-        announced[ratio < 0.8] = ["EP's own error" in str(one.message) for one in caught]
-    assert announced == {False: [], True: [True]}
+@pytest.mark.parametrize(("wide", "error"), [(2.0, 0.001), (3.0, 0.004), (5.0, 0.015), (10.0, 0.035)])
+def test_what_is_corrected_is_not_announced(wide, error):
+    """Five ones under a logit: EP's standard deviation is 0.95 of the exact one under a prior of 2, and 0.79 of 10."""
+    with pm.Model(), warnings.catch_warnings():
+        warnings.simplefilter("error", pmep.ConvergenceWarning)
+        pm.Bernoulli("y", logit_p=pm.Normal("f", 0.0, wide) + 1e-9 * np.arange(5), observed=np.ones(5))
+        found = pmep.fit(draws=0, progressbar=False)
+    assert abs(float(found["posterior_sd"]["f"]) / exact_sd(-np.logaddexp(0, -GRID), 5, wide) - 1.0) < error
 
 
 @pytest.mark.parametrize(("apart", "announced"), [(1.5, False), (4.0, True)])
 def test_contradicting_observations_are_announced(apart, announced):
-    """Two observations with Student-t errors: EP's standard deviation is 1.14 and 1.49 times the exact one."""
+    """Two observations with Student-t errors: EP's own standard deviation is 1.14 and 1.49 times the exact one."""
     with pm.Model():
         f = pm.Normal("f", 0.0, 2.0)
         pm.StudentT("y", nu=4, mu=f + 1e-9 * np.arange(2), sigma=0.5, observed=[-apart / 2, apart / 2])
@@ -129,6 +124,6 @@ def test_contradicting_observations_are_announced(apart, announced):
             found = pmep.fit(draws=0, progressbar=False)
     log_density = sum(scipy.stats.t.logpdf((y - GRID) / 0.5, 4) for y in (-apart / 2, apart / 2))
     ratio = float(found["posterior_sd"]["f"]) / exact_sd(log_density, 1, 2.0)
-    assert (ratio > 1.25) == announced
+    assert abs(ratio - 1.0) < 0.08
     assert ["EP's own error" in str(one.message) for one in caught] == [True] * announced
-    assert ("too large by about a quarter or more" in found["fit"].attrs["status"]) == announced
+    assert ("was 41% too large" in found["fit"].attrs["status"]) == announced

@@ -17,18 +17,17 @@ from pymc_ep.evidence.budget import choose, fits_of
 from pymc_ep.evidence.ep.cumulants import (
     SAMPLE,
     SHIFTED,
-    Skewness,
     correction_at,
     cumulants_at,
-    skewness_at,
     why_no_correction,
 )
 from pymc_ep.evidence.ep.engine import EP
-from pymc_ep.evidence.ep.fit import EvidenceAt, KeptFit
+from pymc_ep.evidence.ep.fit import EvidenceAt, KeptFit, Shape
 from pymc_ep.evidence.ep.interpolated_sites import InterpolatedSites, error_between
 from pymc_ep.evidence.ep.lost_digits import LostDigits
 from pymc_ep.evidence.ep.out_of_range import of_hyperparameters
 from pymc_ep.evidence.ep.repeats import Repeats, repeats_at
+from pymc_ep.evidence.ep.shape import shape_at, used_skewness
 from pymc_ep.evidence.ep.sweep import FLAT, cavities, group_slices
 from pymc_ep.evidence.mode import hyper_names_of
 from pymc_ep.exceptions import ImpossibleDensityError, InvalidDataError, NumericalError
@@ -199,18 +198,27 @@ class Evidence(LogEvidence[EvidenceAt]):
         return self.settled(theta, start, engine=self.engine.rough(len(self._repeats.first), effective))
 
     def kept(self, at: EvidenceAt) -> KeptFit:
-        """Return moments of the predictors, leave-one-out densities, and skewness."""
-        return KeptFit(*at.predictors, self.leave_one_out(at), self.skewness(at, marginals=False).sites)
+        """Return moments of the predictors, leave-one-out densities, and skewness of sites."""
+        skewness = np.zeros(len(at.repeats.owner))
+        if (found := self._skewness(at)) is not None:
+            variance = np.asarray(at.run.state.sweep.posterior.variance)
+            skewness[at.repeats.first] = used_skewness(found, variance)
+        return KeptFit(*at.predictors, self.leave_one_out(at), skewness)
 
-    def skewness(self, at: EvidenceAt, *, marginals: bool = True) -> Skewness:
-        """Return the skewness at a fit; zero where sites have no finite third cumulants at a fixed point of EP."""
-        none = Skewness(*np.zeros((2, len(at.repeats.owner))))
+    def shape(self, at: EvidenceAt) -> Shape:
+        """Return the shape at a fit; Gaussian where sites have no finite third cumulants at a fixed point of EP."""
+        if (skewness := self._skewness(at)) is None:
+            return Shape(*np.zeros((4, len(at.repeats.owner))))
+        return shape_at(at, skewness)
+
+    def _skewness(self, at: EvidenceAt) -> np.ndarray | None:
+        """Return the skewness of the tilted distributions of distinct predictors; None where it is not finite."""
         if not at.status.converged or why_no_correction(self.form, self.engine.power, len(at.problem.mean)):
-            return none
+            return None
         try:
-            return skewness_at(at, self._cumulants(at)[0], marginals=marginals)
+            return self._cumulants(at)[0]
         except NumericalError:
-            return none
+            return None
 
     def _cumulants(self, at: EvidenceAt) -> tuple[np.ndarray, np.ndarray]:
         """Return the cumulants of the sites at a fit; kept until those of another one are asked for."""

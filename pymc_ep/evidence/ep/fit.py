@@ -10,7 +10,7 @@ from pymc_ep.engines.prior import Prior
 from pymc_ep.evidence.ep.repeats import Repeats
 from pymc_ep.evidence.ep.sweep import Problem
 
-__all__ = ["EvidenceAt", "KeptFit"]
+__all__ = ["EvidenceAt", "KeptFit", "Shape"]
 
 
 class EvidenceAt(NamedTuple):
@@ -71,6 +71,26 @@ class EvidenceAt(NamedTuple):
     def value(self) -> float:
         """Log evidence plus log prior."""
         return self.log_z + self.log_prior
+
+
+class Shape(NamedTuple):
+    """Shape of a posterior beyond EP's Gaussian, by `pymc_ep.evidence.ep.shape`; zero where there is none that is used.
+
+    Attributes
+    ----------
+    skewness : ndarray, (n,)
+        Of the tilted distribution of each site; where observations share a predictor, the first one has that of their
+        site.
+    marginal_skewness : ndarray, (n,)
+        Of the posterior of each predictor.
+    shift, precision : ndarray, (n,)
+        Added to the sites, these correct the width of the posterior.
+    """
+
+    skewness: np.ndarray
+    marginal_skewness: np.ndarray
+    shift: np.ndarray
+    precision: np.ndarray
 
 
 class KeptFit(NamedTuple):

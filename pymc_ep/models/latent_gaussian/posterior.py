@@ -1,7 +1,7 @@
 """Posterior of a latent Gaussian form given its sites: Gaussian moments, and skewed joint draws of its variables.
 
-Sites, the mode of the hyperparameters and a factor of their covariance determine it. No engine is involved, so that it
-is the same for a fresh and for a saved fit.
+Sites, its shape, the mode of the hyperparameters and a factor of their covariance determine it. No engine is involved,
+so that it is the same for a fresh and for a saved fit.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ import numpy as np
 
 from pymc_ep.contracts.posterior import JointDraws, Moments
 from pymc_ep.engines.prior import Prior
-from pymc_ep.evidence.ep.cumulants import Skewness
+from pymc_ep.evidence.ep.fit import Shape
 from pymc_ep.exceptions import NumericalError, at_index, first_index
 from pymc_ep.models.latent_gaussian.form import AffineVariable
 from pymc_ep.models.latent_gaussian.form_rows import FormRow
@@ -100,8 +100,8 @@ class LatentPosterior:
         Prior and posterior at `theta` and these sites, if they have been computed.
     at : FormRow, optional
         The form at `theta`, if it belongs to rows that are evaluated at once.
-    skewness : Skewness, optional
-        Of the sites at the mode; without it draws are Gaussian given the hyperparameters.
+    shape : Shape, optional
+        At the mode; without it the posterior is EP's, and draws are Gaussian given the hyperparameters.
     """
 
     without_sites = ""
@@ -118,7 +118,7 @@ class LatentPosterior:
         d_precision: np.ndarray,
         mode: tuple[Prior, GaussianPosterior] | None = None,
         at: FormRow | None = None,
-        skewness: Skewness | None = None,
+        shape: Shape | None = None,
     ):
         self.form = form
         self.theta = theta
@@ -127,7 +127,8 @@ class LatentPosterior:
         self.d_shift, self.d_precision = d_shift, d_precision
         self.log_concave = all(s.site.log_concave for s in form.sites)
         self._given_mode = mode
-        self.skewness_of_sites = skewness if skewness is not None and skewness.sites.any() else None
+        self.shape = shape if shape is not None and shape.skewness.any() else None
+        """Width and skewness beyond those of the sites; None where there is none."""
         self.at = FormRow.at(form, theta) if at is None else at
         """The form at `theta`."""
 
@@ -139,11 +140,11 @@ class LatentPosterior:
         shift: np.ndarray,
         precision: np.ndarray,
         at: FormRow | None = None,
-        skewness: Skewness | None = None,
+        shape: Shape | None = None,
     ) -> "LatentPosterior":
         """Return the posterior with hyperparameters fixed at theta, (p,), for sites, (n,) each, at theta."""
         none = np.zeros((0, len(shift)))
-        return cls(form, theta, shift, precision, np.zeros((0, theta.size)), none, none, at=at, skewness=skewness)
+        return cls(form, theta, shift, precision, np.zeros((0, theta.size)), none, none, at=at, shape=shape)
 
     def _at_step(self, step: float, direction: int) -> tuple[np.ndarray, Prior, GaussianPosterior]:
         """Return hyperparameters, prior and posterior at mode + step * direction, with sites linear in the step."""
@@ -169,27 +170,36 @@ class LatentPosterior:
         return self.theta, prior, on_host(posterior)
 
     @cached_property
+    def _wide_sites(self) -> tuple[np.ndarray, np.ndarray]:
+        """Shifts and precisions that correct the width of the posterior, (n,) each."""
+        if self.shape is None:
+            return self.shift, self.precision
+        return self.shift + self.shape.shift, self.precision + self.shape.precision
+
+    @cached_property
     def solved(self) -> SolvedPosterior:
-        """Posterior of the coordinates with hyperparameters at their mode."""
-        if "mode" in self.__dict__ or self._given_mode is not None:
+        """Posterior of the coordinates with hyperparameters at their mode, its width corrected."""
+        known = "mode" in self.__dict__ or self._given_mode is not None
+        if known:
             _, prior, posterior = self.mode
-            return SolvedPosterior(np.asarray(prior.mean), on_host(prior.gaussian), posterior)
-        mean, gaussian = self.at.predictors
-        posterior = gaussian.posterior(
-            mean,
-            self.shift,
-            self.precision,
-            log_concave=self.log_concave,
-            with_variances=self.skewness_of_sites is not None,
-        )
+            mean, gaussian = np.asarray(prior.mean), on_host(prior.gaussian)
+        else:
+            mean, gaussian = self.at.predictors
+        if not known or (self.shape is not None and self.shape.precision.any()):
+            shift, precision = self._wide_sites
+            posterior = gaussian.posterior(
+                mean,
+                shift,
+                precision,
+                log_concave=self.log_concave and bool((precision >= 0.0).all()),
+                with_variances=self.shape is not None,
+            )
         return SolvedPosterior(mean, gaussian, posterior)
 
     @cached_property
     def _skewed(self) -> SkewedDraws | None:
         """Moves of draws; None where no site has skewness."""
-        if self.skewness_of_sites is None:
-            return None
-        return SkewedDraws(self.skewness_of_sites, self.solved.prior, self.solved.posterior)
+        return None if self.shape is None else SkewedDraws(self.shape, self.solved.prior, self.solved.posterior)
 
     @cached_property
     def _noise_priors(self) -> list[NoisePrior]:
@@ -361,15 +371,15 @@ class LatentPosterior:
 
         where a = g - Pi V g. The right-hand side has no cancellation for precise sites.
         """
-        theta, prior, posterior = self.mode
+        prior_mean, prior, posterior = self.solved
         if posterior.drawn_from_prior:
-            eta = self.form.rows.predictors(theta, [draw[0] for draw in at_mode.noise])
+            eta = self.form.rows.predictors(self.theta, [draw[0] for draw in at_mode.noise])
             residual = eta - posterior.mean
-            ratio = (eta - (posterior.mean + np.asarray(prior.mean)) / 2) @ posterior.weights
-            ratio += 0.5 * posterior.log_det - 0.5 * residual**2 @ self.precision
+            ratio = (eta - (posterior.mean + prior_mean) / 2) @ posterior.weights
+            ratio += 0.5 * posterior.log_det - 0.5 * residual**2 @ self._wide_sites[1]
         else:
             # A posterior that is not drawn from its prior has a prior on coordinates.
-            gaussian = cast(CoordinatePrior, prior.gaussian)
+            gaussian = cast(CoordinatePrior, prior)
             ratio = posterior.log_ratio(at_mode.coordinates, np.asarray(gaussian.precision))
         log_q = ratio + sum(block.log_density(*draw) for block, draw in zip(self._noise_priors, at_mode.noise))
         if not len(self.directions):

@@ -13,7 +13,7 @@ import numpy as np
 
 from pymc_ep.contracts.posterior import JointDraws, Moments
 from pymc_ep.engines.prior import Prior
-from pymc_ep.evidence.ep.cumulants import Skewness
+from pymc_ep.evidence.ep.fit import Shape
 from pymc_ep.evidence.ep.interpolated_sites import InterpolatedSites
 from pymc_ep.evidence.mixed_moments import mixed_moments
 from pymc_ep.models.latent_gaussian.form import AffineVariable
@@ -48,7 +48,7 @@ class PosteriorMixture:
     thetas : ndarray, (k, p)
         Unconstrained hyperparameters of the fits.
     shifts, precisions : ndarray, (k, n)
-        Sites of the fits.
+        Sites of the fits, which correct the width of the posteriors.
     draws : ndarray, (s, p)
         Unconstrained hyperparameters of draws; with s = 0, these are those of the components.
     components : ndarray, (m, p), optional
@@ -136,10 +136,10 @@ class PosteriorMixture:
             part = np.asarray(index[start : start + count])
             rows = FormRows(self.form, self.thetas[part])
             shifts, precisions = self._sites_of(part)
-            skewness = self._skewness_of(part)
+            shapes = self._shapes_of(part)
             for i, k in enumerate(part.tolist()):
                 own = LatentPosterior.at_sites(
-                    self.form, rows.thetas[i], shifts[i], precisions[i], FormRow(rows, i), skewness[i]
+                    self.form, rows.thetas[i], shifts[i], precisions[i], FormRow(rows, i), shapes[i]
                 )
                 if k in self._cache:
                     own.solved = self._cache[k]
@@ -155,15 +155,16 @@ class PosteriorMixture:
             return self.fits[1][index], self.fits[2][index]
         return self._sites.rows(self.thetas[index])
 
-    def _skewness_of(self, index: np.ndarray) -> Sequence[Skewness | None]:
-        """Return the skewness of components; None where there is none, or that of the fits is not known."""
-        if self._skewness is None or (centre := self.centre.skewness_of_sites) is None:
+    def _shapes_of(self, index: np.ndarray) -> Sequence[Shape | None]:
+        """Return the shapes of components; None where they are Gaussian, or those of the fits are not known."""
+        if self._skewness is None or (centre := self.centre.shape) is None:
             return [None] * len(index)
         if self._sites is None:
             found = self._skewness[index]
         else:
             found = self._sites.between_fits(self._skewness, self.thetas[index])
-        return [Skewness(own, centre.marginals) for own in found]
+        none = np.zeros(found.shape[1])
+        return [Shape(own, centre.marginal_skewness, none, none) for own in found]
 
     def moments(self, variables: Sequence[AffineVariable] | None = None) -> dict[str, Moments]:
         """Return the moments of affine variables under the mixture; those of all are known after draws."""

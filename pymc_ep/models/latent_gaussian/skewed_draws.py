@@ -5,7 +5,7 @@ With u_j = (eta_j - m_j) / s_j a draw x of the Gaussian posterior is moved by
     sum_j Cov(x, u_j) a_j(u_j),      a_j(u) = g_j (u^2 - 1) / 6 to first order,
 
 where g_j is the skewness of the tilted distribution of site j. To first order that gives any affine variable y the
-skewness sum_j Corr(y, u_j)^3 g_j that pairs of sites give it (`pymc_ep.evidence.ep.cumulants`), and leaves mean and
+skewness sum_j Corr(y, u_j)^3 g_j that pairs of sites give it (`pymc_ep.evidence.ep.shape`), and leaves mean and
 variance. The functions a_j are those of `pymc_ep.numerics.skewed_normal`: one site alone, or several with the same
 predictor, move a draw by a monotone cubic, exactly as skewed. The Jacobian of the map of the predictors is
 I + R diag(a'), with R the correlations of u.
@@ -18,7 +18,7 @@ from typing import cast
 import numpy as np
 import scipy.linalg
 
-from pymc_ep.evidence.ep.cumulants import Skewness
+from pymc_ep.evidence.ep.fit import Shape
 from pymc_ep.numerics.gaussian.protocol import CoordinatePrior, GaussianPosterior, GaussianPrior, PredictorPrior
 from pymc_ep.numerics.skewed_normal import limited, skewed_moves
 
@@ -42,19 +42,19 @@ class SkewedDraws:
 
     Parameters
     ----------
-    skewness : Skewness
-        At least one site has some.
+    shape : Shape
+        At least one site has some skewness.
     gaussian : GaussianPrior
     posterior : GaussianPosterior
-        With the variances of the predictors.
+        Of corrected width, with the variances of the predictors.
     """
 
-    def __init__(self, skewness: Skewness, gaussian: GaussianPrior, posterior: GaussianPosterior):
+    def __init__(self, shape: Shape, gaussian: GaussianPrior, posterior: GaussianPosterior):
         self._gaussian, self._posterior = gaussian, posterior
         variance = np.asarray(posterior.variance)
-        self._sites = np.flatnonzero((skewness.sites != 0.0) & (variance > 0.0))
+        self._sites = np.flatnonzero((shape.skewness != 0.0) & (variance > 0.0))
         self._sd = np.sqrt(variance[self._sites])
-        self._own, total = limited(skewness.sites[self._sites], skewness.marginals[self._sites])
+        self._own, total = limited(shape.skewness[self._sites], shape.marginal_skewness[self._sites])
         self._cubics = skewed_moves(self._own, total)
 
     @cached_property

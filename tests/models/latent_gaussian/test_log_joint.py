@@ -9,8 +9,8 @@ import scipy.stats
 
 import pymc_ep as pmep
 from pymc_ep.compat import group, has_group
-from pymc_ep.evidence.ep.cumulants import Skewness
 from pymc_ep.evidence.ep.evidence import Evidence
+from pymc_ep.evidence.ep.fit import Shape
 from pymc_ep.models.latent_gaussian.posterior import LatentPosterior
 from pymc_ep.modes import numpy_mode
 
@@ -152,7 +152,7 @@ def scaled():
 @pytest.mark.parametrize("write", [weighted, scaled])
 def test_log_q_is_that_of_a_joint_gaussian_where_no_site_is_skewed(write, monkeypatch):
     """Normalised, quadratic in hyperparameter and values, with the moments that the container holds."""
-    monkeypatch.setattr(Evidence, "skewness", lambda *arguments, **options: Skewness(*np.zeros((2, N))))
+    monkeypatch.setattr(Evidence, "shape", lambda *arguments, **options: Shape(*np.zeros((4, N))))
     model, name = write()
     result = pmep.fit(model=model, hyper="optimize", draws=300, chains=1, log_likelihood=True, random_seed=5)
     _, log_q = densities_of(result)

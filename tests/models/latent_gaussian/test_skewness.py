@@ -100,7 +100,7 @@ def test_the_jacobian_against_differences(solver):
     result = fitted(model, 0, solver=solver)
     posterior = posterior_of(result, model, ["f"])
     _, prior, gaussian = posterior.mode
-    moves = SkewedDraws(posterior.skewness_of_sites, prior.gaussian, gaussian)
+    moves = SkewedDraws(posterior.shape, prior.gaussian, gaussian)
     rng = np.random.default_rng(2)
     if gaussian.drawn_from_prior:
         # Coordinates are weights here: the predictors themselves are moved by K times theirs.
@@ -148,7 +148,7 @@ def test_all_representations_and_orders_of_rows(solver):
     np.testing.assert_allclose(skewness_of(result, model, "f"), told, atol=1e-6)
     posterior = posterior_of(result, model, ["f"])
     _, prior, gaussian = posterior.mode
-    moves = SkewedDraws(posterior.skewness_of_sites, prior.gaussian, gaussian)
+    moves = SkewedDraws(posterior.shape, prior.gaussian, gaussian)
     sd = np.sqrt(gaussian.variance)
     if gaussian.drawn_from_prior:
         effect = sd * np.random.default_rng(1).standard_normal((3, 388))
@@ -160,7 +160,7 @@ def test_all_representations_and_orders_of_rows(solver):
         effect = (design @ (draws - gaussian.coordinates).T).T
         found = (design @ moves.moves(draws, None, slopes=False)[0].T).T
     u = effect / sd
-    own = np.polynomial.polynomial.polyval(u, skewed_moves(*posterior.skewness_of_sites), tensor=False)
+    own = np.polynomial.polynomial.polyval(u, skewed_moves(*posterior.shape[:2]), tensor=False)
     covariance = prior.gaussian.posterior_rows(gaussian)(np.arange(388))
     np.testing.assert_allclose(found, own / sd @ covariance, atol=1e-6)
 

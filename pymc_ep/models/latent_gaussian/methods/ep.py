@@ -14,11 +14,11 @@ from pymc_ep.engines.base import Status
 from pymc_ep.engines.options import check_whole
 from pymc_ep.evidence.budget import choose
 from pymc_ep.evidence.conditional_fits import fit_many
-from pymc_ep.evidence.ep.cumulants import error_warning
 from pymc_ep.evidence.ep.evidence import Evidence, evidence_of
 from pymc_ep.evidence.ep.fit import EvidenceAt
 from pymc_ep.evidence.ep.lost_digits import with_all_digits
 from pymc_ep.evidence.ep.op import EPEvidenceOp
+from pymc_ep.evidence.ep.shape import error_warning
 from pymc_ep.evidence.integration.integral import Integral
 from pymc_ep.evidence.integration.integrate import integrate
 from pymc_ep.evidence.mode import Hyper, fit_fixed, maximise

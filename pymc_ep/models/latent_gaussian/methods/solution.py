@@ -6,14 +6,15 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp
 
+from pymc_ep.contracts.evidence import FitState
 from pymc_ep.contracts.posterior import AffinePosterior, JointDraws, Moments
 from pymc_ep.contracts.solution import Solution
 from pymc_ep.engines.base import Status
 from pymc_ep.engines.prior import FactorValues, Prior
 from pymc_ep.evidence.conditional_fits import ManyFits
-from pymc_ep.evidence.ep.cumulants import Skewness
 from pymc_ep.evidence.ep.evidence import Evidence
-from pymc_ep.evidence.ep.fit import EvidenceAt
+from pymc_ep.evidence.ep.fit import EvidenceAt, KeptFit, Shape
+from pymc_ep.evidence.ep.shape import wide_sites
 from pymc_ep.evidence.ep.sweep import Problem, group_slices
 from pymc_ep.evidence.integration.corrections import Corrected
 from pymc_ep.evidence.integration.integral import Integral
@@ -62,8 +63,8 @@ _MIXTURE_KEYS = (
     "design_skewness",
 )
 """State entries of a `PosteriorMixture`, in the order of its arguments; earlier versions wrote fewer."""
-_SKEWNESS = ("skewness", "marginal_skewness")
-"""State entries of a `Skewness`; results of earlier versions have none."""
+_SHAPE = ("skewness", "marginal_skewness", "added_shift", "added_precision")
+"""State entries of a `Shape`; results of earlier versions have the first two, or none."""
 _INTEGRATED = "log density of the data, integrated over the prior of the hyperparameters"
 """Definition of the log evidence where hyperparameters are integrated over."""
 
@@ -83,7 +84,7 @@ def rebuild(
         state["d_shift"],
         state["d_precision"],
         mode,
-        skewness=Skewness(*(state[name] for name in _SKEWNESS)) if _SKEWNESS[0] in state else None,
+        shape=Shape(*(state.get(name, np.zeros_like(state["shift"])) for name in _SHAPE)),
     )
     if "design_thetas" not in state:
         return centre
@@ -129,14 +130,10 @@ def integral_solution(
     at = found.mode.at
     points = found.points
     thetas = np.array([point.theta for point in points])
-    state = _state(evidence, at) | _mixture_state(
-        thetas,
-        np.array([point.state[0] for point in points]),
-        np.array([point.state[1] for point in points]),
-        found.draws,
-        found.components,
-        np.array([point.kept.skewness for point in points]),
-    )
+    own = _state(evidence, at)
+    shaped = _shaped(at, own, [point.state for point in points], [point.kept for point in points])
+    shifts, precisions, skewness = shaped
+    state = own | _mixture_state(thetas, shifts, precisions, found.draws, found.components, skewness)
     values = np.array([point.value for point in points])
     return solution_at(
         form,
@@ -185,9 +182,8 @@ def conditional_solution(
     """
     k = len(found.thetas)
     weights = np.full(k, 1.0 / k)
-    skewness = np.array([kept.skewness for kept in found.kept])
-    sites = map(np.array, zip(*found.states))
-    state = _state(evidence, found.centre) | conditional_state(found.thetas, *sites, skewness)
+    own = _state(evidence, found.centre)
+    state = own | conditional_state(found.thetas, *_shaped(found.centre, own, found.states, found.kept))
     return solution_at(
         form,
         evidence,
@@ -198,6 +194,18 @@ def conditional_solution(
         status=Status(found.converged, found.sentence("sites")),
         round_robin=k,
     )
+
+
+def _shaped(
+    centre: EvidenceAt,
+    state: Mapping[str, np.ndarray],
+    states: Sequence[FitState],
+    kept: Sequence[KeptFit],
+) -> tuple[np.ndarray, ...]:
+    """Return sites of fits that correct the width of posteriors, and skewness, (k, n) each; `state` is the centre's."""
+    shape = Shape(*(state[name] for name in _SHAPE))
+    sites = wide_sites(centre, shape, states, kept)
+    return *sites, np.array([fit.skewness for fit in kept])
 
 
 def conditional_state(
@@ -265,6 +273,7 @@ def solution_at(
         draws=draws,
         numbers_per_draw=sum(m.mean.size for m in (of_hyper | at_centre).values()),
         most_draws=form.most_draws,
+        objective_is="log evidence",
         settings=settings,
         status=status.sentence,
         converged=status.converged,
@@ -278,8 +287,8 @@ def _mixture_state(*parts: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def site_state(evidence: Evidence, at: EvidenceAt) -> dict[str, np.ndarray]:
-    """Return the saved sites of one fit, (n,) each, and their skewness."""
-    return dict(zip(("shift", "precision", *_SKEWNESS), (*at.sites, *evidence.skewness(at))))
+    """Return the saved sites of one fit and the shape of its posterior, (n,) each."""
+    return dict(zip(("shift", "precision", *_SHAPE), (*at.sites, *evidence.shape(at))))
 
 
 def _state(evidence: Evidence, at: EvidenceAt) -> dict[str, np.ndarray]:
