@@ -16,10 +16,10 @@ from pymc_ep.engines.prior import Prior
 from pymc_ep.evidence.ep.engine import EP
 from pymc_ep.evidence.ep.repeats import RepeatedGroup, Repeats, repeats_at
 from pymc_ep.evidence.ep.sweep import group_slices
+from pymc_ep.evidence.mixtures import left_out_of_all
 from pymc_ep.exceptions import at_index, first_index
 from pymc_ep.graphs.context import model_of
 from pymc_ep.numerics.gaussian.observation_space import DensePrior
-from pymc_ep.numerics.interpolation.mixtures import left_out_of_all
 from pymc_ep.predict.rebuild import posterior_of, require_fitted_data, single_posterior_of
 from pymc_ep.results import fit_group
 

@@ -6,7 +6,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from pymc_ep.contracts.posterior import JointDraws, Moments, Posterior
-from pymc_ep.evidence.mixed_moments import mixed_moments
+from pymc_ep.evidence.mixtures import mixed_moments
 
 __all__ = ["FitMixture", "FullPosterior", "stacked", "unstacked"]
 

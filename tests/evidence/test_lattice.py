@@ -8,7 +8,7 @@ from scipy.stats import multivariate_normal, skewnorm
 from pymc_ep.contracts.posterior import Moments
 from pymc_ep.evidence.integration.frame import Frame, first_frame
 from pymc_ep.evidence.integration.lattice import Cells, lattice
-from pymc_ep.evidence.mixed_moments import mixed_moments
+from pymc_ep.evidence.mixtures import mixed_moments
 
 WIDE = {"fall": 12.0, "reach": 40.0, "most": 3000}
 

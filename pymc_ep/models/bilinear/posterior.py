@@ -8,7 +8,7 @@ from scipy.special import logsumexp, ndtri
 
 from pymc_ep.contracts.posterior import JointDraws, Moments
 from pymc_ep.evidence.fit_mixture import FitMixture
-from pymc_ep.evidence.mixed_moments import mixed_moments
+from pymc_ep.evidence.mixtures import mixed_moments
 from pymc_ep.models.bilinear.compiled import CompiledBilinear
 from pymc_ep.models.bilinear.engine.values import AnyRows, BilinearPrior, NewCells, places_of_ones, with_ones
 from pymc_ep.models.bilinear.kernel import FactoredRows, Rows, variance

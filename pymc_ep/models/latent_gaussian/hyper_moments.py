@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from pymc_ep.contracts.posterior import Moments
+from pymc_ep.evidence.mixtures import weighted_mean_and_sd
 from pymc_ep.models.latent_gaussian.site_functions import SiteFunctions
-from pymc_ep.numerics.interpolation.mixtures import weighted_mean_and_sd
 from pymc_ep.numerics.quadrature.gauss_hermite import standard_normal_rule
 
 __all__ = ["hyper_moments", "weighted_moments"]

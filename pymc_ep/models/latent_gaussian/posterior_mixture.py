@@ -15,7 +15,7 @@ from pymc_ep.contracts.posterior import JointDraws, Moments
 from pymc_ep.engines.prior import Prior
 from pymc_ep.evidence.ep.fit import Shape
 from pymc_ep.evidence.ep.interpolated_sites import InterpolatedSites
-from pymc_ep.evidence.mixed_moments import mixed_moments
+from pymc_ep.evidence.mixtures import mixed_moments
 from pymc_ep.models.latent_gaussian.form import AffineVariable
 from pymc_ep.models.latent_gaussian.form_rows import FormRow, FormRows
 from pymc_ep.models.latent_gaussian.hyper_moments import weighted_moments

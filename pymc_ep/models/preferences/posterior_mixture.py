@@ -7,7 +7,7 @@ import numpy as np
 
 from pymc_ep.contracts.posterior import JointDraws, Moments
 from pymc_ep.evidence.integration.lattice import Cells
-from pymc_ep.evidence.mixed_moments import mixed_moments
+from pymc_ep.evidence.mixtures import mixed_moments
 from pymc_ep.models.preferences.compiled import CompiledPreferences
 from pymc_ep.models.preferences.engine.users import UserFactors
 from pymc_ep.models.preferences.engine.values import ComparedUsers, Sites

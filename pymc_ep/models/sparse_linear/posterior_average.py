@@ -13,7 +13,7 @@ from scipy.special import logsumexp
 
 from pymc_ep.contracts.posterior import JointDraws, Moments
 from pymc_ep.engines.base import Status
-from pymc_ep.evidence.mixed_moments import mixed_moments
+from pymc_ep.evidence.mixtures import mixed_moments
 from pymc_ep.models.latent_gaussian.form import AffineVariable
 from pymc_ep.models.latent_gaussian.posterior import LatentPosterior
 from pymc_ep.models.latent_gaussian.posterior_mixture import PosteriorMixture

@@ -18,13 +18,13 @@ from pymc_ep.evidence.ep.shape import wide_sites
 from pymc_ep.evidence.ep.sweep import Problem, group_slices
 from pymc_ep.evidence.integration.corrections import Corrected
 from pymc_ep.evidence.integration.integral import Integral
+from pymc_ep.evidence.mixtures import left_out_of_all
 from pymc_ep.evidence.mode import Hyper
 from pymc_ep.models.latent_gaussian.hyper_moments import weighted_moments
 from pymc_ep.models.latent_gaussian.posterior import LatentPosterior
 from pymc_ep.models.latent_gaussian.posterior_mixture import PosteriorMixture
 from pymc_ep.models.latent_gaussian.site_functions import SiteFunctions
 from pymc_ep.numerics.gaussian.protocol import GaussianPosterior
-from pymc_ep.numerics.interpolation.mixtures import left_out_of_all
 from pymc_ep.numerics.interpolation.spline import Spline
 from pymc_ep.sites.compiled import CompiledSite
 

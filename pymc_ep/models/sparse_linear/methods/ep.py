@@ -16,6 +16,7 @@ from pymc_ep.evidence.budget import fits_of
 from pymc_ep.evidence.ep.evidence import Evidence, evidence_of
 from pymc_ep.evidence.ep.fit import EvidenceAt
 from pymc_ep.evidence.ep.op import EPEvidenceOp
+from pymc_ep.evidence.mixtures import left_out_of_all
 from pymc_ep.evidence.mode import Hyper
 from pymc_ep.models.latent_gaussian.methods import ep as latent
 from pymc_ep.models.latent_gaussian.methods.solution import (
@@ -45,7 +46,6 @@ from pymc_ep.models.sparse_linear.posterior_average import (
     rebuild_average,
     translations_of,
 )
-from pymc_ep.numerics.interpolation.mixtures import left_out_of_all
 
 __all__ = ["EP", "OPTIONS", "condition", "evidence_op", "solve"]
 
