@@ -92,6 +92,8 @@ class FormEntry:
         ``recogniser(model, latent, wanted)`` returns the form. It returns None for a model of another form, and raises
         `UnsupportedModelError` for one that misses a condition of this form. Later registrations are tried first.
         None for a form that the recogniser of another form returns.
+    ops : tuple of type
+        Types of Ops of random variables. If given, the recogniser is asked only of models with a variable of one.
     fallback : bool
         Whether the recogniser is tried after all others; it then raises for models of no form.
     rows : callable
@@ -117,6 +119,7 @@ class FormEntry:
     form: type
     compiled: Callable[..., CompiledForm]
     recogniser: Recogniser | None = None
+    ops: tuple[type, ...] = ()
     fallback: bool = False
     rows: Callable[[], Sequence[Row]] = lambda: ()
     gaussian: bool = False
@@ -281,10 +284,15 @@ def recognise(model: Model, latent: Sequence[str] | None = None, wanted: Sequenc
     """Return the form of a model, from the first recogniser that accepts it."""
     latest_first = reversed(forms())
     for entry in sorted(latest_first, key=lambda entry: entry.fallback):
-        form = None if entry.recogniser is None else entry.recogniser(model, latent, wanted)
-        if form is not None:
+        if entry.recogniser is None or (entry.ops and not _has_any(model, entry.ops)):
+            continue
+        if (form := entry.recogniser(model, latent, wanted)) is not None:
             return form
     raise UnsupportedModelError("No registered form fits the model; pymc_ep.supported() lists them.")
+
+
+def _has_any(model: Model, ops: tuple[type, ...]) -> bool:
+    return any(isinstance(rv.owner.op, ops) for rv in model.basic_RVs)
 
 
 def get_method(name: str | None, form: Form) -> Method:

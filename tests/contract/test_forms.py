@@ -9,6 +9,7 @@ import numpy as np
 import pymc as pm
 import pytest
 import scipy.stats
+from pytensor.tensor.random.basic import GammaRV, LaplaceRV
 
 import pymc_ep as pmep
 from pymc_ep.compat import group
@@ -80,6 +81,18 @@ def test_a_foreign_method_has_rows_of_its_own_alone(toy):
     rows = [row for row in pmep.supported().rows if "conjugate" in row]
     assert rows == [("Poisson", "its rate is a Gamma", "conjugate", "conjugate", "fixed", "exceedance")]
     assert [row for row in pmep.supported().rows if row not in rows] == list(toy["before"].rows)
+
+
+def test_a_recogniser_with_ops_is_asked_about_models_with_these(toy, monkeypatch):
+    asked = []
+    for model, ops, expected in ((counts(), (GammaRV,), 1), (counts(), (LaplaceRV,), 0), (counts(), (), 1)):
+        own = toy["GammaPoisson"]
+        entry = replace(registry._FORMS[own], recogniser=lambda *arguments: asked.append(1), ops=ops)
+        monkeypatch.setitem(registry._FORMS, own, entry)
+        asked.clear()
+        with pytest.raises(pmep.UnsupportedModelError):
+            registry.recognise(model)
+        assert len(asked) == expected
 
 
 def test_a_form_without_a_method_is_refused(toy, monkeypatch):

@@ -2,6 +2,7 @@
 
 from pymc_ep.forms.registry import FormEntry, register_form, register_method
 from pymc_ep.models.paired_symbols.compiled import CompiledPairedSymbols
+from pymc_ep.models.paired_symbols.distribution import PairedSymbolsRV
 from pymc_ep.models.paired_symbols.form import PairedSymbolsForm
 from pymc_ep.models.paired_symbols.methods.paired_vb import PAIRED_VB
 from pymc_ep.models.paired_symbols.predict.log_predictive import PairPredictions
@@ -19,6 +20,7 @@ register_form(
         PairedSymbolsForm,
         CompiledPairedSymbols,
         recognise_paired_symbols,
+        ops=(PairedSymbolsRV,),
         rows=_rows,
         predictions=PairPredictions(),
         verbs=row_verbs(PairRows()),

@@ -2,6 +2,7 @@
 
 from pymc_ep.forms.registry import FormEntry, register_form, register_method
 from pymc_ep.models.preferences.compiled import CompiledPreferences
+from pymc_ep.models.preferences.distributions.preference_utility import LowRankUtilityRV, PreferenceUtilityRV
 from pymc_ep.models.preferences.form import Preferences
 from pymc_ep.models.preferences.methods.ep import PREFERENCE_EP
 from pymc_ep.models.preferences.methods.jaakkola import PREFERENCE_JAAKKOLA
@@ -22,6 +23,7 @@ register_form(
         Preferences,
         CompiledPreferences,
         recognise_preferences,
+        ops=(PreferenceUtilityRV, LowRankUtilityRV),
         rows=_rows,
         predictions=ComparisonPredictions(),
         verbs={"rank_items": rank_items, "next_pairs": next_pairs},

@@ -2,6 +2,7 @@
 
 from pymc_ep.forms.registry import FormEntry, register_form, register_method
 from pymc_ep.models.sequences.compiled import CompiledSequences
+from pymc_ep.models.sequences.distribution import CollaborativeRNNRV
 from pymc_ep.models.sequences.form import SequencesForm
 from pymc_ep.models.sequences.methods.ml import ML
 from pymc_ep.models.sequences.predict.next_items import next_items
@@ -18,6 +19,7 @@ register_form(
         SequencesForm,
         CompiledSequences,
         recognise_sequences,
+        ops=(CollaborativeRNNRV,),
         rows=_rows,
         predictions=SequencePredictions(),
         verbs={"next_items": next_items},

@@ -1,5 +1,7 @@
 """Registration of sparse linear models: their recogniser, compiled functions, predictions and methods."""
 
+from pytensor.tensor.random.basic import LaplaceRV
+
 from pymc_ep.forms.registry import FormEntry, register_form, register_method
 from pymc_ep.graphs.gaussian_variables import register_gaussian
 from pymc_ep.models.latent_gaussian.registration import likelihood_rows
@@ -20,6 +22,15 @@ def _rows() -> list[tuple]:
 
 register_gaussian(SparseFieldRV, flat_part_of_field)
 register_gaussian(WaveletTreeRV, flat_part_of_tree)
-register_form(FormEntry(SparseLinear, CompiledSparseLinear, recognise_sparse_linear, rows=_rows, gaussian=True))
+register_form(
+    FormEntry(
+        SparseLinear,
+        CompiledSparseLinear,
+        recognise_sparse_linear,
+        ops=(SparseFieldRV, WaveletTreeRV, LaplaceRV),
+        rows=_rows,
+        gaussian=True,
+    )
+)
 for method in (EP, DSB, MAP):
     register_method(method)
