@@ -18,9 +18,9 @@ import pytest
 import pymc_ep as pmep
 from pymc_ep.compat import group
 from pymc_ep.engines.base import Report
-from pymc_ep.engines.checkpoint import UNRECORDED, Checkpoint, checkpoint, digest, file
-from pymc_ep.engines.checkpoint.arrays import Flat
-from pymc_ep.engines.checkpoint.file import Contents
+from pymc_ep.engines.checkpoint import UNRECORDED, Checkpoint, checkpoint, digest, file_format
+from pymc_ep.engines.checkpoint.file_format import Contents
+from pymc_ep.engines.checkpoint.state_layout import Flat
 
 QUIET = {"draws": 0, "progressbar": False}
 X = np.array([[0.1, 1.2], [1.0, -0.3], [-0.4, 0.8], [2.0, 0.5]])
@@ -209,9 +209,9 @@ def test_a_limit_of_iterations_may_be_another(tmp_path):
 
 def forged(path, change):
     """Rewrite a file with other arrays and a digest that is right for them."""
-    found = file.read(path)
+    found = file_format.read(path)
     records = {key: Flat(flat.layout, [change(array) for array in flat.arrays]) for key, flat in found.records.items()}
-    file.write(path, Contents(found.identity, found.added, records))
+    file_format.write(path, Contents(found.identity, found.added, records))
 
 
 class Trap:
@@ -256,11 +256,11 @@ def test_what_is_no_checkpoint_is_refused_and_stays(name, left):
 
 def test_no_changed_byte_goes_unnoticed(left):
     """A byte either says nothing, as dates in the archive do, or is missed."""
-    whole, contents, unnoticed = left.read_bytes(), file.read(left), []
+    whole, contents, unnoticed = left.read_bytes(), file_format.read(left), []
     for place in range(0, len(whole), 7):
         left.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
         try:
-            unnoticed.append(file.read(left))
+            unnoticed.append(file_format.read(left))
         except ValueError as error:
             message = str(error)
             assert re.search("damaged|another version", message)
@@ -273,9 +273,9 @@ def test_no_changed_byte_goes_unnoticed(left):
 
 
 def test_a_record_whose_class_is_unknown_is_refused(left):
-    found = file.read(left)
+    found = file_format.read(left)
     records = {key: Flat(["Popen", *flat.layout[1:]], flat.arrays) for key, flat in found.records.items()}
-    file.write(left, Contents(found.identity, found.added, records))
+    file_format.write(left, Contents(found.identity, found.added, records))
     with pytest.raises(ValueError, match="does not fit to this call, as it holds parts that are none of a _Recorded"):
         fitted(left)
 
@@ -292,7 +292,7 @@ def test_a_path_that_cannot_be_written_is_refused_before_the_fit(tmp_path, monke
         fitted(tmp_path / "nowhere" / "fit.npz")
     with pytest.raises(IsADirectoryError, match="is a folder; name a file in it"):
         fitted(tmp_path)
-    for where, function in ((np, "savez"), (file.os, "fsync"), (file.tempfile, "mkstemp")):
+    for where, function in ((np, "savez"), (file_format.os, "fsync"), (file_format.tempfile, "mkstemp")):
         with monkeypatch.context() as context:
             context.setattr(where, function, no_space)
             with pytest.raises(
@@ -301,7 +301,7 @@ def test_a_path_that_cannot_be_written_is_refused_before_the_fit(tmp_path, monke
                 fitted(tmp_path / "fit.npz")
         assert list(tmp_path.iterdir()) == []
     with monkeypatch.context() as context:
-        context.setattr(file.os, "open", forbidden)
+        context.setattr(file_format.os, "open", forbidden)
         with pytest.raises(PermissionError, match=r"cannot be written \(Permission denied\)"):
             fitted(tmp_path / "fit.npz")
 

@@ -17,8 +17,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from pymc_ep.engines.checkpoint.arrays import Flat, flattened, restored
-from pymc_ep.engines.checkpoint.file import Contents, FileLock, digest, read, remove_parts, write
+from pymc_ep.engines.checkpoint.file_format import Contents, FileLock, digest, read, remove_parts, write
+from pymc_ep.engines.checkpoint.state_layout import Flat, flattened, restored
 
 __all__ = ["UNRECORDED", "Checkpoint", "Record"]
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pymc_ep.engines.checkpoint.arrays import Flat
+from pymc_ep.engines.checkpoint.state_layout import Flat
 
 __all__ = ["Contents", "FileLock", "digest", "read", "remove_parts", "write"]
 
