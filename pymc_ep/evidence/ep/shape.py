@@ -139,7 +139,9 @@ def wide_sites(
     at_centre, square = -shape.precision * centre.predictors[1], (shape.skewness**2).sum()
     for shift, precision, fit in zip(shifts, precisions, kept):
         more = min((fit.skewness**2).sum() / square, _MOST_MORE)
-        removed = np.minimum(more * at_centre, _most_removed(precision * fit.variance)) / fit.variance
+        removed = np.minimum(more * at_centre, _most_removed(precision * fit.variance))
+        # A predictor that is known has no variance, and nothing is removed.
+        removed = np.divide(removed, fit.variance, out=np.zeros_like(removed), where=fit.variance > 0.0)
         shift -= removed * fit.mean
         precision -= removed
     return shifts, precisions
@@ -260,9 +262,12 @@ def error_warning(evidence: "Evidence", at: EvidenceAt) -> str:
             f"corrected, but the posterior may have several peaks: learn the scale of the observations or let it be "
             f"larger, or compare with pm.sample, started by pmep.start_point(idata)"
         )
+    left = "corrected, but it may still be a tenth too small, and the mean off by as much"
+    if not _most_removed(np.asarray(at.run.state.precision) * np.asarray(found.posterior.variance)).any():
+        left = "not corrected, as observations that contradict each other leave no room"
     return (
         f"{off} was {1.0 - 1.0 / sd:.0%} too small, as observations whose predictors hardly differ under a wide prior "
-        f"make it; that is corrected, but it may still be a tenth too small, and the mean off by as much: round "
+        f"make it; that is {left}: round "
         f"covariates so that counts and bits have one predictor, which is exact, give the latent variables narrower "
         f"priors, or compare with pm.sample, started by pmep.start_point(idata)"
     )

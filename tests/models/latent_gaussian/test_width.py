@@ -93,6 +93,19 @@ def test_hyperparameters_integrated_over(ep_alone):
     assert corrected.max() < 0.05 < 0.9 * alone.max()
 
 
+def test_a_predictor_that_is_known():
+    """A row of zeros adds a constant to the log density, at all scales."""
+    found = []
+    for more in (0, 1):
+        with pm.Model() as model:
+            slopes = pm.Normal("slopes", 0.0, pm.HalfNormal("scale", 3.0), shape=2)
+            pm.Deterministic("contrast", CONTRASTS @ slopes)
+            rows = np.concatenate([X, np.zeros((more, 2))])
+            pm.Bernoulli("y", logit_p=rows @ slopes, observed=np.append(Y, np.ones(more, dtype=int)))
+        found.append(sd_of(fitted(model, 100)))
+    np.testing.assert_allclose(*found, rtol=1e-6)
+
+
 def test_all_representations_orders_and_units_have_one_width():
     told = sd_of(fitted(separated()))
     order = np.random.default_rng(0).permutation(12)
