@@ -25,17 +25,17 @@ LINKS = {
     "exp": (
         lambda f, y: pm.Poisson("y", pm.math.exp(f), observed=y),
         (11.5, 0.66, 0.46),
-        (0.006, (0.98, 1.005), (-0.03, 0.0)),
+        (0.006, (0.99, 1.005), (-0.03, 0.0)),
     ),
     "softplus": (
         lambda f, y: pmep.SoftplusPoisson("y", f, observed=y),
         (10.8, 1.5, 1.65),
-        (0.006, (0.98, 1.005), (-0.03, 0.0)),
+        (0.006, (0.99, 1.005), (-0.03, 0.0)),
     ),
     "rectified": (
         lambda f, y: pmep.RectifiedPoisson("y", f, observed=y),
         (10.9, 1.16, 2.0),
-        (0.02, (0.88, 1.01), (-0.2, 0.0)),
+        (0.02, (0.985, 1.015), (-0.2, 0.0)),
     ),
 }
 
