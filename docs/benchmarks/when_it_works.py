@@ -22,6 +22,7 @@ import xarray as xr
 
 import pymc_ep as pmep
 from docs.benchmarks._common import PAGES, header, markdown_table, write_page
+from pymc_ep.compat import group
 
 NAME = "docs/benchmarks/when_it_works.py"
 STORE = PAGES.parents[1] / "build" / "when_it_works.json"
@@ -260,9 +261,10 @@ def measure(setting: Setting) -> dict[str, Any]:
         return {"failed": f"{type(error).__name__}: {error}"}
     diagnosed = pmep.diagnose(found, case.model)
     chains = sample(case.model, found)
-    posterior = chains["posterior"][list(case.names)]
+    names = list(case.names)
+    posterior = group(chains, "posterior")[names]
     mean, sd = flat(posterior.mean(("chain", "draw"))), flat(posterior.std(("chain", "draw"), ddof=1))
-    own_mean, own_sd = (flat(found["fit"][[f"{n}_{what}" for n in case.names]]) for what in ("mean", "sd"))
+    own_mean, own_sd = (flat(group(found, f"posterior_{what}")[names]) for what in ("mean", "sd"))
     error, ratio = np.abs(own_mean - mean) / sd, own_sd / sd
     return {
         "n": len(mean),
