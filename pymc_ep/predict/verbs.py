@@ -57,6 +57,7 @@ def recommend(
     n: int = 20,
     by: str | None = None,
     exclude_observed: bool = True,
+    candidates: Any = None,
     cells: Mapping[str, Any] | None = None,
     **rows: Any,
 ) -> xr.Dataset:
@@ -80,6 +81,8 @@ def recommend(
         rate itself need not exist.
     exclude_observed : bool
         Whether pairs that are in the data of the model, or among those of a folded-in row, are left out.
+    candidates : sequence, optional
+        Rows of the other matrix that may be recommended, as labels or positions: items in stock, say. By default all.
     cells : mapping of str to float, optional
         For bilinear models, ``offset``, without biases, and parameters of the likelihood where they differ from cell to
         cell in the fit.
@@ -102,9 +105,10 @@ def recommend(
     UnsupportedModelError
         If the model has no two matrices of rows.
     ValueError
-        For unknown rows.
+        For unknown rows or candidates.
     """
-    return call_verb("recommend", idata, model, n=n, by=by, exclude_observed=exclude_observed, cells=cells, **rows)
+    options = {"n": n, "by": by, "exclude_observed": exclude_observed, "candidates": candidates, "cells": cells}
+    return call_verb("recommend", idata, model, **options, **rows)
 
 
 @one_at_a_time

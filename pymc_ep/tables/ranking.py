@@ -55,6 +55,7 @@ def _recommend(
     n: int,
     by: str | None,
     exclude_observed: bool,
+    candidates: Any,
     cells: Mapping[str, Any] | None,
     **rows: Any,
 ) -> xr.Dataset:
@@ -64,9 +65,14 @@ def _recommend(
     fitted = _fitted(predictions, idata, model)
     side, wanted = _wanted(model, fitted, rows, "recommend", cells)
     by = _score(fitted, side, by)
-    parts, left = zip(*(_best(wanted, here, n, by, exclude_observed) for here in _chunks(wanted)))
+    other_dim, count = fitted.dims[1 - side], fitted.sizes[1 - side]
+    barred = np.zeros(count, dtype=bool)
+    if candidates is not None:
+        barred[:] = True
+        barred[numbered_rows(model, other_dim, candidates, count, "candidates=")[0]] = False
+    parts, left = zip(*(_best(wanted, here, n, by, exclude_observed, barred) for here in _chunks(wanted)))
     others, lengths = np.concatenate([part.others for part in parts]), np.concatenate(left)
-    found = {fitted.other(side): row_labels(model, fitted.dims[1 - side], fitted.sizes[1 - side])[others]}
+    found = {fitted.other(side): row_labels(model, other_dim, count)[others]}
     found |= {name: np.concatenate([part.values[name] for part in parts]) for name in parts[0].values}
     dim = fitted.dims[side]
     ranked = xr.Dataset(
@@ -210,11 +216,17 @@ def _chunks(wanted: _Wanted) -> list[slice]:
     return [slice(begin, begin + step) for begin in range(0, len(wanted.numbers), step)]
 
 
-def _best(wanted: _Wanted, here: slice, n: int, by: str, exclude_observed: bool) -> tuple[Ranked, np.ndarray]:
+def _best(
+    wanted: _Wanted, here: slice, n: int, by: str, exclude_observed: bool, barred: np.ndarray
+) -> tuple[Ranked, np.ndarray]:
     """Return the best `n` others of some of the rows, or as many as there are, and how many of each row are left."""
     block = _block(wanted, wanted.numbers[here], by, exclude_observed)
+    block.scores[:, barred] = -np.inf
     n = min(n, block.scores.shape[1])
-    return block.ranked(np.argpartition(-block.scores, n - 1, axis=1)[:, :n]), (block.scores > -np.inf).sum(axis=1)
+    ranked = block.ranked(np.argpartition(-block.scores, n - 1, axis=1)[:, :n])
+    # Where fewer are left than were asked for, those that are left out come last.
+    out = np.take_along_axis(block.scores, ranked.others, axis=1) == -np.inf
+    return best_first(*ranked, -out.astype(float)), (block.scores > -np.inf).sum(axis=1)
 
 
 def _block(wanted: _Wanted, numbers: np.ndarray, by: str, exclude_observed: bool) -> RankedBlock:

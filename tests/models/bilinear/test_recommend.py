@@ -81,6 +81,25 @@ def test_by_the_mean_of_the_predictor_they_are_exact(fits):
     assert found.attrs["by"] == "predictor_mean" and found["probability"].shape == (1, J)
 
 
+def test_among_candidates(fits):
+    """The ranking of all without the others, by labels or positions; NaN where fewer than others are left."""
+    model, idata = fits["poisson"]
+    stock = ["item 9", "item 3", "item 40", "item 41", "item 3"]
+    whole = pmep.recommend(idata, model, user=[100, 103], n=I)
+    for candidates in (stock, np.array(stock)):
+        found = pmep.recommend(idata, model, user=[100, 103], candidates=candidates)
+        for row, j in enumerate((0, 3)):
+            left = [name for name in whole["item"].values[row] if isinstance(name, str)]
+            assert set(left) == set(COORDS["item"]) - {COORDS["item"][k] for k in ROWS[j == COLS]}
+            kept = [name for name in left if name in stock]
+            given = [name for name in found["item"].values[row] if isinstance(name, str)]
+            assert given == kept and found.sizes["rank"] <= 4
+    with pytest.raises(ValueError, match=r"candidates= has the shape \(0,\); give one row"):
+        pmep.recommend(idata, model, user=[100], candidates=[])
+    with pytest.raises(ValueError, match="candidates= holds 'item 60', but there is no such row"):
+        pmep.recommend(idata, model, user=[100], candidates=["item 60"])
+
+
 def test_chunks_change_nothing(fits, monkeypatch):
     model, idata = fits["bits"]
     known = pmep.recommend(idata, model, user=100 + np.arange(J), n=5, by="predictor_mean")
