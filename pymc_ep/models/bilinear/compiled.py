@@ -255,7 +255,7 @@ class CompiledBilinear(DrawFunctions):
         cut = ", zeros cut off" if getattr(site, "truncated", False) else ""
         y = self.observed()[0]
         lines.append(
-            f"observed         {form.cells.name}: {y.size} cells, site {site.name}{cut}, link {form.cells.link}"
+            f"observed         {form.cells.name}: {y.size} cells, likelihood {site.name}{cut}, link {form.cells.link}"
         )
         lines.append(f"hyperparameters  {self._describe_hyperparameters()}")
         lines.append(f"ignored          {', '.join(form.ignored) or 'none'}")

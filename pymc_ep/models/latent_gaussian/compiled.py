@@ -261,13 +261,14 @@ class CompiledLatentGaussian(SiteFunctions):
     def describe(self) -> str:
         """Return the text of `pymc_ep.explain`, one line for each part of the form."""
         form = self.form
-        lines = ["form             Gaussian vector times univariate sites (latent Gaussian)"]
+        lines = ["form             latent Gaussian: Gaussian variables, seen through likelihoods of one predictor each"]
         for block, shape in zip(form.blocks, self.rows.noise_shapes(*self.unpack(self.start))):
-            how = "non-centred, through its factor" if block.factor is not None else "noise about its mean"
-            how = "non-centred, times its scale" if block.outer_scale is not None else how
+            how = "standard normal, times a factor of its covariance" if block.factor is not None else "Gaussian"
+            how = "Gaussian, times its scale" if block.outer_scale is not None else how
             how = "flat prior" if block.flat else how
             if not block.observation_noise:
-                lines.append(f"latent           {block.name}: {int(np.prod(shape))} values, {how}")
+                size = int(np.prod(shape))
+                lines.append(f"latent           {block.name}: {size} value{'s' if size != 1 else ''}, {how}")
         lines += self._describe_groups()
         blocks, precision = self.blocks, self.precision
         how = self.solver.sentence if blocks is None else f"in the space of the coefficients, {blocks.sentence}"

@@ -296,9 +296,8 @@ class SiteFunctions(HyperFunctions, ABC):
         for group, y in zip(form.groups, self.observed()):
             options = "".join(f", {name}={value}" for name, value in group.options.items())
             options += ", correlated" if group.correlated else ""
-            lines.append(
-                f"observed         {group.name}: {y.size} values, site {group.site.name}{options}, link {group.link}"
-            )
+            likelihood = f"likelihood {group.site.name}{options}, link {group.link}"
+            lines.append(f"observed         {group.name}: {y.size} values, {likelihood}")
         lines += [
             f"observed         {term.name}: depends on no latent variable; its density is in the evidence"
             for term in form.fixed

@@ -220,11 +220,11 @@ def test_the_table_and_explanations():
     names = ["NegBinomial,", "Bernoulli,", "Poisson,", "Normal,", "SoftplusPoisson,"]
     assert sorted(line[0] for line in table if "vbmf" in line) == sorted(names)
     told = pmep.explain(model_of())
-    assert "site softplus_poisson, link softplus" in told and "methods          vg, vbmf" in told
+    assert "likelihood softplus_poisson, link softplus" in told and "methods          vg, vbmf" in told
     with pm.Model() as model:
         V, U = pm.Normal("V", 0, 1, shape=(I, 2)), pm.Normal("U", 0, 1, shape=(J, 2))
         pm.Poisson("y", pm.math.log1pexp((V[ROWS] * U[COLS]).sum(axis=-1)), observed=COUNTS)
-    assert "site softplus_poisson" in pmep.explain(model)
+    assert "likelihood softplus_poisson" in pmep.explain(model)
 
 
 @pytest.mark.parametrize(

@@ -326,7 +326,7 @@ def test_other_densities_of_a_predictor_are_taken():
     ):
         with pm.Model() as model:
             write(field())
-        assert "site generic" in pmep.explain(model)
+        assert "likelihood generic" in pmep.explain(model)
 
 
 # Size
