@@ -32,6 +32,8 @@ WELL, ADEQUATE = (0.1, 0.05), (0.3, 0.2)
 """Largest errors of a mean, in posterior sds, and of an sd, relative, for the first two verdicts."""
 TRUSTED = 1.02
 """R-hat above which the chains are no reference."""
+MOST_DIVERGENT = 0.25
+"""Share of divergent transitions above which they are none: where PyMC's gradient of a probit is NaN, half diverge."""
 
 
 # Likelihoods
@@ -283,14 +285,22 @@ def measure(setting: Setting) -> dict[str, Any]:
 def sample(model: pm.Model, found: Any) -> Any:
     """Run nutpie from next to the fit's means: most other points have probability zero under a rectified likelihood.
 
-    Not from the means themselves, where the gradient of a Gaussian posterior is zero, and nutpie scales by it.
+    Not from the means themselves, where the gradient of a Gaussian posterior is zero, and nutpie scales by it. Where
+    densities there underflow, as of a probit far out, from a tenth of them.
     """
     import nutpie
 
-    start = {name: np.asarray(value) + 0.1 for name, value in pmep.start_point(found).items()}
-    compiled = nutpie.compile_pymc_model(model, initial_points=start, jitter_rvs=set())
-    options = {"draws": DRAWS, "tune": TUNE, "chains": CHAINS, "cores": 1, "seed": SEED}
-    return nutpie.sample(compiled, **options, progress_bar=False)
+    means = pmep.start_point(found)
+    options = {"draws": DRAWS, "tune": TUNE, "chains": CHAINS, "cores": 1, "seed": SEED, "progress_bar": False}
+
+    def chains(share: float) -> Any:
+        start = {name: share * np.asarray(value) + 0.1 for name, value in means.items()}
+        return nutpie.sample(nutpie.compile_pymc_model(model, initial_points=start, jitter_rvs=set()), **options)
+
+    try:
+        return chains(1.0)
+    except RuntimeError:
+        return chains(0.1)
 
 
 def flat(values: xr.Dataset) -> np.ndarray:
@@ -304,6 +314,8 @@ def verdict(found: dict[str, Any]) -> str:
         return "refused"
     if found["r_hat"] > TRUSTED:
         return "not known: the chains disagree"
+    if found["divergences"] > MOST_DIVERGENT * CHAINS * DRAWS:
+        return "not known: the chains diverge"
     if not found["converged"]:
         return "**not appropriate**: no convergence"
     error, off = found["error"][1], max(abs(found["ratio"][0] - 1), abs(found["ratio"][2] - 1))
@@ -367,12 +379,13 @@ variables of a setting, Monte Carlo error included:
 - **adequately**: within {ADEQUATE[0]:g} and {100 * ADEQUATE[1]:.0f}%;
 - **not appropriate**: neither, or EP did not converge.
 
-Where R-hat of the reference exceeds {TRUSTED:g} there is no verdict. A dash: not measured. Settings with more
+Where R-hat of the reference exceeds {TRUSTED:g}, or over {MOST_DIVERGENT:.0%} of its transitions diverge, there is no
+verdict. A dash: not measured. Settings with more
 observations for a latent variable than the first have one likelihood of each kind.
 """
 COLUMNS = """\
 Below, errors are in standard deviations of the reference. Pareto k is that of `pymc_ep.diagnose`, which sees no
-chains: above 0.7 it doubts the fit. It is about draws that miss a part of the posterior. A fit that is too wide
+chains: above 0.7 it doubts the fit, and where weights are nearly equal there is none. It is about draws that miss a part of the posterior. A fit that is too wide
 passes it, as that of two heavy-tailed observations that contradict each other.
 """
 
