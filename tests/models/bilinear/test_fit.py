@@ -387,7 +387,7 @@ def test_draws_and_explanations():
     names = ("Bernoulli", "NegBinomial", "Normal", "Poisson", "Poisson", "SoftplusPoisson")
     assert sorted(distributions) == [f"{name}, bilinear" for name in names]
     told = pmep.explain(model)
-    assert "site negative_binomial, zeros cut off" in told and "methods          vg, vbmf" in told
+    assert "likelihood negative_binomial, zeros cut off" in told and "methods          vg, vbmf" in told
     drawn = pm.draw(pmep.BilinearPoisson.dist(np.zeros((2, 1)), np.zeros((3, 1)), [0, 1], [2, 2], offset=3.0), 50)
     assert drawn.shape == (50, 2) and 15 < drawn.mean() < 25
     bits = pm.draw(pmep.BilinearBernoulli.dist(np.zeros((2, 1)), np.zeros((3, 1)), [0, 1], [2, 2], offset=9.0), 5)
