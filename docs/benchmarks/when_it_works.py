@@ -385,8 +385,9 @@ observations for a latent variable than the first have one likelihood of each ki
 """
 COLUMNS = """\
 Below, errors are in standard deviations of the reference. Pareto k is that of `pymc_ep.diagnose`, which sees no
-chains: above 0.7 it doubts the fit, and where weights are nearly equal there is none. It is about draws that miss a part of the posterior. A fit that is too wide
-passes it, as that of two heavy-tailed observations that contradict each other.
+chains: above 0.7 it doubts the fit, and where weights are nearly equal there is none. It is about draws that
+miss a part of the posterior. A fit that is too wide passes it, as that of two heavy-tailed observations that
+contradict each other.
 """
 
 
