@@ -66,9 +66,8 @@ def _recommend(
     side, wanted = _wanted(model, fitted, rows, "recommend", cells)
     by = _score(fitted, side, by)
     other_dim, count = fitted.dims[1 - side], fitted.sizes[1 - side]
-    barred = np.zeros(count, dtype=bool)
+    barred = np.full(count, candidates is not None)
     if candidates is not None:
-        barred[:] = True
         barred[numbered_rows(model, other_dim, candidates, count, "candidates=")[0]] = False
     parts, left = zip(*(_best(wanted, here, n, by, exclude_observed, barred) for here in _chunks(wanted)))
     others, lengths = np.concatenate([part.others for part in parts]), np.concatenate(left)
@@ -225,8 +224,8 @@ def _best(
     n = min(n, block.scores.shape[1])
     ranked = block.ranked(np.argpartition(-block.scores, n - 1, axis=1)[:, :n])
     # Where fewer are left than were asked for, those that are left out come last.
-    out = np.take_along_axis(block.scores, ranked.others, axis=1) == -np.inf
-    return best_first(*ranked, -out.astype(float)), (block.scores > -np.inf).sum(axis=1)
+    left = block.scores > -np.inf
+    return best_first(*ranked, np.take_along_axis(left, ranked.others, axis=1).astype(float)), left.sum(axis=1)
 
 
 def _block(wanted: _Wanted, numbers: np.ndarray, by: str, exclude_observed: bool) -> RankedBlock:

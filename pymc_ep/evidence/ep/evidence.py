@@ -216,11 +216,11 @@ class Evidence(LogEvidence[EvidenceAt]):
         if not at.status.converged or why_no_correction(self.form, self.engine.power, len(at.problem.mean)):
             return None
         try:
-            return self._cumulants(at)[0]
+            return self.cumulants(at)[0]
         except NumericalError:
             return None
 
-    def _cumulants(self, at: EvidenceAt) -> tuple[np.ndarray, np.ndarray]:
+    def cumulants(self, at: EvidenceAt) -> tuple[np.ndarray, np.ndarray]:
         """Return the cumulants of the sites at a fit; kept until those of another one are asked for."""
         if self._last is None or self._last[0] is not at:
             self._last = at, cumulants_at(at)
@@ -236,7 +236,7 @@ class Evidence(LogEvidence[EvidenceAt]):
     def correction(self, at: EvidenceAt) -> float:
         """Return the correction by cumulants of the sites, in nats; NaN where the series diverges."""
         # One sample for all hyperparameters, so that its error hardly depends on them; the first fit tells how large.
-        found = correction_at(at, self._sampled or SAMPLE, self._cumulants(at))
+        found = correction_at(at, self._sampled or SAMPLE, self.cumulants(at))
         if self._sampled is None:
             self._sampled = found.sufficient
         return np.nan if found.diverges else found.of_sample(self._sampled).total

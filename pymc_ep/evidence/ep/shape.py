@@ -33,7 +33,7 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
 from pymc_ep.contracts.evidence import FitState
-from pymc_ep.evidence.ep.cumulants import cumulants_at, inverse_sd, why_no_correction
+from pymc_ep.evidence.ep.cumulants import inverse_sd, why_no_correction
 from pymc_ep.evidence.ep.fit import EvidenceAt, KeptFit, Shape
 from pymc_ep.numerics.gaussian.coefficient_space import FactorPrior
 from pymc_ep.numerics.gaussian.protocol import GaussianPosterior, GaussianPrior
@@ -95,27 +95,41 @@ def shape_at(at: EvidenceAt, skewness: np.ndarray) -> Shape:
     skewness : ndarray, (m,)
         Of the tilted distributions of the distinct predictors.
     """
-    posterior, prior = at.run.state.sweep.posterior, at.problem.prior
+    posterior = at.run.state.sweep.posterior
     variance, out = np.asarray(posterior.variance), np.zeros((4, len(at.repeats.owner)))
-    own = used_skewness(skewness, variance)
-    skew = np.flatnonzero(own)
-    if not len(skew):
-        return Shape(*out)
-    out[:2, at.repeats.first] = own
-    looked = skew if len(skew) <= _FULL else skew[:: len(skew) // _ROWS]
-    scale = inverse_sd(variance)
-    correlation = np.asarray(prior.posterior_rows(posterior)(looked, skew)) * scale[looked, None] * scale[skew]
-    marginal = (correlation * correlation * correlation) @ own[skew]
-    if len(looked) < len(skew):
-        if max(np.abs(marginal).max(), _of_coefficients(prior, posterior, own * scale**3)) <= _LEAST_MARGINAL:
-            out[:] = 0.0
-        return Shape(*out)
-    out[1, at.repeats.first[skew]] = marginal
-    precision = np.zeros(len(own))
-    most = _most_removed(np.asarray(at.run.state.precision) * variance)[skew]
-    precision[skew] = -_removed(own[skew], correlation, most) * scale[skew] ** 2
-    out[2:] = at.repeats.shared(precision * np.asarray(posterior.mean)), at.repeats.shared(precision)
+    h3 = used_skewness(skewness, variance)
+    skew = np.flatnonzero(h3)
+    out[:2, at.repeats.first] = h3
+    if len(skew) > _FULL:
+        return Shape(*(np.zeros_like(out) if _is_negligible(at, h3, skew) else out))
+    if len(skew):
+        correlation = _correlation(at, skew, skew)
+        out[1, at.repeats.first[skew]] = _marginal_skewness(correlation, h3[skew])
+        bound = _most_removed(np.asarray(at.run.state.precision) * variance)[skew]
+        precision = np.zeros(len(h3))
+        precision[skew] = -_removed(h3[skew], correlation, bound) / variance[skew]
+        out[2:] = at.repeats.shared(precision * np.asarray(posterior.mean)), at.repeats.shared(precision)
     return Shape(*out)
+
+
+def _correlation(at: EvidenceAt, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Return posterior correlations rho of the predictors, (k, m), for indices of rows and columns."""
+    posterior = at.run.state.sweep.posterior
+    scale = inverse_sd(np.asarray(posterior.variance))
+    return np.asarray(at.problem.prior.posterior_rows(posterior)(rows, columns)) * scale[rows, None] * scale[columns]
+
+
+def _marginal_skewness(correlation: np.ndarray, skewness: np.ndarray) -> np.ndarray:
+    """Return sum_j rho_ij^3 h_j3, (k,), from correlations, (k, m)."""
+    return (correlation * correlation * correlation) @ skewness
+
+
+def _is_negligible(at: EvidenceAt, skewness: np.ndarray, skew: np.ndarray) -> bool:
+    """Whether a sample of the predictors `skew`, and all coefficients, are hardly skewed."""
+    posterior = at.run.state.sweep.posterior
+    found = _marginal_skewness(_correlation(at, skew[:: len(skew) // _ROWS], skew), skewness[skew])
+    third = skewness * inverse_sd(np.asarray(posterior.variance)) ** 3
+    return max(np.abs(found).max(), _of_coefficients(at.problem.prior, posterior, third)) <= _LEAST_MARGINAL
 
 
 def used_skewness(skewness: np.ndarray, variance: np.ndarray) -> np.ndarray:
@@ -159,25 +173,25 @@ def variance_ratio(error: np.ndarray) -> np.ndarray:
     return np.where(error >= 0.0, ratio, 1.0 / ratio)
 
 
-def _removed(skewness: np.ndarray, correlation: np.ndarray, most: np.ndarray) -> np.ndarray:
-    """Return w, (m,), at most `most`; zero where no variance errs to speak of."""
+def _removed(skewness: np.ndarray, correlation: np.ndarray, bound: np.ndarray) -> np.ndarray:
+    """Return w, (m,), at most `bound`; zero where no variance errs to speak of."""
     terms = _pair_terms(skewness, correlation)
-    looked = _with_most(_own_error(terms, correlation))
-    if np.abs(_error(terms, correlation[looked])).max() <= _LEAST_WIDENED:
+    sample = _with_most(_own_error(terms, correlation))
+    if np.abs(_error(terms, correlation[sample])).max() <= _LEAST_WIDENED:
         return np.zeros(len(skewness))
-    square = correlation * correlation
-    square.flat[:: len(square) + 1] += _SMOOTH
+    matrix = correlation * correlation
+    matrix.flat[:: len(matrix) + 1] += _SMOOTH
     change = 1.0 - 1.0 / variance_ratio(_error(terms, correlation))
-    # The minimum of a quadratic form under bounds, with those active that the last solution broke.
-    removed, free = most, np.ones(len(most), dtype=bool)
+    # w minimises w' (rho * rho + a I) w / 2 - (1 - 1 / r)' w. Bounds that a solution breaks are active in the next.
+    removed, free = bound, np.ones(len(bound), dtype=bool)
     for _ in range(_PASSES):
-        rest = change[free] - square[np.ix_(free, ~free)] @ most[~free]
-        removed = most.copy()
-        removed[free] = cho_solve(cho_factor(square[np.ix_(free, free)], lower=True), rest)
-        free &= removed < most
+        rest = change[free] - matrix[np.ix_(free, ~free)] @ bound[~free]
+        removed = bound.copy()
+        removed[free] = cho_solve(cho_factor(matrix[np.ix_(free, free)], lower=True), rest)
+        free &= removed < bound
         if free.all() or not free.any():
             break
-    return np.minimum(removed, most)
+    return np.minimum(removed, bound)
 
 
 def _of_coefficients(prior: GaussianPrior, posterior: GaussianPosterior, third: np.ndarray) -> float:
@@ -239,13 +253,12 @@ def error_warning(evidence: "Evidence", at: EvidenceAt) -> str:
     unknown = predictors > _FULL or why_no_correction(evidence.form, evidence.engine.power, predictors)
     if unknown or not at.run.status.converged:
         return ""
-    skewness, kurtosis = cumulants_at(at)
+    skewness, kurtosis = evidence.cumulants(at)
     # A bound, with all correlations equal to one: ordinary data of many predictors end here.
     if 0.5 * (np.abs(skewness).sum() ** 2 + np.abs(kurtosis).sum() ** 2 / 3.0) < _NARROW_AT_KINKS:
         return ""
-    scale, every = inverse_sd(np.asarray(found.posterior.variance)), slice(0, predictors)
-    correlation = at.problem.prior.posterior_rows(found.posterior)(every, every) * scale[:, None] * scale
-    error = variance_error(skewness, kurtosis, correlation)
+    every = np.arange(predictors)
+    error = variance_error(skewness, kurtosis, _correlation(at, every, every))
     limit = [_NARROW if site.site.analytic else _NARROW_AT_KINKS for site in at.repeats.sites]
     excess = error.sum(axis=0) / np.repeat(limit, [len(y) for y in at.problem.observed])
     contradicted, narrow = int(np.nanargmin(error[0])), int(np.nanargmax(excess))
@@ -267,7 +280,6 @@ def error_warning(evidence: "Evidence", at: EvidenceAt) -> str:
         left = "not corrected, as observations that contradict each other leave no room"
     return (
         f"{off} was {1.0 - 1.0 / sd:.0%} too small, as observations whose predictors hardly differ under a wide prior "
-        f"make it; that is {left}: round "
-        f"covariates so that counts and bits have one predictor, which is exact, give the latent variables narrower "
-        f"priors, or compare with pm.sample, started by pmep.start_point(idata)"
+        f"make it; that is {left}: round covariates so that counts and bits have one predictor, which is exact, give "
+        f"the latent variables narrower priors, or compare with pm.sample, started by pmep.start_point(idata)"
     )

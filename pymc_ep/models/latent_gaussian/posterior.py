@@ -179,21 +179,21 @@ class LatentPosterior:
     @cached_property
     def solved(self) -> SolvedPosterior:
         """Posterior of the coordinates with hyperparameters at their mode, its width corrected."""
-        known = "mode" in self.__dict__ or self._given_mode is not None
-        if known:
+        if "mode" in self.__dict__ or self._given_mode is not None:
             _, prior, posterior = self.mode
             mean, gaussian = np.asarray(prior.mean), on_host(prior.gaussian)
+            if self.shape is None or not self.shape.precision.any():
+                return SolvedPosterior(mean, gaussian, posterior)
         else:
             mean, gaussian = self.at.predictors
-        if not known or (self.shape is not None and self.shape.precision.any()):
-            shift, precision = self._wide_sites
-            posterior = gaussian.posterior(
-                mean,
-                shift,
-                precision,
-                log_concave=self.log_concave and bool((precision >= 0.0).all()),
-                with_variances=self.shape is not None,
-            )
+        shift, precision = self._wide_sites
+        posterior = gaussian.posterior(
+            mean,
+            shift,
+            precision,
+            log_concave=self.log_concave and bool((precision >= 0.0).all()),
+            with_variances=self.shape is not None,
+        )
         return SolvedPosterior(mean, gaussian, posterior)
 
     @cached_property

@@ -28,7 +28,7 @@ from pymc_ep.operators import LinearMap, apply_operator
 from pymc_ep.sites.base import Site, get_site
 from pymc_ep.sites.tree_mixture import tree_mixture
 
-__all__ = ["field_sites", "recognise_sparse_linear"]
+__all__ = ["SPARSE_PRIORS", "field_sites", "recognise_sparse_linear"]
 
 _PREDICTORS = np.array([0.3, 0.8, 1.7])
 """Predictors at which a density is tested for being even: a few of different sizes, so that none agrees by chance."""
@@ -74,7 +74,7 @@ def _with_potentials(
     form: LatentGaussian, latents: Sequence[TensorVariable], graphs: NoiseGraphs
 ) -> LatentGaussian | SparseLinear:
     """Return the form itself; if a latent variable has a sparse prior, the form with all priors as sites."""
-    if not any(isinstance(rv.owner.op, (*_FIELDS, LaplaceRV)) for rv in latents):
+    if not any(isinstance(rv.owner.op, SPARSE_PRIORS) for rv in latents):
         return form
     for group in form.factors:
         _require_independent(group)
@@ -210,6 +210,8 @@ def field_sites() -> list[tuple[str, str, Site]]:
 
 _FIELDS = {SparseFieldRV: _of_field, WaveletTreeRV: _of_tree}
 """Readers of the random variables whose priors are potentials on coefficients, by type."""
+SPARSE_PRIORS = (*_FIELDS, LaplaceRV)
+"""Ops of the priors of which a model of this form has one at least."""
 
 
 def _of_gaussian(block: NoiseBlock, sides: Sequence[int | None]) -> tuple[NoiseBlock, SiteGroup]:

@@ -1,7 +1,5 @@
 """Registration of sparse linear models: their recogniser, compiled functions, predictions and methods."""
 
-from pytensor.tensor.random.basic import LaplaceRV
-
 from pymc_ep.forms.registry import FormEntry, register_form, register_method
 from pymc_ep.graphs.gaussian_variables import register_gaussian
 from pymc_ep.models.latent_gaussian.registration import likelihood_rows
@@ -12,7 +10,7 @@ from pymc_ep.models.sparse_linear.flat_parts import flat_part_of_field, flat_par
 from pymc_ep.models.sparse_linear.form import SparseLinear
 from pymc_ep.models.sparse_linear.methods.dsb import DSB, MAP
 from pymc_ep.models.sparse_linear.methods.ep import EP
-from pymc_ep.models.sparse_linear.recognise import field_sites, recognise_sparse_linear
+from pymc_ep.models.sparse_linear.recognise import SPARSE_PRIORS, field_sites, recognise_sparse_linear
 
 
 def _rows() -> list[tuple]:
@@ -27,7 +25,7 @@ register_form(
         SparseLinear,
         CompiledSparseLinear,
         recognise_sparse_linear,
-        ops=(SparseFieldRV, WaveletTreeRV, LaplaceRV),
+        ops=SPARSE_PRIORS,
         rows=_rows,
         gaussian=True,
     )

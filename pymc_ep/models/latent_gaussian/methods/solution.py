@@ -84,7 +84,7 @@ def rebuild(
         state["d_shift"],
         state["d_precision"],
         mode,
-        shape=Shape(*(state.get(name, np.zeros_like(state["shift"])) for name in _SHAPE)),
+        shape=_shape_of(state),
     )
     if "design_thetas" not in state:
         return centre
@@ -203,9 +203,12 @@ def _shaped(
     kept: Sequence[KeptFit],
 ) -> tuple[np.ndarray, ...]:
     """Return sites of fits that correct the width of posteriors, and skewness, (k, n) each; `state` is the centre's."""
-    shape = Shape(*(state[name] for name in _SHAPE))
-    sites = wide_sites(centre, shape, states, kept)
-    return *sites, np.array([fit.skewness for fit in kept])
+    return *wide_sites(centre, _shape_of(state), states, kept), np.array([fit.skewness for fit in kept])
+
+
+def _shape_of(state: Mapping[str, np.ndarray]) -> Shape:
+    """Return the saved shape of a posterior, zero where an earlier version saved none."""
+    return Shape(*(state.get(name, np.zeros_like(state["shift"])) for name in _SHAPE))
 
 
 def conditional_state(
