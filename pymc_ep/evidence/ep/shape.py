@@ -133,8 +133,13 @@ def _is_negligible(at: EvidenceAt, skewness: np.ndarray, skew: np.ndarray) -> bo
 
 
 def used_skewness(skewness: np.ndarray, variance: np.ndarray) -> np.ndarray:
-    """Return the skewness of sites, (m,), without what is not used; none where all of it is negligible."""
-    own = np.where((np.abs(skewness) <= _MOST_OF_ONE) & (variance > 0.0), skewness, 0.0)
+    """Return the skewness of sites, (m,), without what is not used; none where all of it is negligible.
+
+    As many sites as have their correlations held in full must amount to something: those that count are then the same
+    wherever the data lie, as rounding decides of sites at whose kink no posterior mass is whether they have any.
+    """
+    size = np.abs(skewness)
+    own = np.where((size > _LEAST_SKEWED / _FULL) & (size <= _MOST_OF_ONE) & (variance > 0.0), skewness, 0.0)
     return own if np.abs(own).sum() > _LEAST_SKEWED else np.zeros_like(own)
 
 
