@@ -78,6 +78,36 @@ class SparsePrecision:
             sum_sd=None if self.sum_sd is None else self.sum_sd * pt.abs(s),
         )
 
+    def mixed(self, matrix: TensorVariable, shape: Sizes, *, of_columns: bool) -> "SparsePrecision | None":
+        """Return that of w = v M, (g, k), for the rows v of an independent variable, or for its columns.
+
+        With N = M^-1 and the precisions q of v, that of row i is ``sum_c N_ac q_ic N_bc``. None where values of the
+        variable are correlated, or too many are mixed for a dense precision.
+
+        Parameters
+        ----------
+        matrix : TensorVariable, (k, k)
+            M.
+        shape : tuple of int
+            Of the variable: (g, k), or (k, g) for its columns.
+        of_columns : bool
+        """
+        k = shape[0] if of_columns else shape[1]
+        if k > _LARGEST_BLOCK or not np.array_equal(self.rows, self.columns):
+            return None
+        row, column = np.tril_indices(k)
+        inverse, own = pt.linalg.inv(matrix), self.values.reshape(shape)
+        values = (own.T if of_columns else own) @ (inverse[row] * inverse[column]).T
+        count = int(np.prod(shape)) // k
+        log_det = None if self.log_det is None else self.log_det - 2.0 * count * pt.linalg.slogdet(matrix)[1]
+        return replace(self, **_block_places(count, row, column), values=values.ravel(), log_det=log_det)
+
+
+def _block_places(count: int, row: np.ndarray, column: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the places of blocks along the diagonal, each with entries at rows and columns of a (k, k) triangle."""
+    first = (row.max() + 1) * np.arange(count)[:, None]
+    return {"rows": (first + row).ravel(), "columns": (first + column).ravel()}
+
 
 def sparse_precision_of(rv: TensorVariable, shape: Sizes) -> SparsePrecision | None:
     """Return the sparse precision of a random variable of a shape, or None where it has none.
@@ -122,8 +152,9 @@ def _mv_normal(rv: TensorVariable, shape: Sizes) -> SparsePrecision | None:
     # The factor of the model's graph is that of its own parameter, where there is one.
     pivots = pt.log(pt.diagonal(pt.linalg.cholesky(covariance), axis1=-2, axis2=-1)).sum(axis=-1)
     log_det = -2.0 * pt.broadcast_to(pivots, shape[:-1]).sum()
-    first = k * np.arange(count)[:, None]
-    return SparsePrecision((first + row).ravel(), (first + column).ravel(), values, log_det, pt.constant(0.0))
+    return SparsePrecision(
+        **_block_places(count, row, column), values=values, log_det=log_det, log_excess=pt.constant(0.0)
+    )
 
 
 def _random_walk(rv: TensorVariable, shape: Sizes) -> SparsePrecision | None:

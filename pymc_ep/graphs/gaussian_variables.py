@@ -29,7 +29,7 @@ from pymc_ep.graphs.matrix_parameters import (
 )
 from pymc_ep.graphs.random_nodes import parameters_of
 
-__all__ = ["Gaussian", "PriorOf", "Shape", "flat_prior", "gaussian_of", "register_gaussian"]
+__all__ = ["Gaussian", "PriorOf", "Shape", "block_diagonal", "flat_prior", "gaussian_of", "register_gaussian"]
 
 Shape = Sequence
 """Shape of a random variable, as scalar graphs."""
@@ -129,7 +129,7 @@ def _mv_normal(rv: TensorVariable) -> Gaussian:
     def stacked(matrix: TensorVariable) -> Callable[[Shape], TensorVariable]:
         def blocks(shape: Shape) -> TensorVariable:
             stack = pt.broadcast_to(matrix, (*shape, shape[-1]))
-            return _block_diagonal(stack.reshape((-1, shape[-1], shape[-1])))
+            return block_diagonal(stack.reshape((-1, shape[-1], shape[-1])))
 
         return blocks
 
@@ -201,7 +201,7 @@ def _walk_of_vectors(first: TensorVariable, innovation: TensorVariable) -> Gauss
         return pt.moveaxis(joined, 0, len(batch))
 
     def independent(start: TensorVariable, step: TensorVariable, shape: Shape) -> TensorVariable:
-        return _block_diagonal(along_time(start, step, shape, 2).reshape((-1, shape[-1], shape[-1])))
+        return block_diagonal(along_time(start, step, shape, 2).reshape((-1, shape[-1], shape[-1])))
 
     def mean(shape: Shape) -> TensorVariable:
         return pt.cumsum(along_time(m0, m1, shape, 1), axis=len(shape) - 2)
@@ -332,7 +332,7 @@ def _zero_sum_normal(rv: TensorVariable) -> Gaussian:
     return Gaussian(None, centred(sigma**2), centred(sigma), (sigma,), degenerate=True)
 
 
-def _block_diagonal(stack: TensorVariable) -> TensorVariable:
+def block_diagonal(stack: TensorVariable) -> TensorVariable:
     """Return the block-diagonal matrix, (b k, b k), of matrices (b, k, k)."""
     b, k, _ = stack.shape
     place = pt.arange(b)

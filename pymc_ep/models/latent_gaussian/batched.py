@@ -115,34 +115,41 @@ class RowFunctions(HyperRows):
         return np.asarray(self._log_excess(*self._compiled.unpack_rows(theta)))
 
     def outer_scales(self, theta: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the scale s of each block w = s v by its name, (s, 1) or (s, d), for rows of theta, (s, p)."""
+        """Return the scale of each block w = s v or w = v M, by name, for rows of theta, (s, p).
+
+        That is (s, 1) or (s, d), or (s, k, k) for a matrix.
+        """
         names = [block.name for block in self.form.blocks if block.outer_scale is not None]
         if not names:
             return {}
         rows = map(np.asarray, self._outer_scales(*self._compiled.unpack_rows(theta)))
-        return {name: part.reshape(len(theta), -1) for name, part in zip(names, rows)}
+        return {name: part if part.ndim == 3 else part.reshape(len(theta), -1) for name, part in zip(names, rows)}
 
     def log_stretch(self, theta: np.ndarray) -> np.ndarray:
-        """Return log |dw / dv| of all blocks w = s v, (s,): the log density of v is that of w plus this."""
+        """Return log |dw / dv| of all scaled blocks, (s,): the log density of v is that of w plus this."""
         shapes = zip(self.form.blocks, self.noise_shapes(*self._compiled.unpack(theta[0])))
         sizes = {block.name: np.prod(shape) for block, shape in shapes}
         out = np.zeros(len(theta))
         for name, scales in self.outer_scales(theta).items():
-            out += sizes[name] * np.log(np.abs(scales)).mean(axis=1)
+            if scales.ndim == 3:
+                out += sizes[name] / scales.shape[1] * np.linalg.slogdet(scales)[1]
+            else:
+                out += sizes[name] * np.log(np.abs(scales)).mean(axis=1)
         return out
 
     def unscaled(self, theta: np.ndarray, noise: NoiseDraws) -> NoiseDraws:
-        """Return noise, (s, d) each, with v in place of w = s v, for rows of theta, (s, p), or one, (1, p)."""
-        return self._with_scales(theta, noise, np.divide)
+        """Return noise, (s, d) each, with v in place of w, for rows of theta, (s, p), or one, (1, p)."""
+        scales = self.outer_scales(theta)
+        inverse = {name: np.linalg.inv(own) if own.ndim == 3 else 1.0 / own for name, own in scales.items()}
+        return self._times(noise, inverse)
 
     def scaled(self, theta: np.ndarray, noise: NoiseDraws) -> NoiseDraws:
-        """Return noise, (s, d) each, with w = s v in place of v, for rows of theta, (s, p), or one, (1, p)."""
-        return self._with_scales(theta, noise, np.multiply)
+        """Return noise, (s, d) each, with w in place of v, for rows of theta, (s, p), or one, (1, p)."""
+        return self._times(noise, self.outer_scales(theta))
 
-    def _with_scales(self, theta: np.ndarray, noise: NoiseDraws, apply: np.ufunc) -> NoiseDraws:
-        scales = self.outer_scales(theta)
+    def _times(self, noise: NoiseDraws, scales: Mapping[str, np.ndarray]) -> NoiseDraws:
         return [
-            (apply(draw[0], scales[block.name]),) if block.name in scales else draw
+            (_product(draw[0], scales[block.name]),) if block.name in scales else draw
             for block, draw in zip(self.form.blocks, noise)
         ]
 
@@ -218,3 +225,10 @@ class RowFunctions(HyperRows):
         origins = [b.origin for b in self.form.blocks if b.origin is not None]
         rows = row_variables([*self.form.hyper_values, *(b.noise for b in self.form.blocks), *origins])
         return self._compiled.function(rows.values(), [batch(v, rows) for v in outputs])
+
+
+def _product(noise: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Return noise, (s, d), times its scale, (s, 1) or (s, d), or its rows of k times a matrix, (s, k, k)."""
+    if scale.ndim == 2:
+        return noise * scale
+    return (noise.reshape(len(noise), -1, scale.shape[1]) @ scale).reshape(noise.shape)

@@ -264,7 +264,8 @@ class CompiledLatentGaussian(SiteFunctions):
         lines = ["form             latent Gaussian: Gaussian variables, seen through likelihoods of one predictor each"]
         for block, shape in zip(form.blocks, self.rows.noise_shapes(*self.unpack(self.start))):
             how = "standard normal, times a factor of its covariance" if block.factor is not None else "Gaussian"
-            how = "Gaussian, times its scale" if block.outer_scale is not None else how
+            if block.outer_scale is not None:
+                how = f"Gaussian, times {'its scale' if block.elementwise else 'a matrix'}"
             how = "flat prior" if block.flat else how
             if not block.observation_noise:
                 size = int(np.prod(shape))

@@ -63,8 +63,11 @@ class NoiseBlock:
         That of the ravelled block at its `sizes`; None where it has none, or where there are few coefficients.
     sizes : tuple of int
         Shape of a latent block when it was recognised.
-    outer_scale : TensorVariable, () or (d,), optional
-        s, where the model's variable is v about its mean and enters as s v: the block is then w = s v.
+    outer_scale : TensorVariable, () or (d,) or (k, k), optional
+        s, where the model's variable is v about its mean and enters as s v: the block is then w = s v. A matrix M where
+        it enters as v M: the block is then w = v M, (g, k).
+    of_columns : bool
+        Whether the rows of v, where the scale is a matrix, are the columns of the model's variable.
     """
 
     name: str
@@ -81,6 +84,12 @@ class NoiseBlock:
     precision: SparsePrecision | None = None
     sizes: tuple[int, ...] = ()
     outer_scale: TensorVariable | None = None
+    of_columns: bool = False
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether the model's variable is multiplied by a scale, value by value."""
+        return self.outer_scale is not None and self.outer_scale.ndim < 2
 
 
 @dataclass(frozen=True)

@@ -272,7 +272,7 @@ class SiteFunctions(HyperFunctions, ABC):
         sizes, shapes = self._coefficients(*self.unpack(theta)), self.rows.noise_shapes(*self.unpack(theta))
         for block, size, shape in zip(self.form.blocks, sizes, shapes):
             own = tuple(int(k) for k in shape) if block.factor is None else (int(size),)
-            out += [(block.name, index) for index in np.ndindex(own)]
+            out += [(block.name, index[::-1] if block.of_columns else index) for index in np.ndindex(own)]
         return out
 
     def require_distances(self, theta: np.ndarray, at: str) -> None:

@@ -103,7 +103,55 @@ def basis(outside):
     pm.Bernoulli("y", logit_p=phi @ (beta * root) if outside else phi @ beta, observed=BITS[:90])
 
 
-SPELLINGS = [groups, after_indexing, slopes, walk, areas, horseshoe, shares, times, basis]
+def factor_of_two():
+    """Cholesky factor of the covariance of two effects."""
+    return pm.LKJCholeskyCov("chol", n=2, eta=2, sd_dist=pm.Gamma.dist(4, 4, shape=2), compute_corr=True)[0]
+
+
+def correlated(outside):
+    """With effects of each group in a row."""
+    chol = factor_of_two()
+    if outside:
+        u = pm.Deterministic("u", pt.dot(pm.Normal("z", shape=(GROUPS, 2)), chol.T))
+    else:
+        u = pm.MvNormal("u", 0, chol=chol, shape=(GROUPS, 2))
+    pm.Bernoulli("y", logit_p=pm.Normal("a", 0, 1) + u[PLACE, 0] + u[PLACE, 1] * X, observed=BITS)
+
+
+def correlated_columns(outside):
+    """With effects of each group in a column."""
+    chol = factor_of_two()
+    if outside:
+        u = pm.Deterministic("u", (chol @ pm.Normal("z", shape=(2, GROUPS))).T)
+    else:
+        u = pm.MvNormal("u", 0, chol=chol, shape=(GROUPS, 2))
+    pm.Poisson("y", pm.math.exp(u[PLACE, 0] + u[PLACE, 1] * X), observed=BITS)
+
+
+def standard_deviations_apart(outside):
+    """With a factor of their correlation, and their standard deviations as a scale of each, times another of both."""
+    s, r, k = pm.HalfNormal("s", 1, shape=2), pm.Uniform("r", -1, 1, initval=0.3), pm.HalfNormal("c", 1)
+    factor = pt.stacklists([[1.0, 0.0], [r, pt.sqrt(1 - r**2)]])
+    if outside:
+        u = k * (s[:, None] * pt.dot(factor, pm.Normal("z", 0, [1.0, 2.0], shape=(40, 2)).T))
+        u = pm.Deterministic("u", u.T)
+    else:
+        u = pm.MvNormal("u", 0, chol=k * s[:, None] * factor * [1.0, 2.0], shape=(40, 2))
+    pm.Normal("y", u[PLACE % 40, 0] + u[PLACE % 40, 1] * X, 0.5, observed=X)
+
+
+def transposed(outside):
+    """With a scale that divides each column of what a transpose gives."""
+    chol, c = factor_of_two(), pm.HalfNormal("c", 1, shape=2)
+    if outside:
+        u = pm.Deterministic("u", (pm.Normal("z", shape=(2, 30)).T @ chol.T) / c)
+    else:
+        u = pm.MvNormal("u", 0, chol=chol / c[:, None], shape=(30, 2))
+    pm.Bernoulli("y", logit_p=u[PLACE % 30, 0] + u[PLACE % 30, 1] * X, observed=BITS)
+
+
+MIXED = [correlated, correlated_columns, standard_deviations_apart, transposed]
+SPELLINGS = [groups, after_indexing, slopes, walk, areas, horseshoe, shares, times, basis, *MIXED]
 
 
 def model_of(write, outside):
@@ -165,8 +213,18 @@ def by_column(outside):
     pm.Bernoulli("y", logit_p=s[0] * z[PLACE % 20, 0] + s[1] * z[PLACE % 20, 1] * X, observed=BITS)
 
 
+def mixed_and_not(outside):
+    """Seen through a matrix twice, and once without it."""
+    chol, z = factor_of_two(), pm.Normal("z", shape=(20, 2))
+    first, second = pt.dot(z, chol.T)[PLACE % 20, 0], pt.dot(chol, z.T)[1, PLACE % 20]
+    pm.Bernoulli("y", logit_p=first + second * X, observed=BITS)
+    pm.Normal("t", z, 2.0, observed=np.c_[X[:20], X[20:40]])
+
+
 @pytest.mark.parametrize(
-    "write", [*SPELLINGS, both_parts, off_centre, single_precision, by_column], ids=lambda write: write.__name__
+    "write",
+    [*SPELLINGS, both_parts, off_centre, single_precision, by_column, mixed_and_not],
+    ids=lambda write: write.__name__,
 )
 def test_as_written(monkeypatch, write):
     found = fixed(model_of(write, True), solver="coefficients" if write is walk else "auto")
@@ -177,6 +235,29 @@ def test_as_written(monkeypatch, write):
     assert a.keys() == b.keys()
     for name in a:
         np.testing.assert_allclose(a[name], b[name], rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("write", MIXED, ids=lambda write: write.__name__)
+def test_matrix_in_the_prior_under_the_sparse_precision(write):
+    form = compiled_form(model_of(write, True))
+    form.solve_in("auto")
+    assert (form.solver.name == "precision") == (form.sizes[1] >= 300)
+    assert {block.outer_scale.ndim for block in form.form.blocks if block.outer_scale is not None} == {2}
+
+
+@pytest.mark.parametrize("hyper", ["integrate", "optimize"])
+def test_draws_of_mixed_effects_have_the_moments(hyper):
+    """The standard variables too, which are w M^-1, with effects of each group in a column."""
+    with pm.Model() as model:
+        z = pm.Normal("z", shape=(2, 8))
+        u = pm.Deterministic("u", pt.dot(factor_of_two(), z))
+        pm.Bernoulli("y", logit_p=u[0, PLACE[:90] % 8] + u[1, PLACE[:90] % 8] * X[:90], observed=BITS[:90])
+    idata = pmep.fit(model=model, hyper=hyper, draws=2000, chains=2, random_seed=1, progressbar=False)
+    for name in ("z", "u") if hyper == "integrate" else ("z",):
+        drawn = group(idata, "posterior")[name]
+        mean, sd = (group(idata, kind)[name].to_numpy() for kind in ("posterior_mean", "posterior_sd"))
+        np.testing.assert_allclose(drawn.std(("chain", "draw")).to_numpy() / sd, 1.0, atol=0.12)
+        np.testing.assert_allclose((drawn.mean(("chain", "draw")).to_numpy() - mean) / sd, 0.0, atol=0.1)
 
 
 @pytest.mark.parametrize("hyper", ["integrate", "optimize"])

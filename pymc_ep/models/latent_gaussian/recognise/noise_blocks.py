@@ -16,7 +16,7 @@ from pytensor.tensor.math import Dot
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.compat import Cholesky
-from pymc_ep.graphs.gaussian_precisions import sparse_precision_of
+from pymc_ep.graphs.gaussian_precisions import SparsePrecision, sparse_precision_of
 from pymc_ep.graphs.gaussian_variables import Gaussian, PriorOf
 from pymc_ep.graphs.queries import core_op, depends_on, without_views
 from pymc_ep.models.latent_gaussian.form import MANY_COEFFICIENTS, NoiseBlock
@@ -113,13 +113,18 @@ class NoiseGraphs:
         ]
 
     def _with_precision(self, block: NoiseBlock, rv: TensorVariable) -> NoiseBlock:
-        found = sparse_precision_of(rv, block.sizes)
+        sizes = block.sizes[::-1] if block.of_columns else block.sizes
+        found = sparse_precision_of(rv, sizes)
         if found is None:
             return block
         graphs = {name: graph for name, graph in found.graphs().items() if graph is not None}
         written = replace(found, **dict(zip(graphs, self(list(graphs.values())))))
         # By structure: that of a dense precision takes its factor.
-        precision = written if block.outer_scale is None else written.scaled(block.outer_scale)
+        precision: SparsePrecision | None = written
+        if block.elementwise:
+            precision = written.scaled(block.outer_scale)
+        elif block.outer_scale is not None:
+            precision = written.mixed(block.outer_scale, sizes, of_columns=block.of_columns)
         return replace(block, log_excess=written.log_excess, precision=precision)
 
     def is_central(self, rv: TensorVariable) -> bool:

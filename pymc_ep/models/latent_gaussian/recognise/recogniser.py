@@ -221,7 +221,7 @@ def _build(
         )
     origins = {b.name: b for b in blocks if b.origin is not None}
     named = dict(zip([v.name for v in (*latents, *deterministics)], outputs[first:]))
-    scaled = {rv.name: b for rv, b in zip(latents, blocks) if b.outer_scale is not None and graphs.is_central(rv)}
+    scaled = {rv.name: b for rv, b in zip(latents, blocks) if b.elementwise and graphs.is_central(rv)}
     affine = [
         AffineVariable(name, graph, origins.get(name), scaled.get(name))
         for name, graph in named.items()

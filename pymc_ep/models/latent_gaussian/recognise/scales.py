@@ -6,6 +6,10 @@ of hyperparameters, so that it is evaluated once, may be sparse, and leaves a sp
 A factor reaches the variables through all that is linear in them: with c and s scalars that depend on hyperparameters,
 
     s (A x + b) = A (s x) + s b,        s (x + c y) = s x + (s c) y.
+
+A scale may be a matrix: with independent rows v of z, or of its transpose, and a square M such as a Cholesky factor,
+
+    v M D = w,        w ~ N(0, D M^T Cov(v) M D),        D a scale of each column.
 """
 
 import math
@@ -27,14 +31,35 @@ from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_ep.graphs.gaussian_variables import block_diagonal
 from pymc_ep.graphs.queries import core_op, value_dependent
 from pymc_ep.models.latent_gaussian.form import NoiseBlock
 from pymc_ep.models.latent_gaussian.prior_moments import deviations_of, variances_of
 
 __all__ = ["absorb_scales"]
 
-Factors = tuple[TensorVariable, ...]
-"""Factors of a latent variable, by which it is multiplied."""
+
+class _Mixing(NamedTuple):
+    """Product w = v M with the rows v of a latent variable.
+
+    Attributes
+    ----------
+    matrix : TensorVariable, (k, k)
+        M.
+    transposed : bool
+        Whether v are the columns of the variable.
+    """
+
+    matrix: TensorVariable
+    transposed: bool
+
+    def rows(self, variable: TensorVariable) -> TensorVariable:
+        """Return v, (g, k), of the variable, and the variable of v."""
+        return variable.T if self.transposed else variable
+
+
+Factors = tuple[TensorVariable | _Mixing, ...]
+"""Factors of a latent variable, by which it is multiplied; one that mixes its values is the last."""
 
 _OF_FIRST = (Alloc, DimShuffle, Subtensor, AdvancedSubtensor, Reshape, SpecifyShape, Sum)
 """Operations that are linear in their first input."""
@@ -66,10 +91,16 @@ def absorb_scales(
         block, factors = scaled[v], each[0]
         if not factors or block.flat or block.factor is not None or not all(_same(factors, one) for one in each[1:]):
             continue
-        scale = _product(factors, v)
-        w = v.type(name=f"{v.name}_scaled")
-        scaled[v] = _scaled(block, w, scale)
-        replacement[v] = w / scale
+        mixing, name = _mixing_among(factors), f"{v.name}_scaled"
+        if mixing is None:
+            w, scale = v.type(name=name), _product(_scales(factors), v)
+            scaled[v] = _scaled(block, w, scale)
+            replacement[v] = w / scale
+        elif variances_of(block) is not None:
+            matrix = math.prod(_scales(factors), start=mixing.matrix)
+            w = mixing.rows(v).type(name=name)
+            scaled[v] = _mixed(block, w, mixing._replace(matrix=matrix))
+            replacement[v] = mixing.rows(w @ pt.linalg.inv(matrix))
     if not replacement:
         return list(blocks), list(outputs), {}
 
@@ -77,7 +108,9 @@ def absorb_scales(
         if v in replacement and _same(factors, found[v][0]):
             return scaled[v].noise
         graph = replacement.get(v, v)
-        return graph * _product(factors, v) if factors else graph
+        if mixing := _mixing_among(factors):
+            graph = mixing.rows(graph) @ mixing.matrix
+        return graph * _product(scales, v) if (scales := _scales(factors)) else graph
 
     # Shapes of the former noise may be left.
     written = graph_replace(graph.written(leaf), replacement, strict=False)
@@ -92,6 +125,25 @@ def _scaled(block: NoiseBlock, w: TensorVariable, scale: TensorVariable) -> Nois
     covariance = column * block.covariance * s if variances is None else pt.diag(variances * s**2)
     root = block.root * s if deviations is None else pt.diag(deviations * s)
     return replace(block, noise=w, covariance=covariance, root=root, outer_scale=s)
+
+
+def _mixed(block: NoiseBlock, w: TensorVariable, mixing: _Mixing) -> NoiseBlock:
+    """Return the block of w = v M for that of independent z, whose rows or columns are v."""
+    matrix, transposed = mixing
+
+    def rows(values: TensorVariable | None) -> TensorVariable:
+        assert values is not None, "the noise is independent"
+        return mixing.rows(values.reshape(block.shape))[:, :, None]
+
+    return replace(
+        block,
+        noise=w,
+        shape=block.shape[::-1] if transposed else block.shape,
+        covariance=block_diagonal(matrix.T @ (rows(variances_of(block)) * matrix)),
+        root=block_diagonal(rows(deviations_of(block)) * matrix),
+        outer_scale=matrix,
+        of_columns=transposed,
+    )
 
 
 class _Rule(NamedTuple):
@@ -171,6 +223,8 @@ class _Factored:
 
     def _new_rule(self, node: Apply, out: TensorVariable, factors: Factors) -> _Rule:
         moving = self._moving(node)
+        if out in self._linear and (mixing := self._mixing(node)):
+            return self._of_mixing(node, mixing, factors)
         # What is not linear is asked for without factors: beyond it graphs stay as they are written.
         if out in self._linear and isinstance(_scalar_op(node), ps.Mul | ps.TrueDiv):
             return self._of_product(node, moving[0], factors)
@@ -209,6 +263,8 @@ class _Factored:
             elif moving in self._noise and all(map(int.__ge__, v.type.broadcastable, moving.type.broadcastable)):
                 # s of the shape of z, at z itself.
                 own.append(self._inverse(v) if inverse else v)
+            elif self._scales_columns(v, moving):
+                own.append(self._inverse(v) if inverse else v)
             else:
                 rest.append((v, inverse))
 
@@ -221,6 +277,46 @@ class _Factored:
         inner = (*factors, *own)
         return _Rule([(v, inner) if v is moving else None for v in node.inputs], build)
 
+    def _scales_columns(self, v: TensorVariable, product: TensorVariable) -> bool:
+        """Whether v is a scale of each column of w = u M, where a product is w or its transpose."""
+        node = product.owner
+        if node is None or self._mixing(node) is None:
+            return False
+        first = node.inputs[1] in self._dependent
+        return v.type.broadcastable == ((False, True) if first else (True, False))
+
+    def _mixing(self, node: Apply) -> _Mixing | None:
+        """Return how a node mixes the values of a noise variable, by a square matrix of hyperparameters; else None."""
+        moving = self._moving(node)
+        if not isinstance(core_op(node.op), Dot) or len(moving) != 1 or moving[0].ndim != 2:
+            return None
+        first = node.inputs[1] is moving[0]
+        matrix = node.inputs[0 if first else 1]
+        square = matrix.ndim == 2 and None is not matrix.type.shape[0] == matrix.type.shape[1]
+        if not square or matrix not in self._varying or _untransposed(moving[0]) not in self._noise:
+            return None
+        # In M z and z^T M the rows v are columns of z.
+        transposed = first != (_untransposed(moving[0]) is not moving[0])
+        return _Mixing(matrix.T if first else matrix, transposed)
+
+    def _of_mixing(self, node: Apply, mixing: _Mixing, factors: Factors) -> _Rule:
+        """Return the rule of a product with a matrix: a scale of each column of v M joins the matrix."""
+        first = node.inputs[1] in self._dependent
+        matrix, scalars = mixing.matrix, []
+        for factor in _scales(factors):
+            if factor.ndim:
+                matrix = matrix * (factor.T if first else factor)
+            else:
+                scalars.append(factor)
+        noise = _untransposed(node.inputs[1 if first else 0])
+
+        def build(parts: list[TensorVariable | None]) -> TensorVariable:
+            (product,) = (part for part in parts if part is not None)
+            return product.T if first else product
+
+        inner = (*scalars, mixing._replace(matrix=matrix))
+        return _Rule([(noise, inner) if v in self._dependent else None for v in node.inputs], build)
+
     def _of_sum(self, node: Apply, factors: Factors) -> _Rule:
         """Return the rule of a sum or a concatenation: each term has the factors."""
         inputs = [(v, factors) if v in self._dependent else None for v in node.inputs]
@@ -229,7 +325,7 @@ class _Factored:
             # The axis of a concatenation may be an input, as its only scalar.
             axes = [isinstance(node.op, Join) and not v.ndim for v in node.inputs]
             own = [
-                part if part is not None else v * _product(factors, v) if factors and not is_axis else v
+                part if part is not None else v * _product(_scales(factors), v) if factors and not is_axis else v
                 for v, part, is_axis in zip(node.inputs, parts, axes)
             ]
             return node.op.make_node(*own).outputs[0]
@@ -263,11 +359,31 @@ def _as_scalar(v: TensorVariable) -> TensorVariable:
     return v.dimshuffle(()) if v.ndim else v
 
 
-def _product(factors: Factors, like: TensorVariable) -> TensorVariable:
-    total = math.prod(factors[1:], start=factors[0])
+def _untransposed(v: TensorVariable) -> TensorVariable:
+    """Return the matrix of which a matrix is the transpose; itself where it is none."""
+    node = v.owner
+    transposes = node is not None and isinstance(node.op, DimShuffle) and node.op.new_order == (1, 0)
+    return node.inputs[0] if transposes else v
+
+
+def _mixing_among(factors: Factors) -> _Mixing | None:
+    return next((factor for factor in factors if isinstance(factor, _Mixing)), None)
+
+
+def _scales(factors: Factors) -> list[TensorVariable]:
+    """Return the factors but for one that mixes."""
+    return [factor for factor in factors if not isinstance(factor, _Mixing)]
+
+
+def _product(scales: Sequence[TensorVariable], like: TensorVariable) -> TensorVariable:
+    total = math.prod(scales[1:], start=scales[0])
     # An integer, such as the 1 of (1 - p) k, would cut off the digits of k.
     return total.astype(like.dtype) if like.dtype.startswith("float") else total
 
 
 def _same(one: Factors, other: Factors) -> bool:
-    return one == other or (len(one) == len(other) and equal_computations(list(one), list(other)))
+    if one == other:
+        return True
+    transposed = [[f.transposed for f in some if isinstance(f, _Mixing)] for some in (one, other)]
+    graphs = [[f.matrix if isinstance(f, _Mixing) else f for f in some] for some in (one, other)]
+    return transposed[0] == transposed[1] and len(one) == len(other) and equal_computations(*graphs)
