@@ -28,6 +28,7 @@ __all__ = [
     "ElpdData",
     "MatrixInverse",
     "c_mode",
+    "density_of_draws",
     "dim_names",
     "elpd_data",
     "group",
@@ -284,6 +285,25 @@ def largest_rhat(draws: np.ndarray) -> float:
     varied = elements[~(np.ptp(elements, axis=(1, 2)) == 0)]
     stuck = ~(np.ptp(varied, axis=2) > 0).all(axis=1)
     return max((np.inf if still else float(rhat(element)) for element, still in zip(varied, stuck)), default=0.0)
+
+
+def density_of_draws(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return places and the kernel estimate of a density at them, (512,) each, as ArviZ's own plots draw it.
+
+    Parameters
+    ----------
+    draws : ndarray, (s,)
+        Not all equal. The estimate ends at the least and the largest.
+    """
+    if PYMC_6:
+        from arviz_stats.base import array_stats
+
+        grid, density, _ = array_stats.kde(draws)
+    else:
+        from arviz import kde
+
+        grid, density = kde(draws)
+    return grid, density
 
 
 def pareto_shape(log_weights: np.ndarray) -> float:

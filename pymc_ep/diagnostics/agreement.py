@@ -1,7 +1,8 @@
 """Agreement of an approximation with Markov chains, next to the Monte Carlo error of the chains."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,7 @@ import xarray as xr
 
 from pymc_ep.compat import Container, group, has_group
 from pymc_ep.exceptions import did_you_mean
-from pymc_ep.results import posterior_moments
+from pymc_ep.results import posterior_moments, require_dims, selected, selected_names
 
 __all__ = ["compare_to_mcmc", "flat_draws"]
 
@@ -20,7 +21,14 @@ _SAMPLE = ("chain", "draw")
 """Dims of draws."""
 
 
-def compare_to_mcmc(idata: Container, idata_nuts: Container, var_names: Sequence[str] | None = None) -> pd.DataFrame:
+def compare_to_mcmc(
+    idata: Container,
+    idata_nuts: Container,
+    var_names: str | Sequence[str] | None = None,
+    *,
+    filter_vars: str | None = None,
+    coords: Mapping[str, Any] | None = None,
+) -> pd.DataFrame:
     """Compare the marginal posteriors of a fit with those of Markov chains, element by element.
 
     Parameters
@@ -29,8 +37,12 @@ def compare_to_mcmc(idata: Container, idata_nuts: Container, var_names: Sequence
         Result of `pymc_ep.fit`.
     idata_nuts : arviz.InferenceData or xarray.DataTree
         Result of `pymc.sample` for the same model, at the same hyperparameters where the fit held them fixed.
-    var_names : sequence of str, optional
-        By default all variables that both have.
+    var_names : str or sequence of str, optional
+        By default all variables that both have. ``"~x"`` leaves x out.
+    filter_vars : {None, "like", "regex"}
+        Whether `var_names` are names, parts of names, or regular expressions, as in ArviZ.
+    coords : mapping, optional
+        Labels of the elements that are compared, by dim.
 
     Returns
     -------
@@ -64,9 +76,8 @@ def compare_to_mcmc(idata: Container, idata_nuts: Container, var_names: Sequence
     """
     chains = _posterior(idata_nuts, "idata_nuts")
     draws = group(idata, "posterior") if has_group(idata, "posterior") else None
-    names = _shared_names(idata, idata_nuts, var_names)
+    names = _shared_names(idata, idata_nuts, var_names, filter_vars)
     moments = {name: _moments(idata, draws, name) for name in names}
-    chains = chains[names]
     for name, (mean, _) in moments.items():
         shape = chains[name].transpose(*_SAMPLE, ...).shape[2:]
         if mean.shape != shape:
@@ -74,7 +85,13 @@ def compare_to_mcmc(idata: Container, idata_nuts: Container, var_names: Sequence
                 f"{name!r} has the shape {mean.shape} in the fit but {shape} in the chains; compare results of one "
                 f"model."
             )
-    tables = [_rows(name, moments[name], None if draws is None else draws[name], chains[name]) for name in names]
+    require_dims(coords, [mean for mean, _ in moments.values()])
+    chains = xr.Dataset({name: selected(chains[name], coords) for name in names})
+    tables = []
+    for name, parts in moments.items():
+        mean, sd = (selected(part, coords) for part in parts)
+        own = None if draws is None else selected(draws[name], coords)
+        tables.append(_rows(name, (mean, sd), own, chains[name]))
     statistics = _mcmc_statistics(chains)
     for name, table in zip(names, tables):
         for column, values in statistics.items():
@@ -94,23 +111,23 @@ _COLUMNS = (
 """Columns of the table, in order."""
 
 
-def _shared_names(idata: Container, idata_nuts: Container, var_names: Sequence[str] | None) -> list[str]:
+def _shared_names(
+    idata: Container, idata_nuts: Container, var_names: str | Sequence[str] | None, filter_vars: str | None
+) -> list[str]:
     """Return the names of variables in both the fit and the chains; raise for a wanted one that either lacks."""
     chains = _posterior(idata_nuts, "idata_nuts")
     known = set(map(str, posterior_moments(idata, "mean")))
     if has_group(idata, "posterior"):
         known |= set(map(str, group(idata, "posterior").data_vars))
     both = [str(name) for name in chains.data_vars if name in known]
-    if var_names is None:
-        wanted = both
-    else:
-        wanted = [var_names] if isinstance(var_names, str) else list(var_names)
-    for name in wanted:
-        if name not in both:
+    given = [var_names] if isinstance(var_names, str) else list(var_names or ())
+    for name in given if filter_vars is None else ():
+        if name.removeprefix("~") not in both and name not in both:
             lacking = "The fit has" if name in chains else "The chains have"
             raise ValueError(
                 f"{lacking} no variable {name!r}; both have {', '.join(both) or 'none'}.{did_you_mean(name, both)}"
             )
+    wanted = selected_names(both, var_names, filter_vars)
     if not wanted:
         raise ValueError("The fit and the chains have no variable in common; compare results of one model.")
     return wanted

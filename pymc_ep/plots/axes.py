@@ -1,14 +1,14 @@
 """The axes that all plots draw on."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["axes_for"]
+__all__ = ["axes_for", "draw_density"]
 
 _PANEL = (4.5, 3.2)
 """Width and height of one panel, in inches."""
@@ -52,3 +52,11 @@ def axes_for(
     for unused in grid.ravel()[count:]:
         unused.remove()
     return grid.ravel()[:count]
+
+
+def draw_density(panel: "Axes", at: np.ndarray, density: np.ndarray, **style: Any) -> None:
+    """Draw a density as a line, or the one value of an element without variance, whose density is empty."""
+    if density.size:
+        panel.plot(at, density, **style)
+    else:
+        panel.axvline(at[0], **style)

@@ -8,7 +8,7 @@ import xarray as xr
 
 from pymc_ep.compat import Container
 from pymc_ep.plots.axes import axes_for
-from pymc_ep.plots.intervals import hyper_names, labels_of
+from pymc_ep.plots.marginals import hyper_names, labels_of
 from pymc_ep.results import fit_group, settings
 
 if TYPE_CHECKING:

@@ -1,14 +1,13 @@
 """Means and intervals of many elements."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pymc_ep.compat import Container
 from pymc_ep.plots.axes import axes_for
-from pymc_ep.plots.intervals import Intervals, intervals_of, labels_of
-from pymc_ep.results import settings
+from pymc_ep.plots.marginals import fits_of, levels_of, marginals_of, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,13 +17,21 @@ __all__ = ["plot_forest"]
 _MOST = 60
 """Most elements with names on the axis; more would not fit a page."""
 _ROW = 0.22
-"""Height of a row, in inches."""
+"""Height of a row of one fit, in inches."""
+_SPREAD = 0.7
+"""Share of the height between elements over which several fits are spread."""
 
 
 def plot_forest(
-    idata: Container,
+    idata: Container | Sequence[Container] | Mapping[str, Container],
     var_names: str | Sequence[str] | None = None,
     *,
+    filter_vars: str | None = None,
+    coords: Mapping[str, Any] | None = None,
+    ci_probs: Sequence[float] | None = None,
+    ci_kind: str | None = None,
+    hdi_prob: float | None = None,
+    model_names: Sequence[str] | None = None,
     ax: "Axes | None" = None,
     figsize: Sequence[float] | None = None,
 ) -> "Axes":
@@ -32,10 +39,23 @@ def plot_forest(
 
     Parameters
     ----------
-    idata : arviz.InferenceData, xarray.DataTree or xarray.Dataset
-        Result of `pymc_ep.fit`, also one without draws, or of `pymc_ep.predict`.
+    idata : arviz.InferenceData, xarray.DataTree or xarray.Dataset, or a dict or list of them
+        Result of `pymc_ep.fit`, also one without draws, of `pymc_ep.predict`, or of `pymc.sample`. Several are drawn
+        side by side.
     var_names : str or sequence of str, optional
-        By default the variables that were integrated out.
+        By default the variables that were integrated out. ``"~x"`` leaves x out.
+    filter_vars : {None, "like", "regex"}
+        Whether `var_names` are names, parts of names, or regular expressions, as in ArviZ.
+    coords : mapping, optional
+        Labels of the elements that are drawn, by dim, such as ``{"county": ["AITKIN", "ANOKA"]}``.
+    ci_probs : sequence of float, optional
+        Probabilities of the intervals, by default 0.5 and 0.9.
+    ci_kind : {"eti", "hdi"}
+        Intervals with equal tails, the default, or of the highest density.
+    hdi_prob : float, optional
+        As in ArviZ 0.x: ``ci_kind="hdi"`` with an interval of that probability and one of 50%.
+    model_names : sequence of str, optional
+        Names of the fits of a list.
     ax : matplotlib.axes.Axes, optional
     figsize : (float, float), optional
         Of a new figure, in inches.
@@ -43,31 +63,40 @@ def plot_forest(
     Returns
     -------
     matplotlib.axes.Axes
-        Intervals are those of the normal with the posterior's moments; for hyperparameters, and for variables that are
-        not affine in the latent ones, those of the draws.
+        Intervals are those of the draws, from 1000 draws on and always for hyperparameters and variables that are not
+        affine in the latent ones. Otherwise they are those of the normal with the posterior's moments.
     """
-    names = settings(idata)["latent"] if var_names is None else var_names
-    parts: list[Intervals] = []
-    labels: list[str] = []
-    for name in [names] if isinstance(names, str) else names:
-        found = intervals_of(idata, name)
-        parts.append(found)
-        labels += labels_of(found.middle, name)
-    low, lower, middle, upper, high = (
-        np.concatenate([np.ravel(found[k].to_numpy()) for found in parts]) for k in range(len(Intervals._fields))
-    )
-    n = len(labels)
-    (panel,) = axes_for(1, ax, (4.8, 1.2 + _ROW * min(n, _MOST)) if figsize is None else figsize)
-    row = np.arange(n)
-    panel.hlines(row, low, high, color="C0", linewidth=1.0, label="90%")
-    panel.hlines(row, lower, upper, color="C0", linewidth=3.0, label="50%")
-    panel.plot(middle, row, color="black", marker="|", linestyle="none", label="median")
-    panel.set(xlabel="posterior", ylim=(n - 0.5, -0.5))
+    levels = levels_of(ci_probs, ci_kind, hdi_prob)
+    fits = fits_of(idata, model_names)
+    found = marginals_of(fits, var_names, filter_vars, coords)
+    rows = {label: None for several in found.values() for one in several.values() for label in one.labels}
+    place = {label: k for k, label in enumerate(rows)}
+    n, size = len(place), _ROW * min(len(place), _MOST) * max(1.0, 0.6 * len(fits))
+    (panel,) = axes_for(1, ax, (4.8, 1.2 + size) if figsize is None else figsize)
+    ends: list[np.ndarray] = []
+    thickness = np.linspace(1.0, 3.0, len(levels.probs))
+    for k, fit in enumerate(fits):
+        ours = [several[fit] for several in found.values() if fit in several]
+        at = np.array([place[label] for one in ours for label in one.labels])
+        at = at + (k - (len(fits) - 1) / 2) * _SPREAD / len(fits)
+        for width, prob in zip(thickness, levels.probs):
+            low, high = (
+                np.concatenate(side) for side in zip(*(map(np.ravel, one.interval(prob, levels.kind)) for one in ours))
+            )
+            name = fit if width == thickness[-1] else ""
+            panel.hlines(at, low, high, color=f"C{k}", linewidth=width, label=name or percent(prob))
+            ends += [low, high]
+        middle = np.concatenate([np.ravel(one.middle) for one in ours])
+        panel.plot(middle, at, color="black", marker="|", linestyle="none", label="median")
+    several = len(fits) > 1
+    panel.set(xlabel=f"posterior: median, {levels}" if several else "posterior", ylim=(n - 0.5, -0.5))
     if n <= _MOST:
-        panel.set_yticks(row, labels)
+        panel.set_yticks(np.arange(n), list(place))
     else:
         panel.set(ylabel="element")
-    if low.min() < 0 < high.max():
+    if min(map(np.min, ends)) < 0 < max(map(np.max, ends)):
         panel.axvline(0.0, color="gray", linestyle="--", linewidth=1.0, zorder=0)
-    panel.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)
+    handles, names = panel.get_legend_handles_labels()
+    shown = [(handle, name) for handle, name in zip(handles, names) if not several or name in fits]
+    panel.legend(*zip(*shown), loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)
     return panel

@@ -1,19 +1,18 @@
 """Marginal posteriors of hyperparameters, and their priors."""
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pymc as pm
 from pytensor.graph.traversal import ancestors
 
-from pymc_ep.compat import Container, group, has_group
+from pymc_ep.compat import Container
 from pymc_ep.concurrency import compiled_function, compiling
-from pymc_ep.diagnostics.agreement import flat_draws
 from pymc_ep.graphs.context import model_of
 from pymc_ep.modes import quick_mode
-from pymc_ep.plots.axes import axes_for
-from pymc_ep.plots.intervals import hyper_names, labels_of
+from pymc_ep.plots.axes import axes_for, draw_density
+from pymc_ep.plots.marginals import fits_of, hyper_names, marginals_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,33 +21,39 @@ __all__ = ["plot_hyper"]
 
 _MOST = 12
 """Elements that have a panel each."""
-_BINS = 40
-"""Bins of a histogram of draws."""
 _POINTS = 200
 """Points of the line of a prior density."""
 _CUT_SHARE = 0.002
-"""Share of the draws beyond either end of the axis: a long tail would squeeze the bulk."""
+"""Probability beyond either end of the axis: a long tail would squeeze the bulk."""
+
+_Density = tuple[np.ndarray, np.ndarray]
+"""Places, and densities at them."""
 
 
 def plot_hyper(
-    idata: Container,
+    idata: Container | Sequence[Container] | Mapping[str, Container],
     model: pm.Model | None = None,
     var_names: str | Sequence[str] | None = None,
     *,
+    filter_vars: str | None = None,
+    coords: Mapping[str, Any] | None = None,
+    model_names: Sequence[str] | None = None,
     ax: "Axes | Iterable[Axes] | None" = None,
     figsize: Sequence[float] | None = None,
 ) -> np.ndarray:
-    """Plot the marginal posterior of each hyperparameter as a histogram of its draws, and its prior as a line.
+    """Plot the marginal posterior density of each hyperparameter, and its prior as a dashed line.
 
     Parameters
     ----------
-    idata : arviz.InferenceData or xarray.DataTree
-        Result of `pymc_ep.fit`, with draws.
+    idata : arviz.InferenceData or xarray.DataTree, or a dict or list of them
+        Result of `pymc_ep.fit`, with draws, or of `pymc.sample`. Several are drawn over each other.
     model : pymc.Model, optional
         The fitted model, or that of the context, for the priors. Those that depend on other random variables, or are
         of whole vectors, are left out, and so are all without a model.
     var_names : str or sequence of str, optional
         By default all hyperparameters.
+    filter_vars, coords, model_names
+        As of `plot_forest`.
     ax : sequence of matplotlib.axes.Axes, optional
         One for each element; at most twelve are shown.
     figsize : (float, float), optional
@@ -57,43 +62,60 @@ def plot_hyper(
     Returns
     -------
     ndarray of matplotlib.axes.Axes
+        ArviZ's kernel estimate from the draws, or the normal of a latent variable with moments and few draws.
 
     Raises
     ------
     ValueError
         Without hyperparameters or draws of these.
     """
-    names = hyper_names(idata) if var_names is None else [var_names] if isinstance(var_names, str) else list(var_names)
-    posterior = group(idata, "posterior") if has_group(idata, "posterior") else {}
-    if not names or (missing := [name for name in names if name not in posterior]):
-        what = f"no draws of {missing[0]!r}; fit with draws" if names else "no hyperparameters"
-        raise ValueError(f"The fit has {what}.")
-    elements = [
-        (label, name, k, draws)
-        for name in names
-        for k, (label, draws) in enumerate(
-            zip(labels_of(posterior[name].isel(chain=0, draw=0), name), flat_draws(posterior[name]))
-        )
-    ][:_MOST]
-    axes = axes_for(len(elements), ax, figsize)
+    fits = fits_of(idata, model_names)
+    found = marginals_of(fits, var_names, filter_vars, coords, default="hyper")
+    if not found:
+        raise ValueError("The fit has no hyperparameters.")
+    panels: dict[tuple[str, str, int], dict[str, _Density]] = {}
+    for name, marginals in found.items():
+        for fit, one in marginals.items():
+            if one.draws is None and name in hyper_names(fits[fit]):
+                raise ValueError(f"The fit has no draws of {name!r}; fit with draws.")
+            for label, place, density in zip(one.labels, one.places, one.densities()):
+                panels.setdefault((name, label, int(place)), {})[fit] = density
+    shown = dict(list(panels.items())[:_MOST])
+    axes = axes_for(len(shown), ax, figsize)
     model = pm.Model.get_context(error_if_none=False) if model is None else model_of(model)
-    for panel, (label, name, k, draws) in zip(axes, elements):
-        low, high = np.quantile(draws, [_CUT_SHARE, 1.0 - _CUT_SHARE])
-        if low == high:
-            panel.axvline(low, color="C0", label="value")
-        else:
-            panel.hist(draws, bins=_BINS, range=(low, high), density=True, color="C0", alpha=0.5, label="posterior")
-            if model is not None and (prior := _prior(model, name, k, np.linspace(low, high, _POINTS))) is not None:
-                panel.plot(np.linspace(low, high, _POINTS), prior, color="black", linestyle="--", label="prior")
+    for panel, ((name, label, place), densities) in zip(axes, shown.items()):
+        ends = _draw(panel, densities)
+        if ends is not None and model is not None:
+            at = np.linspace(*ends, _POINTS)
+            if (prior := _prior(model, name, place, at)) is not None:
+                panel.plot(at, prior, color="black", linestyle="--", label="prior")
         panel.set(xlabel=label, yticks=[])
     axes[0].set_ylabel("density")
     axes[0].legend(loc="best")
     return axes
 
 
+def _draw(panel: "Axes", densities: Mapping[str, _Density]) -> tuple[float, float] | None:
+    """Draw densities of one element by fit; return the ends of the axis, None where it has one value only."""
+    ends: list[float] = []
+    for k, (fit, (at, density)) in enumerate(densities.items()):
+        draw_density(panel, at, density, color=f"C{k}", label=fit or ("posterior" if density.size else "value"))
+        if density.size:
+            panel.fill_between(at, density, color=f"C{k}", alpha=0.2, linewidth=0)
+            share = np.cumsum(density) / density.sum()
+            inside = at[(share > _CUT_SHARE) & (share < 1.0 - _CUT_SHARE)]
+            ends += [inside[0], inside[-1]]
+    if not ends:
+        return None
+    panel.set(xlim=(min(ends), max(ends)), ylim=(0.0, None))
+    return min(ends), max(ends)
+
+
 def _prior(model: pm.Model, name: str, element: int, at: np.ndarray) -> np.ndarray | None:
     """Return the prior density of one element of a variable at some values, where it depends on nothing random."""
     variable = model[name]
+    if variable not in model.free_RVs:
+        return None
     others = set(model.basic_RVs) - {variable}
     if variable.owner.op.ndim_supp or others.intersection(ancestors([variable])):
         return None

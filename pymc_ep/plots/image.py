@@ -1,7 +1,7 @@
 """Posteriors of images, and how often their intervals are right."""
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy
@@ -11,7 +11,7 @@ from scipy.special import erf
 
 from pymc_ep.compat import Container, group, has_group
 from pymc_ep.plots.axes import axes_for
-from pymc_ep.results import posterior_moments
+from pymc_ep.results import posterior_moments, require_dims, selected
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,6 +32,7 @@ def plot_image(
     idata: Container,
     var_name: str,
     *,
+    coords: Mapping[str, Any] | None = None,
     truth: ArrayLike | None = None,
     data: str | ArrayLike | None = None,
     cmap: str = "gray",
@@ -45,7 +46,9 @@ def plot_image(
     idata : arviz.InferenceData or xarray.DataTree
         Result of `pymc_ep.fit`.
     var_name : str
-        A variable with two axes, rows and columns.
+        A variable with two axes, rows and columns, or of which `coords` leave two.
+    coords : mapping, optional
+        Labels by dim, such as ``{"frame": 3}`` of a stack of images.
     truth : array, (rows, columns), optional
     data : str or array with two axes, optional
         Name of an observed variable, or an image, of any shape and with NaN where nothing was observed.
@@ -70,15 +73,17 @@ def plot_image(
     """
     what = "mode" if var_name in posterior_moments(idata, "mode") else "mean"
     mean, sds = _moment(idata, var_name, what), posterior_moments(idata, "sd")
+    require_dims(coords, [mean])
+    mean = selected(mean, coords, squeeze=True)
     panels = []
     if truth is not None:
         panels.append(("truth", _image(truth, "truth", mean.shape)))
     if data is not None:
-        panels.append(("data", _image(_observed(idata, data), "data")))
+        panels.append(("data", _image(_observed(idata, data, coords), "data")))
     panels.append((f"posterior {what}", _image(mean, var_name)))
     shared = len(panels)
     if var_name in sds:
-        panels.append(("posterior sd", _image(sds[var_name], var_name)))
+        panels.append(("posterior sd", _image(selected(sds[var_name], coords, squeeze=True), var_name)))
     size = (_PANEL[0] * len(panels), _PANEL[1]) if figsize is None else figsize
     axes = axes_for(len(panels), ax, size, columns=len(panels))
     # The range of noisy data would leave few colours to the image.
@@ -165,7 +170,7 @@ def _moment(idata: Container, name: str, what: str) -> xr.DataArray:
     return moments[name]
 
 
-def _observed(idata: Container, data: str | ArrayLike) -> ArrayLike:
+def _observed(idata: Container, data: str | ArrayLike, coords: Mapping[str, Any] | None) -> ArrayLike:
     """Return the observed variable that `data` names, or `data` itself."""
     if not isinstance(data, str):
         return data
@@ -173,7 +178,7 @@ def _observed(idata: Container, data: str | ArrayLike) -> ArrayLike:
     if data not in observed:
         found = ", ".join(repr(str(name)) for name in observed) or "none"
         raise ValueError(f"data={data!r} is no observed variable of the container; there are: {found}.")
-    return observed[data]
+    return selected(observed[data], coords, squeeze=True)
 
 
 def _image(values: ArrayLike, name: str, shape: tuple[int, ...] | None = None) -> np.ndarray:

@@ -1,6 +1,6 @@
 """A latent function or a rate with its band, and the data."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -8,7 +8,8 @@ from numpy.typing import ArrayLike
 
 from pymc_ep.compat import Container, group, has_group
 from pymc_ep.plots.axes import axes_for
-from pymc_ep.plots.intervals import Intervals, intervals_of
+from pymc_ep.plots.marginals import fits_of, levels_of, marginals_of, percent
+from pymc_ep.results import selected
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,12 +18,17 @@ __all__ = ["plot_latent"]
 
 
 def plot_latent(
-    idata: Container,
+    idata: Container | Sequence[Container] | Mapping[str, Container],
     var_name: str,
     *,
+    coords: Mapping[str, Any] | None = None,
     x: ArrayLike | None = None,
     data: str | ArrayLike | None = None,
     transform: Callable[[Any], Any] | None = None,
+    ci_probs: Sequence[float] | None = None,
+    ci_kind: str | None = None,
+    hdi_prob: float | None = None,
+    model_names: Sequence[str] | None = None,
     xlabel: str | None = None,
     ylabel: str | None = None,
     ax: "Axes | None" = None,
@@ -32,16 +38,20 @@ def plot_latent(
 
     Parameters
     ----------
-    idata : arviz.InferenceData, xarray.DataTree or xarray.Dataset
-        Result of `pymc_ep.fit` or of `pymc_ep.predict`.
+    idata : arviz.InferenceData, xarray.DataTree or xarray.Dataset, or a dict or list of them
+        Result of `pymc_ep.fit`, of `pymc_ep.predict` or of `pymc.sample`. Several are drawn over each other.
     var_name : str
-        A variable with one dim.
+        A variable with one dim, or with one that `coords` leaves.
+    coords : mapping, optional
+        Labels of the elements that are drawn, by dim.
     x : array_like, optional
         Where its values are; by default the coordinates of its dim.
     data : str or array_like, optional
-        Name of an observed variable of the fit, or values, one for each of the variable's.
+        Name of an observed variable of the (first) fit, or values, one for each of the variable's.
     transform : callable, optional
         Increasing function that is applied to the band, such as `numpy.exp` for the rate of log-linear counts.
+    ci_probs, ci_kind, hdi_prob, model_names
+        As of `plot_forest`.
     xlabel, ylabel : str, optional
         Labels, with units for instance; by default the names of the dim and of the variable.
     ax : matplotlib.axes.Axes, optional
@@ -51,33 +61,41 @@ def plot_latent(
     Returns
     -------
     matplotlib.axes.Axes
-        Median, interval of 50% and interval of 90%; points are the data.
+        Median, and intervals of 50% and 90% as of `plot_forest`; points are the data.
 
     Raises
     ------
     ValueError
-        Where there is no such variable, or it has not one dim.
+        Where there is no such variable, it has not one dim, and for intervals of highest density of a transform.
     """
-    found = intervals_of(idata, var_name)
-    if found.middle.ndim != 1:
+    levels = levels_of(ci_probs, ci_kind, hdi_prob)
+    if transform is not None and levels.kind == "hdi":
+        raise ValueError("transform= keeps equal tails and no highest density: leave it or ci_kind='eti'.")
+    fits = fits_of(idata, model_names)
+    (found,) = marginals_of(fits, [var_name], coords=coords).values()
+    first = selected(next(iter(found.values())).like, coords, squeeze=True)
+    if first.ndim != 1:
         raise ValueError(
-            f"{var_name!r} has the dims {found.middle.dims}, but a band needs one; plot_image shows two, and "
-            f"plot_forest any number."
+            f"{var_name!r} has the dims {first.dims}, but a band needs one; plot_image shows two, and plot_forest any "
+            f"number."
         )
-    (dim,) = found.middle.dims
-    at = np.asarray(found.middle[dim] if x is None else x)
-    if at.shape != found.middle.shape:
-        raise ValueError(f"x= has the shape {at.shape}, but {var_name!r} has {found.middle.size} values.")
-    if transform is not None:
-        found = Intervals(*(part.copy(data=transform(part.to_numpy())) for part in found))
+    (dim,) = first.dims
     (panel,) = axes_for(1, ax, figsize)
-    order = np.argsort(at, kind="stable")
-    low, lower, middle, upper, high = (part.to_numpy()[order] for part in found)
-    panel.fill_between(at[order], low, high, color="C0", alpha=0.2, linewidth=0, label="90%")
-    panel.fill_between(at[order], lower, upper, color="C0", alpha=0.35, linewidth=0, label="50%")
-    panel.plot(at[order], middle, color="C0", label="median")
+    several = len(found) > 1
+    strength = np.linspace(0.2, 0.35, len(levels.probs))
+    for k, (fit, one) in enumerate(found.items()):
+        at = np.asarray(one.like[dim] if x is None else x)
+        if at.shape != (one.like.size,):
+            raise ValueError(f"x= has the shape {at.shape}, but {var_name!r} has {one.like.size} values.")
+        order = np.argsort(at, kind="stable")
+        for alpha, prob in zip(strength, levels.probs):
+            low, high = (_curve(end, transform)[order] for end in one.interval(prob, levels.kind))
+            label = None if several else percent(prob)
+            panel.fill_between(at[order], low, high, color=f"C{k}", alpha=alpha, linewidth=0, label=label)
+        label = fit if several else "median"
+        panel.plot(at[order], _curve(one.middle, transform)[order], color=f"C{k}", label=label)
     if data is not None:
-        points = _points(idata, data)
+        points = _points(next(iter(fits.values())), data)
         if points.shape != at.shape:
             raise ValueError(f"data= has the shape {points.shape}, but {var_name!r} has {at.size} values.")
         panel.plot(at, points, color="black", marker=".", linestyle="none", label="data")
@@ -85,6 +103,10 @@ def plot_latent(
     panel.margins(x=0.02)
     panel.legend(loc="best")
     return panel
+
+
+def _curve(values: np.ndarray, transform: Callable[[Any], Any] | None) -> np.ndarray:
+    return np.ravel(values) if transform is None else np.asarray(transform(np.ravel(values)))
 
 
 def _points(idata: Container, data: str | ArrayLike) -> np.ndarray:

@@ -10,6 +10,7 @@ from pymc_ep.results.reading import (
     posterior_moments,
     settings,
 )
+from pymc_ep.results.selection import require_dims, selected, selected_names
 from pymc_ep.results.writing import STORED_NUMBERS, layout_of, write_solution
 
 __all__ = [
@@ -25,6 +26,9 @@ __all__ = [
     "layout_of",
     "model_dims",
     "posterior_moments",
+    "require_dims",
+    "selected",
+    "selected_names",
     "settings",
     "write_solution",
 ]

@@ -211,3 +211,12 @@ def test_convergence_says_what_rises(options, objective):
         assert (np.diff(axes[0].lines[0].get_ydata()) >= -1e-9).all()
     (image, *_) = pmep.plots.plot_image(idata, "u")
     assert image.get_title() == ("posterior mode" if options["method"] == "map" else "posterior mean")
+
+
+def test_one_image_of_a_stack():
+    values = np.arange(24.0).reshape(2, 3, 4)
+    stack = container(values, dims=("frame", "row", "column"), coords={"frame": ["first", "second"]})
+    axes = pmep.plots.plot_image(stack, "u", coords={"frame": "second"})
+    np.testing.assert_array_equal(shown(axes[0]).get_array(), values[1])
+    with pytest.raises(ValueError, match="coords= has the dim 'frames'"):
+        pmep.plots.plot_image(stack, "u", coords={"frames": "second"})
