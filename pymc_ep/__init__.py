@@ -4,7 +4,7 @@ from pymc_ep import datasets as datasets
 from pymc_ep import operators as operators
 from pymc_ep import plots as plots
 from pymc_ep.datasets import from_events
-from pymc_ep.diagnostics import compare_to_mcmc, diagnose, loo, loo_pit
+from pymc_ep.diagnostics import compare_to_mcmc, diagnose, loo, loo_pit, rank_metrics
 from pymc_ep.distributions.rectified_poisson import RectifiedPoisson
 from pymc_ep.distributions.softplus_poisson import SoftplusPoisson
 from pymc_ep.exceptions import ClusterError, ConvergenceWarning, InvalidDataError, NumericalError, UnsupportedModelError
@@ -70,6 +70,7 @@ __all__ = [
     "plots",
     "predict",
     "rank_items",
+    "rank_metrics",
     "recommend",
     "recover",
     "register_family",

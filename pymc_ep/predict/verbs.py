@@ -141,6 +141,8 @@ def rank_items(
         ``probability_best``, by 4000 draws of the posterior, with standard errors of 0.008 at most. Otherwise ``rank``,
         the share of the other candidates that a pair ranks above, those of equal score counted half: 1 for the best,
         1/2 on average by chance [1]_. ``position``, from 1, is the mean of those it could have among equals.
+        ``log_probability``, where `by` is a probability that sums to one over the candidates, is its logarithm.
+        `rank_metrics` makes hit rates, recall and NDCG of these.
 
     Raises
     ------

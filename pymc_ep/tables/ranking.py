@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pymc as pm
 import xarray as xr
+from scipy.special import logsumexp
 
 from pymc_ep.compat import Container
 from pymc_ep.engines.options import check_flag, check_whole
@@ -109,7 +110,7 @@ def _rank_items(
     )
     if len(targets) != len(wanted.numbers):
         raise ValueError(f"{key!r} has {len(wanted.numbers)} rows and {other_key!r} {len(targets)}; give pairs.")
-    above, equal, candidates = (np.concatenate(part) for part in zip(*_places(wanted, targets, by, exclude_observed)))
+    above, equal, candidates, log_p = map(np.concatenate, zip(*_places(wanted, targets, by, exclude_observed)))
     if np.isnan(above).any():
         k = int(np.argmax(np.isnan(above)))
         raise ValueError(
@@ -118,11 +119,11 @@ def _rank_items(
         )
     better = above + 0.5 * equal
     share = 1.0 - better / np.maximum(candidates - 1.0, 1.0)
-    return xr.Dataset(
-        {"rank": ("pair", share), "position": ("pair", 1.0 + better)},
-        coords={key: ("pair", wanted.labels), other_key: ("pair", labels)},
-        attrs={"by": by},
-    )
+    found = {"rank": ("pair", share), "position": ("pair", 1.0 + better)}
+    if not np.isnan(log_p).any():
+        found["log_probability"] = ("pair", log_p)
+    coords = {key: ("pair", wanted.labels), other_key: ("pair", labels)}
+    return xr.Dataset(found, coords=coords, attrs={"by": by, "ranked_for": key})
 
 
 def _similar(predictions: RowPredictions, idata: Container, model: pm.Model, *, n: int, **rows: Any) -> xr.Dataset:
@@ -237,18 +238,18 @@ def _block(wanted: _Wanted, numbers: np.ndarray, by: str, exclude_observed: bool
     return block
 
 
-def _places(
-    wanted: _Wanted, targets: np.ndarray, by: str, exclude_observed: bool
-) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Return for chunks of pairs the numbers of candidates above and beside each, and that of all candidates.
+def _places(wanted: _Wanted, targets: np.ndarray, by: str, exclude_observed: bool) -> list[tuple[np.ndarray, ...]]:
+    """Return for chunks of pairs the numbers of candidates above and beside each, that of all, and its log probability.
 
-    Numbers are NaN for a pair that was left out itself.
+    Numbers are NaN for a pair that was left out itself, and log probabilities for scores of another kind.
     """
-    found = []
+    found: list[tuple[np.ndarray, ...]] = []
     for here in _chunks(wanted):
-        score = _block(wanted, wanted.numbers[here], by, exclude_observed).scores
+        block = _block(wanted, wanted.numbers[here], by, exclude_observed)
+        score = block.scores
         own = np.take_along_axis(score, targets[here][:, None], axis=1)
         missing = np.where(own[:, 0] > -np.inf, 0.0, np.nan)
         above, equal = (score > own).sum(axis=1) + missing, (score == own).sum(axis=1) - 1.0
-        found.append((above, equal, (score > -np.inf).sum(axis=1).astype(float)))
+        log_p = own[:, 0] - logsumexp(score, axis=1) if block.log_weights else np.full(len(own), np.nan)
+        found.append((above, equal, (score > -np.inf).sum(axis=1).astype(float), log_p))
     return found

@@ -56,9 +56,12 @@ class RankedBlock(Protocol):
     ----------
     scores : ndarray, (k, J)
         The largest is the best.
+    log_weights : bool
+        Whether the scores are logarithms of probabilities over the others, up to a constant of each row.
     """
 
     scores: np.ndarray
+    log_weights: bool
 
     def ranked(self, others: np.ndarray) -> Ranked:
         """Return given others, (k, n), the best first, with what the result holds of each pair."""

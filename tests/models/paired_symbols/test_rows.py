@@ -105,6 +105,52 @@ def test_ranks_are_shares_of_unseen_items_below(fitted, by):
     assert found["user"].values.tolist() == USERS[users].tolist()
 
 
+def test_metrics_are_those_of_the_recommended_lists(fitted):
+    """By definition, from lists of `recommend`: which of them are held out, and where."""
+    model, idata = fitted
+    users, items = (part[::5] for part in np.nonzero(COUNTS == 0))
+    ranks = pmep.rank_items(idata, model, user=USERS[users], item=[ITEMS[j] for j in items])
+    found = pmep.rank_metrics(ranks, k=6)
+    lists = pmep.recommend(idata, model, user=USERS, n=J)
+    for i in np.unique(users):
+        held_out = {ITEMS[j] for j in items[users == i]}
+        first = lists["item"].sel(user=USERS[i]).values.tolist()
+        places = [r for r, item in enumerate(first[:6], start=1) if item in held_out]
+        ideal = sum(1 / np.log2(1 + r) for r in range(1, 1 + min(6, len(held_out))))
+        probability = dict(zip(first, lists["calibrated_probability"].sel(user=USERS[i]).values))
+        expected = {
+            "hit": float(bool(places)),
+            "precision": len(places) / 6,
+            "recall": len(places) / len(held_out),
+            "ndcg": sum(1 / np.log2(1 + r) for r in places) / ideal,
+            "recip_rank": 1 / places[0] if places else 0,
+            "log_score": np.mean([np.log(probability[item]) for item in held_out]),
+        }
+        assert found.loc[USERS[i]].to_dict() == pytest.approx(expected)
+    by_mean = pmep.rank_items(idata, model, by="predictor_mean", user=USERS[users], item=[ITEMS[j] for j in items])
+    assert "log_score" not in pmep.rank_metrics(by_mean)
+
+
+def test_metrics_by_hand():
+    """Of five places: held out are two at 1 and 4 of a, one at 6 of b."""
+    ranks = xr.Dataset(
+        {"position": ("pair", [1.0, 4.0, 6.0]), "log_probability": ("pair", np.log([0.5, 0.125, 0.01]))},
+        coords={"user": ("pair", ["a", "a", "b"])},
+        attrs={"ranked_for": "user"},
+    )
+    found = pmep.rank_metrics(ranks, k=5)
+    ndcg = (1 + 1 / np.log2(5)) / (1 + 1 / np.log2(3))
+    assert found.loc["a"].to_dict() == pytest.approx(
+        {"hit": 1, "precision": 0.4, "recall": 1, "ndcg": ndcg, "recip_rank": 1, "log_score": np.log(0.25)}
+    )
+    none = {"hit": 0, "precision": 0, "recall": 0, "ndcg": 0, "recip_rank": 0, "log_score": np.log(0.01)}
+    assert found.loc["b"].to_dict() == pytest.approx(none)
+    with pytest.raises(ValueError, match="ranks= has no positions of pairs"):
+        pmep.rank_metrics(ranks.drop_vars("position"))
+    with pytest.raises(ValueError, match="k=0"):
+        pmep.rank_metrics(ranks, k=0)
+
+
 def test_ties_count_half():
     counts = np.zeros((3, J), dtype=int)
     counts[0, 0] = counts[1, 1] = counts[2, 0] = 1

@@ -135,6 +135,8 @@ class CellRows:
 class CellBlock:
     """Some rows with all rows of the other matrix; see `pymc_ep.tables.rows.RankedBlock`."""
 
+    log_weights = False
+
     def __init__(self, log_least: Callable[..., np.ndarray], mean: np.ndarray, sd: np.ndarray, by: str):
         self._log_least, self._mean, self._sd, self._by = log_least, mean, sd, by
         self.scores = mean.copy() if by == "predictor_mean" else -log_least(mean, sd, fixed_nodes=True)

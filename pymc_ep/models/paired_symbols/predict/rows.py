@@ -128,7 +128,7 @@ class PairBlock:
 
     def __init__(self, mean: np.ndarray, sd: np.ndarray, log_p: np.ndarray, by: str, scores: np.ndarray):
         self._mean, self._sd, self._log_p, self._by = mean, sd, log_p, by
-        self.scores = scores.copy()
+        self.scores, self.log_weights = scores.copy(), by != "predictor_mean"
 
     def ranked(self, others: np.ndarray) -> Ranked:
         """Return given others, the best first."""

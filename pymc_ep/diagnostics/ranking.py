@@ -1,0 +1,77 @@
+"""How good rankings are: hit rate, precision, recall, discounted gain and log score of held-out pairs."""
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from pymc_ep.engines.options import check_whole
+
+__all__ = ["rank_metrics"]
+
+
+def rank_metrics(ranks: xr.Dataset, k: int = 20) -> pd.DataFrame:
+    """Return metrics of the first `k` places of rankings, by user, as LensKit and implicit define them.
+
+    Parameters
+    ----------
+    ranks : xarray.Dataset
+        What `pymc_ep.rank_items` returned of held-out pairs.
+    k : int
+        Length of a list.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row for each user, or row that was ranked for, of means over which metrics of a model are reported:
+        ``rank_metrics(ranks).mean()``. With m held-out items of a user at positions r from 1, columns are
+
+        ``hit``
+            Whether one is in the list, 0 or 1; its mean is the hit rate, HR.
+        ``precision``
+            Their number in the list, over k. (implicit divides by the smaller of k and m.)
+        ``recall``
+            Their number in the list, over m.
+        ``ndcg``
+            Sum of 1 / log2(1 + r) over those in the list, over that of the first min(k, m) places.
+        ``recip_rank``
+            1 / r of the first of them, 0 where none is in the list.
+        ``log_score``
+            Mean log probability of a held-out item among those that were not observed, in nats; where items were ranked
+            by probabilities that sum to one.
+
+        Items of equal scores have one position, the mean of those that they take.
+
+    Raises
+    ------
+    ValueError
+        For a dataset without positions of pairs, and a length below one.
+    """
+    check_whole("k", k)
+    if "position" not in ranks or "ranked_for" not in ranks.attrs:
+        raise ValueError("ranks= has no positions of pairs; give what rank_items returns for them, as user= and item=.")
+    position = ranks["position"].to_numpy()
+    inside = position <= k
+    user = pd.Index(ranks[ranks.attrs["ranked_for"]].to_numpy(), name=ranks.attrs["ranked_for"])
+    pairs = pd.DataFrame(
+        {
+            "inside": inside,
+            "gain": np.where(inside, 1.0 / np.log2(1.0 + position), 0.0),
+            "reciprocal": np.where(inside, 1.0 / position, 0.0),
+        },
+        index=user,
+    )
+    by_user = pairs.groupby(level=0)
+    found, size = by_user["inside"].sum(), by_user.size()
+    best = np.cumsum(1.0 / np.log2(2.0 + np.arange(k)))
+    out = pd.DataFrame(
+        {
+            "hit": (found > 0).astype(float),
+            "precision": found / k,
+            "recall": found / size,
+            "ndcg": by_user["gain"].sum() / best[np.minimum(size, k) - 1],
+            "recip_rank": by_user["reciprocal"].max(),
+        }
+    )
+    if "log_probability" in ranks:
+        out["log_score"] = pd.Series(ranks["log_probability"].to_numpy(), index=user).groupby(level=0).mean()
+    return out
