@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 import pymc as pm
 
@@ -32,6 +32,7 @@ from pymc_ep.compat import Container
 from pymc_ep.concurrency import one_at_a_time
 from pymc_ep.contracts.form import CompiledForm, CompiledSiteForm
 from pymc_ep.contracts.method import Call, Method
+from pymc_ep.contracts.options import MethodOptions
 from pymc_ep.contracts.solution import RandomSeed
 from pymc_ep.engines.checkpoint import Checkpoint
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
@@ -72,18 +73,14 @@ def fit(
     compile_kwargs: dict[str, Any] | None = None,
     device: str | None = None,
     sample_kwargs: dict[str, Any] | None = None,
-    **options: Any,
+    **options: Unpack[MethodOptions],
 ) -> Container:
     """Fit a model by a deterministic approximation of its posterior.
 
     Parameters
     ----------
     method : str, optional
-        ``"ep"``; for models with a `SparseField` or `WaveletTree` also ``"dsb"``, the double loop, and ``"map"``, the
-        mode of the density; for inner products of rows of two matrices, as of `BilinearPoisson`, ``"vg"`` and, where
-        log densities of cells have a largest curvature, ``"vbmf"``. None picks the first that takes all sites of the
-        model; for `PairedSymbols` ``"paired_vb"``; for `CollaborativeRNN` ``"ml"``; for `PreferenceUtility` also
-        ``"laplace"`` and, of `PairwiseLogit`, ``"jaakkola"``. `pymc_ep.supported` lists all.
+        By default the first that takes all sites of the model, ``"ep"`` for most. `pymc_ep.supported` lists all.
     model : pymc.Model or bambi.Model, optional
         By default that of the ``with`` block.
     latent : sequence of str, optional
@@ -91,44 +88,35 @@ def fit(
         A Deterministic, such as the ``f`` of ``gp.prior("f")``, stands for the free variables that it depends on.
         All other free variables are hyperparameters.
     hyper : {"auto", "integrate", "optimize", "sample", "fixed"}
-        Hyperparameters integrated over, by draws from an emulator of the evidence that is tested by exact fits; at
-        the maximum of log evidence plus log prior, by EP with Gaussian draws about it on PyMC's unconstrained scale, by
-        other methods as points; sampled, by `marginalize`, `pymc.sample` and `recover`; or held at `start` or the
-        initial point. ``"auto"`` integrates where the method can and fits are cheap enough, samples more than 25
-        hyperparameters by 250 draws a chain, and optimizes elsewhere. Of `PreferenceUtility` up to 25 single numbers
-        with proper priors are integrated over, three of them by a lattice of fits; fixed at an earlier fit `start` that
-        integrated them, they have the posterior that it found.
+        ``"integrate"``: hyperparameters are integrated over, by draws from an emulator of the evidence that exact fits
+        test. ``"optimize"``: they are at the maximum of log evidence plus log prior, by EP with Gaussian draws about it
+        on PyMC's unconstrained scale. ``"sample"``: they are sampled, by `marginalize`, `pymc.sample` and `recover`.
+        ``"fixed"``: they are held at `start` or the initial point. ``"auto"`` integrates where the method can and fits
+        are cheap enough, samples more than 25 of them by 250 draws a chain, and optimizes elsewhere.
     draws : int, optional
-        Draws for each chain; by default 1000 (25 of a `SparseField` or a `WaveletTree`), or fewer where more than 5e7
-        numbers would be stored (the status says so), or none where there are too many for a draw a chain. 0 stores
-        moments only.
+        Draws for each chain, 0 for moments only; by default 1000 (25 of a `SparseField` or a `WaveletTree`), or fewer
+        where more than 5e7 numbers would be stored, which the status says.
     chains : int
         Independent draws are laid out in so many chains.
     log_likelihood : bool
-        Whether to store log likelihoods of the draws, which `pymc.compute_log_likelihood` adds to any result, and
-        their joint log densities under the model and under the approximation.
+        Whether to store log likelihoods of the draws, and their log densities under the model and the approximation.
     random_seed : optional
         Of the draws; anything that `numpy.random.default_rng` takes.
     progressbar : bool
         Shown once two seconds have passed.
     start : optional
-        Result of an earlier fit of the same model, or a dict of hyperparameter values by name. For `PairedSymbols` and
-        `CollaborativeRNN` the model may have other rows, which are known by their labels, and other data. For
-        `PreferenceUtility` it may have other users, items and comparisons: b and V at new items are predicted by the
-        kernel, see `pymc_ep.models.preferences.new_items`.
+        Result of an earlier fit of the same model, or a dict of hyperparameter values by name. For `PairedSymbols`,
+        `CollaborativeRNN` and `PreferenceUtility` the model may have other rows, known by their labels, and other data.
     checkpoint : path, optional
         File from which a fit that was ended, by Ctrl-C, an error or the end of its process, goes on: make the same call
-        again, and its result is that of a fit that was not ended. It is written at the start, after each iteration that
-        takes longer than a write does, and at the end. A file of another model, other data or other options is refused,
-        except that the limit of iterations, ``max_iter``, ``outer`` or ``epochs``, may be another. One process uses it
-        at a time.
+        again. It is written at the start, after iterations that take longer than a write, and at the end. A file of
+        another model, other data or other options is refused; the limit of iterations may be another.
     keep_checkpoint : bool
-        Whether the file stays when the fit has converged; by default it is removed then. From a file that was kept the
-        same call returns at once, with other draws if ``random_seed`` is another.
+        Whether the file stays when the fit has converged: from it the same call returns at once, with other draws for
+        another `random_seed`.
     cores : int, "auto" or None
-        Threads of compiled kernels and of BLAS. ``"auto"`` is as many as are idle, since threads that wait for each
-        other on a busy machine take many times as long; of BLAS it is one, unless matrices have about 2000 rows. None
-        leaves them as they are. With ``hyper="sample"`` it is `blas_cores` of `pymc.sample` as well.
+        Threads of compiled kernels and of BLAS; None leaves them as they are. ``"auto"`` is as many as are idle, of
+        BLAS one unless matrices have about 2000 rows.
     blas_cores : int, "auto" or None
         Another name of `cores`.
     compile_kwargs : dict, optional
@@ -138,32 +126,7 @@ def fit(
     sample_kwargs : dict, optional
         With ``hyper="sample"``, other arguments of `pymc.sample`, such as ``{"target_accept": 0.95}``.
     **options
-        Of the method. EP: ``power=1.0`` in (0, 1], ``damping="auto"`` or in (0, 1], ``tol=1e-8``,
-        ``max_iter=200``, ``schedule="parallel"`` or ``"sequential"``, ``solver="auto"``, ``"observations"``,
-        ``"coefficients"`` or ``"precision"``.
-        The double loop: ``variance="auto"``, ``"exact"``, ``"perturb-and-map"`` or ``"lanczos"``,
-        ``n_samples=30``, ``seed=0``, ``outer=50`` loops at most, ``tol``, by default 1e-4 with exact variances and 1e-3
-        with others, ``inner="irls"``, ``"lbfgs"`` or ``"newton-cg"``, ``cg_tol=1e-4``, ``cg_max_iter=1000``. It and EP
-        for models of wavelet coefficients: ``translations=1`` grids to average over.
-        EP, Laplace and Jaakkola for comparisons of items: ``learn="evidence"`` or ``"em"``, ``held_out=0``, a
-        share of comparisons, ``max_pairs=None``, a largest number of comparisons of a user, ``partitions``, a number of
-        parts of the users, ``client``, a `distributed.Client` whose workers hold these, ``evidence_tol=1e-5`` nats a
-        comparison, ``tol=1e-8``, ``max_iter=200``, ``seed=0``.
-        The variational Gaussian: ``covariance="diagonal"`` or ``"full"``, ``estimate``, names of matrices and biases
-        that are points without a posterior (one matrix: EM; all: the mode), ``tol=1e-6`` nats a cell and step,
-        ``max_iter=200``, ``seed=0``.
-        Paired symbols: ``estimate``, names of matrices and biases that are points, ``constant_messages=False``,
-        ``calibrate=True``, by pairs left out one at a time, ``partitions``, Parquet files of pairs such as
-        ``"pairs/*.parquet"``, ``client``, a `distributed.Client` whose workers hold these, none of the three where both
-        sides are the same symbols,
-        ``update="bulk"`` or ``"sequential"``, ``dtype="float64"`` or ``"float32"``, ``tol=1e-6`` nats a pair and sweep,
-        ``max_iter=200``, ``seed=0``.
-        A recurrent network: ``epochs=25``, ``batch=128``, the length of the windows that gradients go back through,
-        ``users_per_batch=32``, ``patience=3`` epochs, ``held_out=0.05``, a share of each user's events at their end,
-        ``optimizer="yogi"``, ``"rmsprop"`` or ``"adam"``, ``learning_rate=0.01``, ``clip=1.0``, ``ridge=1.0``,
-        ``sampled=None`` for all items in a softmax, ``dropout=0.0``, ``dtype="float64"`` or ``"float32"``, ``seed=0``.
-        Shrinkage of singular values: ``rank``, by default all columns, ``shrinkage="vb"`` or ``"map"``, ``ard=False``,
-        ``init="modes"`` or ``"zeros"``, ``tol=1e-6``, ``max_iter=1000``, ``seed=0``.
+        Of the method, such as ``tol`` and ``max_iter``: see `pymc_ep.MethodOptions`.
 
     Returns
     -------
@@ -187,6 +150,7 @@ def fit(
         there is one. The status of the result holds the reason.
     """
     began = time.perf_counter()
+    given = cast(dict[str, Any], options)
     if not isinstance(method, str | None):
         whole = isinstance(method, int)
         instead = "a model by keyword: fit(model=model), or by its `with` block"
@@ -204,10 +168,10 @@ def fit(
     form = compiled_form(model, latent, compile_kwargs)
     chosen = get_method(method, form.form)
     check_mode(chosen, compile_kwargs)
-    check_options(chosen, hyper, options, inspect.signature(fit).parameters)
+    check_options(chosen, hyper, given, _ARGUMENTS)
     why = None
     if hyper == "auto":
-        hyper, why = chosen_hyper(chosen, form, options, chains=draws != 0 and checkpoint is None)
+        hyper, why = chosen_hyper(chosen, form, given, chains=draws != 0 and checkpoint is None)
     check_sample_kwargs(hyper, sample_kwargs)
     if hyper == "sample":
         if draws == 0 or checkpoint is not None:
@@ -221,18 +185,18 @@ def fit(
             "blas_cores": cores,
         }
         sentence = "" if why is None else why.sentence
-        foresee(cost_of(chosen, Call(form, form.start, hyper, options=options), arguments))
+        foresee(cost_of(chosen, Call(form, form.start, hyper, options=given), arguments))
         # A method that samples has an evidence of the hyperparameters, which forms with sites have.
         site_form = cast(CompiledSiteForm, form)
         with placed:
-            return sample(model, site_form, chosen, start, arguments, options, log_likelihood, sentence)
+            return sample(model, site_form, chosen, start, arguments, given, log_likelihood, sentence)
     state = None if start is None or isinstance(start, dict) else fit_state(start)
     theta = hyper_start(model, form, start)
-    call = Call(form, theta, hyper, state, options)
+    call = Call(form, theta, hyper, state, given)
     foresee(cost_of(chosen, call, {}))
     of_fit = {}
     if checkpoint is not None:
-        of_fit = identity(model, form, chosen, hyper, options, (theta, state), compile_kwargs)
+        of_fit = identity(model, form, chosen, hyper, given, (theta, state), compile_kwargs)
     compiled = time.perf_counter()
     with Checkpoint(checkpoint, of_fit, keep=keep_checkpoint) as saved, limited_threads(form.work, cores), placed:
         with progress(chosen.name, progressbar) as report:
@@ -253,6 +217,26 @@ def fit(
         return write_solution(
             model, form, chosen.name, solution, settings, timings, layout, random_seed, log_likelihood=log_likelihood
         )
+
+
+class _OwnDefault:
+    """Default of an option: that of the method."""
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+def _with_options(signature: inspect.Signature) -> inspect.Signature:
+    """Return a signature with the options of all methods by name, which completion offers and `help` shows."""
+    *arguments, rest = signature.parameters.values()
+    hints, kind = MethodOptions.__annotations__, inspect.Parameter.KEYWORD_ONLY
+    own = [inspect.Parameter(name, kind, default=_OwnDefault(), annotation=hint) for name, hint in hints.items()]
+    return signature.replace(parameters=[*arguments, *own, rest])
+
+
+_ARGUMENTS = tuple(inspect.signature(fit).parameters)
+"""Names of arguments that all methods share."""
+vars(fit)["__signature__"] = _with_options(inspect.signature(fit))
 
 
 @one_at_a_time
@@ -300,9 +284,9 @@ def _default_cost(method: Method, form: CompiledForm) -> str:
 
 def supported() -> str:
     """Return the table of distributions, links, sites, methods, treatments of hyperparameters and verbs, as text."""
-    # Forms share likelihoods; a method that solves several forms has one row.
+    # What most people fit comes first. Forms share likelihoods; a method that solves several forms has one row.
     table: dict[tuple[str, str, str], dict[str, tuple[str, str]]] = {}
-    for entry in forms():
+    for entry in sorted(forms(), key=lambda entry: not entry.fallback):
         for distribution, link, name, site in entry.rows():
             known = table.setdefault((distribution, link, name), {})
             for method in methods():

@@ -177,6 +177,8 @@ def test_the_table_of_what_is_supported():
     assert repr(told) == str(told)
     page = told._repr_html_()
     assert page.count("<th") == 6 and page.count("<tr>") == len(told.splitlines())
+    # Regressions first, matrices and images below.
+    assert told.rows[1][:4] == ("Poisson", "exp", "poisson", "ep")
 
 
 def test_text_of_a_model_is_no_markup():

@@ -2,7 +2,10 @@
 
 import ast
 import importlib
+import inspect
 import re
+import types
+import typing
 from pathlib import Path
 from types import ModuleType
 
@@ -46,6 +49,20 @@ def test_every_public_name_is_in_the_reference(room):
     shown = [named(name) for name in NAMES]
     missing = [name for name, what in public.items() if not isinstance(what, ModuleType) and what not in shown]
     assert not missing
+
+
+def test_options_of_all_methods_have_a_type():
+    """Which their defaults have; and no others have one. A constant stands for itself, a sequence for any."""
+    every = {(name, repr(default)): default for entry in methods() for name, default in entry.options.items()}
+    hints = typing.get_type_hints(pymc_ep.MethodOptions)
+    assert {name for name, _ in every} == set(hints)
+    for (name, _), default in every.items():
+        several = typing.get_origin(hints[name]) in (typing.Union, types.UnionType)
+        kinds = typing.get_args(hints[name]) if several else [hints[name]]
+        flat = [value for kind in kinds for value in (typing.get_args(kind) or [kind])]
+        plain = [part for part in flat if isinstance(part, type)] + ([tuple] if name == "estimate" else [])
+        assert default in flat or typing.Any in plain or isinstance(default, tuple(plain)), name
+    assert set(hints) < set(inspect.signature(pymc_ep.fit).parameters)
 
 
 def values(cell):
