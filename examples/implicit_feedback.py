@@ -61,7 +61,8 @@ own = popular[place[1]][:, None]
 above = ((popular > own) & unseen).sum(axis=1) + 0.5 * ((popular == own) & unseen).sum(axis=1) - 0.5
 of_popularity = 1.0 - above / (unseen.sum(axis=1) - 1)
 print(f"mean rank {float(ranks['rank'].mean()):.3f}, by popularity {of_popularity.mean():.3f}")
-print(f"in the first 20: {float((ranks['position'] <= 20).mean()):.3f}, by popularity {(above < 20).mean():.3f}")
+hits = pmep.rank_metrics(ranks, k=20)["hit"].mean()
+print(f"in the first 20: {hits:.3f}, by popularity {(above < 20).mean():.3f}")
 
 # %% [markdown]
 # ## Recommendations, neighbours, and a new person
@@ -78,12 +79,19 @@ newcomer = pmep.fold_in(idata, model, {"user": [[0, films.get_loc(title)] for ti
 print("new:", "; ".join(pmep.recommend(idata, model, user=newcomer, n=5)["film"].values[0]))
 
 # %% [markdown]
-# ## What the fit knows of popularity, and how ranks depend on activity
+# ## One person's list, what the fit knows of popularity, and how ranks depend on activity
 
 # %%
-figure, axes = plt.subplots(2, 2, figsize=(9.0, 6.4), layout="constrained")
-pmep.plots.plot_convergence(idata, ax=axes[0])
-pmep.plots.plot_popularity(idata, "liked_item_popularity", ax=axes[1, 0])
-pmep.plots.plot_rank_by_activity(ranks, np.diff(counts.indptr)[place[0]], ax=axes[1, 1])
+person = coords["user"][1]
+best = pmep.recommend(idata, model, user=[person], n=10).squeeze("user")
+titles, probability = best["film"].values, best["calibrated_probability"].values
+figure, panels = plt.subplot_mosaic("lp;lr", figsize=(11, 6.4), width_ratios=[1.3, 1], layout="constrained")
+panels["l"].barh(titles, 100 * probability)
+panels["l"].invert_yaxis()
+panels["l"].set(xlabel="probability of the next film, %", title=f"What person {person} might like next")
+pmep.plots.plot_popularity(idata, "liked_item_popularity", ax=panels["p"])
+pmep.plots.plot_rank_by_activity(ranks, np.diff(counts.indptr)[place[0]], ax=panels["r"])
+panels["p"].set_title("Popularity of films")
+panels["r"].set_title("1 is above all other unseen films")
 figure.savefig("implicit_feedback.png", dpi=110)
 print("saved implicit_feedback.png")

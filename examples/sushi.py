@@ -13,6 +13,7 @@
 # %%
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pymc as pm
 
 import pymc_ep as pmep
@@ -64,7 +65,7 @@ for i, j, bits in zip(ask["first"].values, ask["second"].values, ask["informatio
     print(f"{i} or {j}? {bits:.2f} bits")
 
 # %% [markdown]
-# ## Are the probabilities right?
+# ## Which kinds are alike, what one person likes, and whether the probabilities are right
 
 # %%
 rng = np.random.default_rng(0)
@@ -73,13 +74,29 @@ p = np.where(flipped, 1 - np.exp(log_p), np.exp(log_p))
 bins = np.digitize(p, np.linspace(0, 1, 11)[1:-1])
 said = [p[bins == k].mean() for k in range(10)]
 came = [(~flipped)[bins == k].mean() for k in range(10)]
-fig, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
-left.plot([0, 1], [0, 1], color="0.7")
-left.plot(said, came, "o-", label="held-out comparisons")
-left.set(xlabel="probability that was said", ylabel="share that came true")
-left.legend()
-mean, sd = (idata[f"posterior_{what}"]["f"].sel(person=7).values for what in ("mean", "sd"))
-order = np.argsort(-mean)[:20]
-right.errorbar(1 + np.arange(20), mean[order], sd[order], fmt="o", capsize=2)
-right.set(xlabel="rank of the kind for person 7", ylabel="utility, mean and sd", xticks=[1, 5, 10, 15, 20])
+fig, panels = plt.subplot_mosaic("mp;mc", figsize=(11, 7.4), width_ratios=[1.5, 1], layout="constrained")
+means = {"heaviness": "less oily", "price": "dearer", "frequency_eaten": "eaten often", "major_group": "no seafood"}
+pmep.plots.plot_item_map(idata, "V", features=features[list(means)].rename(columns=means), n_labels=0, ax=panels["m"])
+panels["m"].set_title("Kinds that the same people like are close")
+english = [
+    "shrimp",
+    "sea eel",
+    "tuna",
+    "squid",
+    "sea urchin",
+    "salmon roe",
+    "egg",
+    "fatty tuna",
+    "tuna roll",
+    "cucumber roll",
+]
+names = pd.Series(english, index=pmep.datasets.load_sushi("a").features.index)
+best = idata["posterior_mean"]["f"].sel(person=7).to_series()[names.index].sort_values(ascending=False).index
+pmep.plots.plot_forest(idata, "f", coords={"person": 7, "kind": list(best)}, ax=panels["p"])
+panels["p"].set_yticks(range(10), names[best])
+panels["p"].set(xlabel="utility for person 7, intervals of 50% and 90%", title="What one person likes, of ten kinds")
+panels["p"].get_legend().remove()
+panels["c"].plot([0, 1], [0, 1], color="0.7")
+panels["c"].plot(said, came, "o-")
+panels["c"].set(xlabel="probability that was said", ylabel="share that came true", title="Held-out comparisons")
 fig.savefig("sushi.png", dpi=110)
