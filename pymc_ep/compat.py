@@ -224,6 +224,11 @@ def group(container: Container, name: str) -> xr.Dataset:
 
 # Progress
 
+_BARS, _COUNTS = (8, 40), 21
+"""Least and largest width of the bar, and that of counts up to 9999 with the time, in columns of a terminal."""
+_REST = 100
+"""Columns that phase, counts and values take at most: the bar has what is left of a wider terminal."""
+
 
 @contextmanager
 def progress(description: str, elapsed: float = 0.0) -> Iterator[Callable[..., None]]:
@@ -250,6 +255,8 @@ def progress(description: str, elapsed: float = 0.0) -> Iterator[Callable[..., N
         TextColumn("{task.fields[values]}"),
     )
     console = Console(theme=default_progress_theme, stderr=True)
+    columns[1].bar_width = int(np.clip(console.width - _REST, *_BARS))
+    room = console.width - columns[1].bar_width - _COUNTS
     with CustomProgress(*columns, console=console) as bar:
         task = bar.add_task(description, total=None, values="")
         bar.tasks[0].start_time -= elapsed
@@ -261,10 +268,21 @@ def progress(description: str, elapsed: float = 0.0) -> Iterator[Callable[..., N
                 *([] if objective is None else [f"objective {objective:.6g}"]),
                 *([] if change is None else [f"change {change:.2g}"]),
             ]
-            name = f"{description}, {phase}" if phase else description
-            bar.update(task, description=name, completed=done, total=total, values=" ".join(known))
+            name, values = _fitting(description, phase, known, room)
+            bar.update(task, description=name, completed=done, total=total, values=values)
 
         yield show
+
+
+def _fitting(description: str, phase: str, values: Sequence[str], room: int) -> tuple[str, str]:
+    """Return as much of what runs, and of its values, as there is room for.
+
+    Rich itself would shrink the bar first, to nothing, and end what it cuts by a sign that is not in ASCII.
+    """
+    name, short = f"{description}, {phase}" if phase else description, phase or description
+    told = [(name, values), (short, values), (short, values[:1]), (name, ()), (short, ()), (short[:room].rstrip(), ())]
+    first, shown = next((text, kept) for text, kept in told if len(" ".join([text, *kept])) <= room)
+    return first, " ".join(shown)
 
 
 # Statistics

@@ -7,6 +7,7 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
+import pytest
 import xarray as xr
 
 from pymc_ep import compat
@@ -52,3 +53,17 @@ def test_progress_shows_phase_count_time_objective_and_change():
         show("integrating", 17, 120, -12.5, 1e-3)
     for part in ("EP, integrating", "17/120", "0:01:01", "objective -12.5", "change 0.001"):
         assert part in shown.getvalue()
+
+
+@pytest.mark.parametrize("width", [40, 80, 100, 160])
+def test_progress_keeps_its_bar_in_narrow_terminals_without_glyphs(width, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    with redirect_stderr(stream), compat.progress("PAIRED_VB", elapsed=61.0) as show:
+        show("integrating over the hyperparameters", 60, 120, -1234.56789, 1.2e-10)
+    stream.flush()
+    line = stream.buffer.getvalue().decode("ascii").strip().split("\r")[-1]
+    bar, _, rest = line.partition(" 60/120 0:01:01")
+    assert "integrating" in bar and bar.count("-") >= 4 and len(line) <= width
+    assert ("change 1.2e-10" in rest) == (width >= 100)
+    assert ("hyperparameters" in line) == (width >= 80)
