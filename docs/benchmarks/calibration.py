@@ -13,6 +13,7 @@ import json
 import logging
 import warnings
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,8 @@ SIMULATED = 4000
 """Uniform sets of ranks that calibrate the band of an ECDF."""
 LEVEL = 0.05
 """Of the p values that are counted."""
+TRIALS = (30, 40, 50, 60, 80, 100, 120, 150, 200, 300)
+"""Patients in each of the two arms of a trial."""
 
 
 def _effects(size: int, mean: float = 0.0, spread: float = 1.0, scale: float = 1.0) -> Any:
@@ -76,9 +79,34 @@ def beta(y: np.ndarray | None) -> Any:
     return pm.Beta("y", alpha=mean * phi, beta=(1 - mean) * phi, observed=y, shape=40)
 
 
-FAMILIES: dict[str, Callable[[np.ndarray | None], Any]] = {
+def few_bits(y: Any) -> Any:
+    """Patients with three visits each, as in studies of toenail infections."""
+    visit, slope = np.tile([-1.0, 0.0, 1.0], 20), pm.Normal("slope", 0, 1)
+    mu, tau = pm.Normal("mu", 0, 1), pm.HalfNormal("tau", 1.5)
+    own = pm.Normal("a", mu, tau, shape=20)[np.repeat(np.arange(20), 3)]
+    return pm.Bernoulli("y", logit_p=own + slope * visit, observed=y, shape=60)
+
+
+def meta_analysis(y: Any) -> Any:
+    """Two arms of ten trials, of which a quarter have no event."""
+    size, arm, trial = np.repeat(TRIALS, 2), np.tile([0.0, 1.0], len(TRIALS)), np.repeat(np.arange(len(TRIALS)), 2)
+    base = pm.Normal("baseline", -3.5, 1, shape=len(TRIALS))
+    mu, tau = pm.Normal("mu", 0, 1), pm.HalfNormal("tau", 0.7)
+    effect = pm.Normal("a", mu, tau, shape=len(TRIALS))
+    return pm.Binomial("y", n=size, logit_p=base[trial] + effect[trial] * arm, observed=y, shape=len(size))
+
+
+def few_counts(y: Any) -> Any:
+    """Twelve groups of two counts, of which half are zero."""
+    mu, tau = pm.Normal("mu", -0.5, 1), pm.HalfNormal("tau", 1)
+    own = pm.Normal("a", mu, tau, shape=12)[np.repeat(np.arange(12), 2)]
+    return pm.Poisson("y", pm.math.exp(own), observed=y, shape=24)
+
+
+SKEWED = {f.__name__: f for f in (few_bits, meta_analysis, few_counts)}
+FAMILIES: dict[str, Callable[[Any], Any]] = {
     f.__name__: f for f in (normal, poisson, binomial, bernoulli, negative_binomial, gamma, student_t, beta)
-}
+} | SKEWED
 
 
 def prior_draws(family: str, replications: int) -> dict[str, np.ndarray]:
@@ -90,13 +118,22 @@ def prior_draws(family: str, replications: int) -> dict[str, np.ndarray]:
     return dict(zip([*names, "log likelihood"], drawn, strict=True))
 
 
+@cache
+def _model(family: str) -> pm.Model:
+    """Return the model of a family, whose data are then set: its functions are compiled once."""
+    data = prior_draws(family, 2)["y"][0]
+    with pm.Model() as model:
+        FAMILIES[family](pm.Data("observed", data))
+    return model
+
+
 def replicate(family: str, truth: dict[str, np.ndarray], index: int, hyper: str) -> dict[str, Any]:
     """Fit one data set and rank its true values among the draws."""
     y = truth["y"][index]
     # A proportion that rounds to its bound has no density.
     observed = np.clip(y, 1e-12, 1 - 1e-12) if family == "beta" else y
-    with pm.Model() as model:
-        FAMILIES[family](observed)
+    model = _model(family)
+    pm.set_data({"observed": observed}, model=model)
     options = {} if hyper == "default" else {"hyper": hyper}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

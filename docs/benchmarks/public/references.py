@@ -43,6 +43,8 @@ POOR_ESS, HOPELESS_ESS = 200, 3
 """Least effective sample size of the pilot, less where it diverges, below which the non-centred twin is tried; below
 which no reference is."""
 QUANTILES = (0.05, 0.5, 0.95)
+ESS: tuple[dict[str, Any], ...] = ({"method": "bulk"}, {"method": "tail", "prob": (0.05, 0.95)})
+"""Of these two effective sample sizes the second is the lesser of those of both quantiles."""
 KEPT = 300
 """Elements of one variable that are kept; of a larger one evenly spaced elements are."""
 LIKELIHOOD_DRAWS = 2000
@@ -60,7 +62,7 @@ def summaries(posterior: xr.Dataset, names: list[str]) -> dict[str, dict[str, An
         if not len(kept):
             continue
         part = flat[..., kept]
-        ess = [[float(az.ess(part[..., k], method=m)) for k in range(len(kept))] for m in ("bulk", "tail")]
+        ess = [[float(az.ess(part[..., k], **kind)) for k in range(len(kept))] for kind in ESS]
         rows = [part.mean(axis=(0, 1)), part.std(axis=(0, 1), ddof=1), *np.quantile(part, QUANTILES, axis=(0, 1)), *ess]
         found[name] = {
             "shape": list(values.shape[2:]),
