@@ -36,7 +36,7 @@ CATHETERS = """
 3 117 0 116; 3 35 1 44; 9 195 2 208; 7 136 0 130; 6 157 5 151; 4 139 1 98; 3 177 1 174; 2 39 1 74; 19 103 1 97;
 2 122 1 113; 7 64 0 66; 1 58 0 70; 5 175 3 188; 11 180 6 187; 0 105 0 118; 1 262 0 252; 3 362 1 345; 1 69 4 64
 """
-"""Bloodstream infections and patients of 18 trials, with standard and with coated catheters (Niel-Weise et al. 2007)."""
+"""Infections and patients of 18 trials, with standard and with coated catheters (Niel-Weise et al. 2007)."""
 
 
 class Case(NamedTuple):

@@ -41,9 +41,19 @@ from pymc_ep.numerics.gaussian.protocol import GaussianPosterior, GaussianPrior
 if TYPE_CHECKING:
     from pymc_ep.evidence.ep.evidence import Evidence
 
-__all__ = ["error_warning", "shape_at", "used_skewness", "variance_error", "variance_ratio", "wide_sites"]
+__all__ = [
+    "MOST_PAIRED",
+    "error_warning",
+    "most_removed",
+    "pair_shape",
+    "shape_at",
+    "used_skewness",
+    "variance_error",
+    "variance_ratio",
+    "wide_sites",
+]
 
-_FULL, _ROWS = 2000, 20
+MOST_PAIRED, _ROWS = 2000, 20
 """Most predictors whose correlations are held in full, 32 MB; and how many predictors are looked at first, those with
 most of the error in their own pairs."""
 _NARROW, _NARROW_AT_KINKS = 1.0, 0.56
@@ -100,16 +110,21 @@ def shape_at(at: EvidenceAt, skewness: np.ndarray) -> Shape:
     h3 = used_skewness(skewness, variance)
     skew = np.flatnonzero(h3)
     out[:2, at.repeats.first] = h3
-    if len(skew) > _FULL:
+    if len(skew) > MOST_PAIRED:
         return Shape(*(np.zeros_like(out) if _is_negligible(at, h3, skew) else out))
     if len(skew):
-        correlation = _correlation(at, skew, skew)
-        out[1, at.repeats.first[skew]] = _marginal_skewness(correlation, h3[skew])
-        bound = _most_removed(np.asarray(at.run.state.precision) * variance)[skew]
+        bound = most_removed(np.asarray(at.run.state.precision) * variance)[skew]
+        marginal, removed = pair_shape(h3[skew], _correlation(at, skew, skew), bound)
+        out[1, at.repeats.first[skew]] = marginal
         precision = np.zeros(len(h3))
-        precision[skew] = -_removed(h3[skew], correlation, bound) / variance[skew]
+        precision[skew] = -removed / variance[skew]
         out[2:] = at.repeats.shared(precision * np.asarray(posterior.mean)), at.repeats.shared(precision)
     return Shape(*out)
+
+
+def pair_shape(skewness: np.ndarray, correlation: np.ndarray, bound: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the posterior skewness k of predictors, and w, at most `bound`, by pairs of their sites; (k,) each."""
+    return _marginal_skewness(correlation, skewness), _removed(skewness, correlation, bound)
 
 
 def _correlation(at: EvidenceAt, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
@@ -139,7 +154,7 @@ def used_skewness(skewness: np.ndarray, variance: np.ndarray) -> np.ndarray:
     wherever the data lie, as rounding decides of sites at whose kink no posterior mass is whether they have any.
     """
     size = np.abs(skewness)
-    own = np.where((size > _LEAST_SKEWED / _FULL) & (size <= _MOST_OF_ONE) & (variance > 0.0), skewness, 0.0)
+    own = np.where((size > _LEAST_SKEWED / MOST_PAIRED) & (size <= _MOST_OF_ONE) & (variance > 0.0), skewness, 0.0)
     return own if np.abs(own).sum() > _LEAST_SKEWED else np.zeros_like(own)
 
 
@@ -158,7 +173,7 @@ def wide_sites(
     at_centre, square = -shape.precision * centre.predictors[1], (shape.skewness**2).sum()
     for shift, precision, fit in zip(shifts, precisions, kept):
         more = min((fit.skewness**2).sum() / square, _MOST_MORE)
-        removed = np.minimum(more * at_centre, _most_removed(precision * fit.variance))
+        removed = np.minimum(more * at_centre, most_removed(precision * fit.variance))
         # A predictor that is known has no variance, and nothing is removed.
         removed = np.divide(removed, fit.variance, out=np.zeros_like(removed), where=fit.variance > 0.0)
         shift -= removed * fit.mean
@@ -166,7 +181,7 @@ def wide_sites(
     return shifts, precisions
 
 
-def _most_removed(share: np.ndarray) -> np.ndarray:
+def most_removed(share: np.ndarray) -> np.ndarray:
     """Return the largest w, (n,), for sites with a share pi_j V_j, that leaves the posterior proper."""
     return np.maximum(share, 0.0) if share.min() > -_NOTHING else np.zeros_like(share)
 
@@ -255,7 +270,7 @@ def variance_error(skewness: np.ndarray, kurtosis: np.ndarray, correlation: np.n
 def error_warning(evidence: "Evidence", at: EvidenceAt) -> str:
     """Return a warning where EP errs so much that its correction does; empty where it does not, or is not known."""
     found, predictors = at.run.state.sweep, len(at.problem.mean)
-    unknown = predictors > _FULL or why_no_correction(evidence.form, evidence.engine.power, predictors)
+    unknown = predictors > MOST_PAIRED or why_no_correction(evidence.form, evidence.engine.power, predictors)
     if unknown or not at.run.status.converged:
         return ""
     skewness, kurtosis = evidence.cumulants(at)
@@ -281,7 +296,7 @@ def error_warning(evidence: "Evidence", at: EvidenceAt) -> str:
             f"larger, or compare with pm.sample, started by pmep.start_point(idata)"
         )
     left = "corrected, but it may still be a tenth too small, and the mean off by as much"
-    if not _most_removed(np.asarray(at.run.state.precision) * np.asarray(found.posterior.variance)).any():
+    if not most_removed(np.asarray(at.run.state.precision) * np.asarray(found.posterior.variance)).any():
         left = "not corrected, as observations that contradict each other leave no room"
     return (
         f"{off} was {1.0 - 1.0 / sd:.0%} too small, as observations whose predictors hardly differ under a wide prior "

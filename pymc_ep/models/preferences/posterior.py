@@ -1,4 +1,4 @@
-"""Posterior of utilities: a Gaussian for each user, given the hyperparameters."""
+"""Posterior of utilities: a Gaussian for each user given the hyperparameters, with the skewness of its comparisons."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,13 +10,41 @@ import scipy.linalg
 
 from pymc_ep.contracts.posterior import JointDraws, Moments
 from pymc_ep.models.preferences.compiled import CompiledPreferences
+from pymc_ep.models.preferences.engine.expectation import item_differences
 from pymc_ep.models.preferences.engine.kernels import Kernel, UtilityCovariance
+from pymc_ep.models.preferences.engine.shape import shape_of_users
 from pymc_ep.models.preferences.engine.users import UserFactors, blocks, factorised
-from pymc_ep.models.preferences.engine.values import ComparedUsers, UtilityPrior
+from pymc_ep.models.preferences.engine.values import ComparedUsers, Sites, UtilityPrior
 from pymc_ep.models.preferences.kernel import difference_moments, precision_losses
+from pymc_ep.numerics.skewed_normal import limited, skewed_moves
 from pymc_ep.sites.compiled import compile_site
 
-__all__ = ["PreferencePosterior", "UserPosterior", "joint_draws"]
+__all__ = ["DifferenceShape", "PreferencePosterior", "UserPosterior", "joint_draws"]
+
+
+class DifferenceShape(NamedTuple):
+    """Posterior mean, standard deviation and skewness of differences of utilities, (n,) each."""
+
+    mean: np.ndarray
+    sd: np.ndarray
+    skewness: np.ndarray
+
+
+class SkewedPairs(NamedTuple):
+    """Comparisons of a user that skew its posterior.
+
+    Attributes
+    ----------
+    firsts, seconds : ndarray of int, (k,)
+        Their items, as positions among those compared.
+    own, total : ndarray, (k,)
+        Skewness of the tilted distribution and of the difference.
+    """
+
+    firsts: np.ndarray
+    seconds: np.ndarray
+    own: np.ndarray
+    total: np.ndarray
 
 
 class UserPosterior(NamedTuple):
@@ -33,6 +61,8 @@ class UserPosterior(NamedTuple):
         Of product whitened whitened^T the posterior covariance of the compared items.
     lower : ndarray, (n, n)
         Cholesky factor of their prior covariance.
+    skewed : SkewedPairs
+        Where the posterior is a Gaussian, none.
     """
 
     user: int
@@ -41,6 +71,17 @@ class UserPosterior(NamedTuple):
     loss: np.ndarray
     whitened: np.ndarray
     lower: np.ndarray
+    skewed: SkewedPairs
+
+    def with_skewed(self, prior: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return covariances of variables with the skewed differences, standardised, (d, k), and their sds, (k,).
+
+        `prior` are the prior covariances of the variables with the compared items, (d, n).
+        """
+        rows = self.whitened[self.skewed.firsts] - self.whitened[self.skewed.seconds]
+        sd = np.sqrt(np.einsum("kn,kn->k", rows, rows))
+        own = scipy.linalg.cho_solve((self.lower, True), self.whitened @ (rows / sd[:, None]).T)
+        return prior @ own, sd
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,12 +96,15 @@ class PreferencePosterior:
     compared : ComparedUsers
     users : UserFactors
         Of the users that compared any items.
+    shaped : bool
+        Whether width and skewness are corrected, as those of EP are.
     """
 
     form: CompiledPreferences
     theta: np.ndarray
     compared: ComparedUsers
     users: UserFactors
+    shaped: bool = False
 
     @property
     def unknowns(self) -> int:
@@ -129,9 +173,10 @@ class PreferencePosterior:
         every = self.covariance.columns(np.arange(self.form.n_items))
         return self.prior.mean + own @ one.weights, every - own @ one.loss @ own.T
 
-    def differences(self, users: np.ndarray, firsts: np.ndarray, seconds: np.ndarray) -> Moments:
-        """Return the moments of f_ui - f_uj, (n,) each, for users u and items i and j."""
+    def differences(self, users: np.ndarray, firsts: np.ndarray, seconds: np.ndarray) -> DifferenceShape:
+        """Return the shape of f_ui - f_uj for users u and items i and j, (n,) each."""
         mean, variance = self.prior.mean[firsts] - self.prior.mean[seconds], np.empty(len(users))
+        third = np.zeros(len(users))
         order = np.argsort(users, kind="stable")
         distinct, begin = np.unique(users[order], return_index=True)
         for one, here in zip(self.each(distinct), np.split(order, begin[1:])):
@@ -139,7 +184,10 @@ class PreferencePosterior:
             mean[here] += own @ one.weights
             prior = self.covariance.differences(firsts[here], seconds[here])
             variance[here] = prior - np.einsum("kn,kn->k", own @ one.loss, own)
-        return Moments(mean, np.sqrt(np.maximum(variance, 0.0)))
+            if len(one.skewed.own):
+                third[here] = one.with_skewed(own)[0] ** 3 @ one.skewed.own
+        sd = np.sqrt(np.maximum(variance, 0.0))
+        return DifferenceShape(mean, sd, np.divide(third, sd**3, out=np.zeros_like(sd), where=sd > 0.0))
 
     def user_draws(self, one: UserPosterior, size: int, rng: np.random.Generator) -> np.ndarray:
         """Return joint draws of all utilities of a user, (size, I).
@@ -154,7 +202,13 @@ class PreferencePosterior:
         across = self.covariance.columns(one.items)
         own = rng.standard_normal((size, len(one.items))) @ one.whitened.T - free[:, one.items]
         moved = scipy.linalg.cho_solve((one.lower, True), own.T)
-        return prior.mean + across @ one.weights + free + (across @ moved).T
+        effect, skewed = free + (across @ moved).T, one.skewed
+        if len(skewed.own):
+            cross, sd = one.with_skewed(across)
+            u = (effect[:, one.items[skewed.firsts]] - effect[:, one.items[skewed.seconds]]) / sd
+            constant, first, second, third = skewed_moves(*limited(skewed.own, skewed.total))
+            effect += (((third * u + second) * u + first) * u + constant) @ cross.T
+        return prior.mean + across @ one.weights + effect
 
     def draws(
         self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False, budget: float = 0.0
@@ -176,17 +230,28 @@ class PreferencePosterior:
     def _compared(self, places: np.ndarray) -> Iterator[UserPosterior]:
         """Yield the posteriors of users that compared items, given by their places among these."""
         own, items, pairs, _ = self.compared.comparisons.some(places)
-        backend = self.form.backend
-        weights, precision = self.users.weights[items], self.users.sites.precision[pairs]
+        backend, site = self.form.backend, compile_site(self.form.form.comparisons.site)
+        weights, sites = self.users.weights[items], Sites(*(part[pairs] for part in self.users.sites))
         for some, items, pairs in blocks(own):
-            lower, zero = factorised(some, self.covariance, backend), np.zeros(len(pairs))
-            white = difference_moments(some, lower, zero, zero, precision[pairs], backend=backend).whitened
-            losses = precision_losses(some, white, precision[pairs], backend=backend)
+            lower = factorised(some, self.covariance, backend)
+            mean = item_differences(some, self.prior.mean[some.items])
+            shift, precision = (part[pairs] for part in sites)
+            at = difference_moments(some, lower, mean, shift, precision, backend=backend)
+            skewness = np.zeros((2, len(shift)))
+            if self.shaped:
+                shape = shape_of_users(some, at, Sites(shift, precision), site)
+                skewness = np.array(shape[:2])
+                shift, precision = shift + shape.shift, precision + shape.precision
+                if shape.precision.any():
+                    at = difference_moments(some, lower, mean, shift, precision, backend=backend)
+            losses = precision_losses(some, at.whitened, precision, backend=backend)
             squares = some.square_ends
             for k in range(some.n_users):
-                here, (mine, _) = slice(*squares[k : k + 2]), some.of_user(k)
-                matrices = (part[here].reshape(some.n_items(k), -1) for part in (losses, white, lower))
-                yield UserPosterior(-1, some.items[mine], weights[items[mine]], *matrices)
+                here, (mine, compared) = slice(*squares[k : k + 2]), some.of_user(k)
+                loss, white, root = (part[here].reshape(some.n_items(k), -1) for part in (losses, at.whitened, lower))
+                skewed = compared.start + np.flatnonzero(skewness[0, compared])
+                of_pairs = SkewedPairs(some.firsts[skewed], some.seconds[skewed], *skewness[:, skewed])
+                yield UserPosterior(-1, some.items[mine], weights[items[mine]], loss, white, root, of_pairs)
 
 
 def joint_draws(
@@ -213,5 +278,5 @@ def joint_draws(
 
 def _unseen(user: int) -> UserPosterior:
     """Return the posterior of a user without comparisons, which is the prior."""
-    none = np.zeros((0, 0))
-    return UserPosterior(user, np.zeros(0, dtype=np.int64), np.zeros(0), none, none, none)
+    square, none, places = np.zeros((0, 0)), np.zeros(0), np.zeros(0, dtype=np.int64)
+    return UserPosterior(user, places, none, square, square, square, SkewedPairs(places, places, none, none))

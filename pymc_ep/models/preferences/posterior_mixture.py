@@ -73,10 +73,15 @@ class PreferenceMixture:
         Unconstrained hyperparameters at their mode.
     compared : ComparedUsers
     design : Design
+    shaped : bool
+        As in `PreferencePosterior`.
     """
 
-    def __init__(self, form: CompiledPreferences, theta: np.ndarray, compared: ComparedUsers, design: Design):
+    def __init__(
+        self, form: CompiledPreferences, theta: np.ndarray, compared: ComparedUsers, design: Design, *, shaped: bool
+    ):
         self.form, self.theta, self.compared, self.design = form, theta, compared, design
+        self.shaped = shaped
 
     @property
     def unknowns(self) -> int:
@@ -130,4 +135,4 @@ class PreferenceMixture:
         design, order, none = self.design, self.compared.order, np.zeros(len(self.compared.users))
         sites = Sites(design.shifts[k][order], design.precisions[k][order])
         users = UserFactors(sites, design.weights[k], none, none)
-        return PreferencePosterior(self.form, design.thetas[k], self.compared, users)
+        return PreferencePosterior(self.form, design.thetas[k], self.compared, users, self.shaped)

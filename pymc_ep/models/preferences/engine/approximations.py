@@ -44,11 +44,14 @@ class Approximation(NamedTuple):
     response : callable, optional
         ``response(site, mean, variance)``: derivative of -log |A| / 2, (P,), in the differences at the mode, which have
         these moments. None where the evidence is stationary in the factors.
+    matched : bool
+        Whether the posterior has the moments of the tilted distributions, about which its shape is an expansion.
     """
 
     update: Callable[[CompiledSite, Differences, Sites], tuple[np.ndarray, Tilted]]
     evidence: str
     response: Callable[[CompiledSite, np.ndarray, np.ndarray], np.ndarray] | None = None
+    matched: bool = False
 
 
 def _by_moments(site: CompiledSite, at: Differences, sites: Sites) -> tuple[np.ndarray, Tilted]:
@@ -73,6 +76,6 @@ def _mode_response(site: CompiledSite, mean: np.ndarray, variance: np.ndarray) -
     return 0.5 * variance * site.log_density_derivatives(_WON, mean)[3]
 
 
-EXPECTATION = Approximation(_by_moments, "log evidence of the comparisons by expectation propagation")
+EXPECTATION = Approximation(_by_moments, "log evidence of the comparisons by expectation propagation", matched=True)
 MODE = Approximation(_by_mode, "log evidence of the comparisons by Laplace's approximation", _mode_response)
 BOUND = Approximation(_by_bound, "lower bound on the log evidence of the comparisons by Jaakkola and Jordan")

@@ -162,7 +162,7 @@ def preference_method(
         name,
         Preferences,
         partial(solve, approximation=approximation),
-        rebuild,
+        partial(rebuild, shaped=approximation.matched),
         OPTIONS,
         TREATMENTS,
         evidence_op=partial(evidence_op, approximation=approximation),

@@ -56,7 +56,7 @@ def condition(
     found = Found(centre.users, centre.theta, 0, status, none, none)
     compared = capped(form, every, settings)
     out = solution(form, Fitted(found, centre.log_z, integral, every, compared, ""), settings, approximation)
-    posterior = rebuild(form, out.state)
+    posterior = rebuild(form, out.state, shaped=approximation.matched)
     assert isinstance(posterior, PreferenceMixture), "its state has a design"
 
     def draws(size: int, rng: np.random.Generator, *, log_likelihood: bool = False) -> JointDraws:

@@ -52,7 +52,7 @@ def solution(
 ) -> Solution:
     """Return the solution of a fit."""
     state, own = _state(form, found)
-    posterior = rebuild(form, state)
+    posterior = rebuild(form, state, shaped=approximation.matched)
     at, integral, numbers = found.at, found.integral, 2 * int(np.prod(form.shape))
     stored = numbers <= STORED_NUMBERS
     moments = {name: (m.mean, m.sd) for name, m in posterior.moments().items()} if stored else {}
@@ -142,11 +142,14 @@ def saved(compared: ComparedUsers, users: UserFactors, n_pairs: int) -> dict[str
     return {"shift": shift, "precision": precision}
 
 
-def rebuild(form: CompiledPreferences, state: Mapping[str, np.ndarray]) -> PreferencePosterior | PreferenceMixture:
-    """Return the posterior that a saved ``fit_state`` describes."""
+def rebuild(
+    form: CompiledPreferences, state: Mapping[str, np.ndarray], *, shaped: bool
+) -> PreferencePosterior | PreferenceMixture:
+    """Return the posterior that a saved ``fit_state`` describes; `shaped` corrects its width and skewness."""
     compared = form.compared()
     if (design := Design.of_state(state)) is not None:
-        return PreferenceMixture(form, state["theta"], compared, design)
+        return PreferenceMixture(form, state["theta"], compared, design, shaped=shaped)
     sites = Sites(state["shift"][compared.order], state["precision"][compared.order])
     none = np.zeros(len(compared.users))
-    return PreferencePosterior(form, state["theta"], compared, UserFactors(sites, state["weights"], none, none))
+    users = UserFactors(sites, state["weights"], none, none)
+    return PreferencePosterior(form, state["theta"], compared, users, shaped)

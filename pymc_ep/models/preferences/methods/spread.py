@@ -58,7 +58,7 @@ def neglected(evidence: PreferenceEvidence, at: PreferenceFit, compared: Compare
 
     def differences(point: DesignPoint) -> tuple[np.ndarray, np.ndarray]:
         posterior = PreferencePosterior(form, point.theta, compared, point.kept.users)
-        return posterior.differences(own, firsts, seconds)
+        return posterior.differences(own, firsts, seconds)[:2]
 
     out, (mean, sd) = {}, differences(first)
     places = np.cumsum([0, *(values.size for values in form.unpack(at.theta))])

@@ -12,6 +12,7 @@ from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.models.preferences.distributions.pairwise import compared_positions
 from pymc_ep.models.preferences.form import Preferences
 from pymc_ep.models.preferences.predict.rebuild import UtilityPosterior, preference_posterior
+from pymc_ep.numerics.skewed_normal import gaussian_parts
 from pymc_ep.sites.compiled import compile_site
 
 __all__ = ["ComparisonPredictions"]
@@ -49,8 +50,11 @@ class ComparisonPredictions:
         users, firsts, seconds = compared_rows(model, posterior, group.name, data[group.name])
         site, won, log_p = compile_site(group.site), np.ones(len(users)), np.full(len(users), -np.inf)
         for weight, part in posterior.components():
-            mean, sd = part.differences(users, firsts, seconds)
-            log_p = np.logaddexp(log_p, np.log(weight) + np.asarray(site.moments(won, mean, sd**2).log_z))
+            mean, sd, skewness = part.differences(users, firsts, seconds)
+            parts = zip(*gaussian_parts(skewness)) if skewness.any() else [(1.0, 0.0, 1.0)]
+            for share, centre, width in parts:
+                of_part = site.moments(won, mean + sd * centre, (sd * width) ** 2).log_z
+                log_p = np.logaddexp(log_p, np.log(weight * share) + np.asarray(of_part))
         dim = f"{group.name}_comparison"
         return xr.Dataset({group.name: (dim, log_p)}, attrs={"log_predictive_is": "log P(winner wins)"})
 
@@ -65,7 +69,7 @@ class ComparisonPredictions:
     @staticmethod
     def no_cumulants(form: Preferences) -> str:
         """Return the reason why tilted distributions have no cumulants here."""
-        return f"the comparisons of {form.comparisons.name!r} are probits or logits, for which EP is nearly exact"
+        return f"the fit itself corrects the shape of utilities by those of {form.comparisons.name!r}"
 
     @staticmethod
     def remark(form: Preferences) -> str:

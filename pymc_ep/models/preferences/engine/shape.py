@@ -1,0 +1,42 @@
+"""Shape of the posterior of each user's utilities beyond EP's Gaussian, as `pymc_ep.evidence.ep.shape` has it."""
+
+import numpy as np
+
+from pymc_ep.evidence.ep.fit import Shape
+from pymc_ep.evidence.ep.shape import MOST_PAIRED, most_removed, pair_shape, used_skewness
+from pymc_ep.models.preferences.engine.values import Sites
+from pymc_ep.models.preferences.kernel import Comparisons, Differences
+from pymc_ep.sites.compiled import CompiledSite
+
+__all__ = ["shape_of_users"]
+
+_WON = np.ones(1)
+"""Outcome of every comparison, whose first item is the winner."""
+
+
+def shape_of_users(comparisons: Comparisons, at: Differences, sites: Sites, site: CompiledSite) -> Shape:
+    """Return the shape, (P,) each, of posteriors under factors that have settled.
+
+    Users with over 2,000 comparisons keep EP's Gaussian.
+    """
+    share = sites.precision * at.variance
+    cavity = at.variance / (1.0 - share)
+    centre = at.mean - cavity * (sites.shift - sites.precision * at.mean)
+    # Comparisons that are left out have no factor.
+    skewness = np.where(sites.precision == 0.0, 0.0, site.cumulants(_WON, centre, cavity)[0])
+    out, squares = np.zeros((4, len(skewness))), comparisons.square_ends
+    for u in range(comparisons.n_users):
+        _, pairs = comparisons.of_user(u)
+        own = used_skewness(skewness[pairs], at.variance[pairs])
+        skewed = np.flatnonzero(own)
+        if not 0 < len(skewed) <= MOST_PAIRED:
+            continue
+        here = pairs.start + skewed
+        white = at.whitened[squares[u] : squares[u + 1]].reshape(comparisons.n_items(u), -1)
+        rows = white[comparisons.firsts[here]] - white[comparisons.seconds[here]]
+        rows /= np.sqrt(at.variance[here])[:, None]
+        out[0, here] = own[skewed]
+        out[1, here], removed = pair_shape(own[skewed], rows @ rows.T, most_removed(share[pairs])[skewed])
+        out[3, here] = -removed / at.variance[here]
+    out[2] = out[3] * at.mean
+    return Shape(*out)
