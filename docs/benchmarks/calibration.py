@@ -88,7 +88,7 @@ def few_bits(y: Any) -> Any:
 
 
 def meta_analysis(y: Any) -> Any:
-    """Two arms of ten trials, of which a quarter have no event."""
+    """Two arms of ten trials, of which a fifth have no event."""
     size, arm, trial = np.repeat(TRIALS, 2), np.tile([0.0, 1.0], len(TRIALS)), np.repeat(np.arange(len(TRIALS)), 2)
     base = pm.Normal("baseline", -3.5, 1, shape=len(TRIALS))
     mu, tau = pm.Normal("mu", 0, 1), pm.HalfNormal("tau", 0.7)
@@ -339,7 +339,7 @@ INTRODUCTION = """\
 A replication draws true values from the prior and data from them, and fits them by {hyper}. The rank of a true value is
 that among 99 independent draws. Each model has groups, eight in the first families, with a learned mean and scale. Of
 the last three few observations tell of a group, so that posteriors are skewed: bits of 20 patients with three visits,
-two arms of 10 trials, of which a quarter have no event, and 12 groups of two counts, of which half are zero.
+two arms of 10 trials, of which a fifth have no event, and 12 groups of two counts, of which half are zero.
 
 Two p values test that ranks are uniform: a chi-square test of 20 bins, and the simultaneous band around the ECDF of
 Säilynoja, Bürkner and Vehtari (2022). The picture shades that band at 95%.

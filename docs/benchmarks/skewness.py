@@ -225,12 +225,12 @@ DEFAULTS: dict[str, Callable[[], pm.Model]] = {
     "catheters": _catheters,
     "tortoise shells": _tortoises,
 }
-DEFAULT_HEAD = ["model", "latents", "posterior", "mean", *(f"{q:.0%}" for q in QUANTILES), "sd ratios", "warned"]
-DEFAULT_TEXT = """
-### Default fits beside NUTS
+DEFAULT_HEAD = ["model", "unknowns", "posterior", "mean", *(f"{q:.0%}" for q in QUANTILES), "sd ratios", "warned"]
+DEFAULT_TEXT = """\
+## Default fits beside NUTS
 
 Largest errors over all latent variables and hyperparameters of `pymc_ep.fit`, with 40,000 draws, in standard deviations
-of nutpie's 32,000 to 40,000 draws. All data are real: bits of 294 patients and of 360 pairs, 18 trials with 8 arms
+of nutpie's 32,000 to 40,000 draws. All data are real: bits of 294 patients and of 360 pairs, 18 trials with 7 arms
 without an event, and 30 counts of 10 places. "Gaussian" is the same fit without width and skewness.
 """
 

@@ -145,6 +145,6 @@ def test_precisions_stay_positive_and_posteriors_proper():
 
 def test_too_many_predictors_have_the_width_of_ep(monkeypatch, ep_alone):
     model = separated()
-    monkeypatch.setattr("pymc_ep.evidence.ep.shape._FULL", 11)
+    monkeypatch.setattr("pymc_ep.evidence.ep.shape.MOST_PAIRED", 11)
     monkeypatch.setattr("pymc_ep.evidence.ep.shape._ROWS", 1)
     np.testing.assert_array_equal(sd_of(fitted(model)), sd_of(ep_alone(model)))
