@@ -245,22 +245,23 @@ def by_quantity(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
 
 def report(stored: dict[str, list[dict[str, Any]]], hyper: str) -> list[str]:
     """Return the parts of the page and draw its picture."""
-    cells, number, low = [], 0, np.zeros(2, dtype=int)
+    cells, skewed, low = [], [], []
     bands: dict[int, Any] = {}
     for family, rows in stored.items():
         for name, ranks in by_quantity(rows).items():
             simulated, _ = bands.setdefault(len(ranks), band(len(ranks)))
             chi, ecdf = tests(ranks, simulated)
-            number += 1
-            low += np.array([chi, ecdf]) < LEVEL
+            low.append([chi < LEVEL, ecdf < LEVEL])
+            skewed.append(family in SKEWED)
             cells.append([family, name, f"{len(ranks)}", f"{ranks.mean() / DRAWS:.3f}", f"{chi:.3f}", f"{ecdf:.3f}"])
     draw(stored, bands)
     failed = {f: sum("failed" in r for r in rows) for f, rows in stored.items()}
     warned = {f: sum(r.get("warned", False) for r in rows) for f, rows in stored.items()}
     counts = [[f, f"{len(rows)}", f"{failed[f]}", f"{warned[f]}"] for f, rows in stored.items()]
+    (chi, ecdf), (of_skewed, by_band) = np.sum(low, axis=0), np.array(low)[skewed].sum(axis=0)
     told = (
-        f"Of {number} quantities, {low[0]} have p < {LEVEL} by chi-square and {low[1]} by the band. Were all fits "
-        f"exact, {LEVEL * number:.0f} would by chance.\n"
+        f"Of {len(low)} quantities, {chi} have p < {LEVEL} by chi-square and {ecdf} by the band, of {sum(skewed)} "
+        f"skewed ones {of_skewed} and {by_band}. Were all fits exact, {LEVEL * len(low):.0f} would by chance.\n"
     )
     head = ["family", "quantity", "replications", "mean rank / 99", "p, chi-square", "p, ECDF band"]
     return [
