@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from importlib import import_module
-from importlib.util import find_spec
 from threading import Timer
 from typing import Any
 
@@ -29,6 +28,7 @@ from pymc_ep.forms import entry_of
 from pymc_ep.graphs.hyperparameters import initial_values
 from pymc_ep.graphs.identity import definitions, hexadecimal, observations
 from pymc_ep.modes import bodies_of, mode_of
+from pymc_ep.numerics.backend.namespace import require_jax
 from pymc_ep.numerics.memory import require_memory
 from pymc_ep.results import fit_state, hyper_modes
 from pymc_ep.results.row_labels import earlier_rows
@@ -165,25 +165,17 @@ def on_device(
         raise ValueError(
             f"device={device!r} is one of JAX, and compile_kwargs= asks for the mode {mode!r}: leave either out."
         )
-    _require_jax(f"device={device!r}")
+    require_jax(f"device={device!r}")
     placed = import_module("pymc_ep.numerics.backend.device_jax").placed_on(device)
     return (compile_kwargs or {}) | {"mode": mode or "JAX"}, placed
 
 
-def _require_jax(what: str) -> None:
-    if find_spec("jax") is None:
-        raise ImportError(f"{what} asks for JAX, which is not installed: pip install 'pymc-ep[jax]'.")
-
-
 def check_mode(method: Method, compile_kwargs: dict[str, Any] | None) -> None:
-    """Raise for the mode JAX where it is not installed, or where the algorithm would run on NumPy all the same."""
-    if bodies_of(mode_of(compile_kwargs)) != "jax":
-        return
-    if not method.jax:
+    """Raise for the mode JAX where the algorithm would run on NumPy all the same."""
+    if bodies_of(mode_of(compile_kwargs)) == "jax" and not method.jax:
         raise ValueError(
             f"compile_kwargs= or device= asks for JAX, and method={method.name!r} runs on NumPy alone: leave it out."
         )
-    _require_jax("compile_kwargs=")
 
 
 def check_sample_kwargs(hyper: str, sample_kwargs: dict[str, Any] | None) -> None:
@@ -223,7 +215,7 @@ def cost_of(method: Method, call: Call, sampling: Mapping[str, Any]) -> Cost | N
 def require_room(cost: Cost | None) -> None:
     """Raise `InvalidDataError` for a fit that exceeds the free memory."""
     if cost is not None:
-        require_memory(cost.memory, cost.what, cost.arrays, cost.cure)
+        require_memory(cost.memory, cost.what, cost.arrays, cost.cure, on_jax=cost.on_jax)
 
 
 def cost_line(cost: Cost | None) -> str:

@@ -185,7 +185,8 @@ def fit(
             "blas_cores": cores,
         }
         sentence = "" if why is None else why.sentence
-        foresee(cost_of(chosen, Call(form, form.start, hyper, options=given), arguments))
+        with placed:
+            foresee(cost_of(chosen, Call(form, form.start, hyper, options=given), arguments))
         # A method that samples has an evidence of the hyperparameters, which forms with sites have.
         site_form = cast(CompiledSiteForm, form)
         with placed:
@@ -193,7 +194,8 @@ def fit(
     state = None if start is None or isinstance(start, dict) else fit_state(start)
     theta = hyper_start(model, form, start)
     call = Call(form, theta, hyper, state, given)
-    foresee(cost_of(chosen, call, {}))
+    with placed:
+        foresee(cost_of(chosen, call, {}))
     of_fit = {}
     if checkpoint is not None:
         of_fit = identity(model, form, chosen, hyper, given, (theta, state), compile_kwargs)

@@ -1,5 +1,6 @@
 """Modes of PyTensor for functions that NumPy runs, and the bodies of kernels that a mode asks for."""
 
+import warnings
 from collections.abc import Sequence
 from functools import cache, reduce
 from itertools import pairwise
@@ -14,6 +15,8 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.graph.rewriting.db import RewriteDatabase, RewriteDatabaseQuery
+from pytensor.link.basic import JITLinker
+from pytensor.link.c.basic import CLinker
 from pytensor.link.jax.linker import JAXLinker
 from pytensor.link.numba.linker import NumbaLinker
 from pytensor.link.vm import VMLinker
@@ -22,7 +25,9 @@ from pytensor.scalar.math import Log1mexp, Softplus
 from pytensor.tensor import constant, exp, expm1, log, log1p, maximum, minimum, switch
 from pytensor.tensor.elemwise import Elemwise
 
-__all__ = ["KeptMode", "bodies_of", "mode_of", "numpy_mode", "quick_mode", "rewritten"]
+__all__ = ["KeptMode", "bodies_of", "mode_of", "numpy_mode", "quick_mode", "rewritten", "with_compiler"]
+
+_MODES = "give 'NUMBA', 'JAX', or 'CVM' for C."
 
 
 class KeptMode(Mode):
@@ -110,15 +115,46 @@ def mode_of(compile_kwargs: dict[str, Any] | None) -> Any:
 
 
 def bodies_of(mode: Mode | str | None) -> str:
-    """Return the bodies of kernels that a mode asks for: "c", "jax", "numba" or "numpy"; without a mode, "auto"."""
+    """Return the bodies of kernels that a mode asks for: "c", "jax", "numba" or "numpy"; without a mode, "auto".
+
+    Raises
+    ------
+    ValueError
+        For what is no mode of PyTensor, and for modes in which kernels have no bodies, such as that of PyTorch.
+    """
     if mode is None:
         return "auto"
-    linker = get_mode(mode).linker
+    try:
+        linker = get_mode(mode).linker
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"compile_kwargs= asks for {mode!r}, which is no mode of PyTensor; {_MODES}") from error
     if isinstance(linker, JAXLinker):
         return "jax"
     if isinstance(linker, NumbaLinker):
         return "numba"
+    if isinstance(linker, CLinker | JITLinker):
+        raise ValueError(f"compile_kwargs= asks for the mode {mode!r}, in which fits have no bodies; {_MODES}")
     return "c" if getattr(linker, "c_thunks", False) and pytensor.config.cxx else "numpy"
+
+
+def with_compiler(compile_kwargs: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return keywords of compilation that ask for Numba in place of C where PyTensor has no compiler.
+
+    Warns
+    -----
+    UserWarning
+        In that case.
+    """
+    mode = mode_of(compile_kwargs)
+    without = bodies_of(mode) == "numpy" and getattr(get_mode(mode).linker, "c_thunks", False)
+    if not without:
+        return compile_kwargs
+    warnings.warn(
+        f"compile_kwargs= asks for the mode {mode!r}, and PyTensor has no C compiler: Numba compiles instead. Install "
+        f"one, such as g++, or ask for 'NUMBA'.",
+        stacklevel=2,
+    )
+    return {**(compile_kwargs or {}), "mode": "NUMBA"}
 
 
 class _AsType(Op):

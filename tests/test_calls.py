@@ -14,12 +14,14 @@ from types import SimpleNamespace
 import numba
 import numpy as np
 import pymc as pm
+import pytensor
 import pytest
 import threadpoolctl
 
 import pymc_ep as pmep
 from pymc_ep import calls
-from pymc_ep.forms import methods
+from pymc_ep.forms import compiled_form, methods
+from pymc_ep.modes import bodies_of
 from pymc_ep.numerics.backend import threads as backend
 
 
@@ -319,6 +321,48 @@ def test_keywords_of_compilation_that_are_no_dict(call):
 
 
 def test_jax_that_is_not_installed(monkeypatch):
-    monkeypatch.setattr(calls, "find_spec", lambda name: None)
+    monkeypatch.setattr("pymc_ep.numerics.backend.namespace.find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"device='cpu' asks for JAX, which is not installed: pip install"):
         pmep.fit(model=counts_of_three(), device="cpu")
+    with pytest.raises(ImportError, match=r"compile_kwargs= asks for JAX, which is not installed: pip install"):
+        pmep.marginalize(counts_of_three(), compile_kwargs={"mode": "JAX"})
+
+
+def test_jax_in_single_precision():
+    jax = pytest.importorskip("jax")
+    backend_jax()
+    jax.config.update("jax_enable_x64", False)
+    try:
+        for how in ({"device": "cpu"}, {"compile_kwargs": {"mode": "JAX"}}):
+            with pytest.raises(RuntimeError, match="is set to single precision, and fits need double precision"):
+                pmep.fit(model=counts_of_three(), **how)
+    finally:
+        jax.config.update("jax_enable_x64", True)
+
+
+@pytest.mark.parametrize("call", [pmep.fit, pmep.marginalize])
+@pytest.mark.parametrize("mode", ["CUDA", "", 3, ["JAX"]])
+def test_modes_that_pytensor_does_not_have(call, mode):
+    with pytest.raises(ValueError, match=r"which is no mode of PyTensor; give 'NUMBA', 'JAX', or 'CVM' for C\."):
+        call(model=counts_of_three(), compile_kwargs={"mode": mode})
+
+
+@pytest.mark.parametrize("mode", ["C", "PYTORCH"])
+def test_modes_without_bodies(mode):
+    with pytest.raises(ValueError, match=f"asks for the mode '{mode}', in which fits have no bodies; give 'NUMBA'"):
+        pmep.fit(model=counts_of_three(), compile_kwargs={"mode": mode})
+
+
+def test_c_without_a_compiler_is_numba():
+    model = counts_of_three()
+    with pytensor.config.change_flags(cxx=""):
+        with pytest.warns(UserWarning, match="PyTensor has no C compiler: Numba compiles instead"):
+            assert bodies_of(compiled_form(model, None, {"mode": "CVM"}).sites[0].mode) == "numba"
+        assert bodies_of(compiled_form(model, None, {"mode": "NUMBA"}).sites[0].mode) == "numba"
+
+
+def test_more_memory_than_the_device_has(monkeypatch):
+    pytest.importorskip("jax")
+    monkeypatch.setattr(backend_jax(), "free_bytes", lambda: 100)
+    with pytest.raises(pmep.InvalidDataError, match=r"GB, and 0\.0 GB of memory on the device are free"):
+        pmep.fit(model=counts_of_three(), draws=0, device="cpu")

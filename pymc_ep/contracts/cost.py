@@ -23,6 +23,8 @@ class Cost(NamedTuple):
         A sentence on what else takes less memory.
     quicker : str
         One on what else takes less time; by default `cure`.
+    on_jax : bool
+        Whether JAX's device holds these arrays.
     """
 
     memory: int
@@ -32,6 +34,7 @@ class Cost(NamedTuple):
     steps: str
     cure: str
     quicker: str = ""
+    on_jax: bool = False
 
     @property
     def sentence(self) -> str:

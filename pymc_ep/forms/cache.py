@@ -16,6 +16,8 @@ from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.forms.registry import entry_of, recognise
 from pymc_ep.graphs.hyperparameters import initial_values
 from pymc_ep.graphs.random_nodes import is_random
+from pymc_ep.modes import bodies_of, mode_of, with_compiler
+from pymc_ep.numerics.backend.namespace import require_jax
 
 __all__ = ["compiled_form", "require_readable"]
 
@@ -53,9 +55,14 @@ def compiled_form(
     ------
     UnsupportedModelError
         Raised by the recognisers and by `require_readable`.
+    ValueError, ImportError, RuntimeError
+        For a mode without bodies, and for that of JAX where it is not installed or computes in single precision.
     InvalidDataError
         Where arrays of the model itself exceed the memory.
     """
+    compile_kwargs = with_compiler(compile_kwargs)
+    if bodies_of(mode_of(compile_kwargs)) == "jax":
+        require_jax("compile_kwargs=")
     restore_observed(model)
     require_readable(model)
     known = _COMPILED.setdefault(model, {})

@@ -1,6 +1,7 @@
 """Memory that computations need, and this machine has."""
 
 import os
+from importlib import import_module
 from pathlib import Path
 
 from pymc_ep.exceptions import InvalidDataError
@@ -13,7 +14,7 @@ _FREE = 0.8
 """Largest share of the free memory for one computation: the rest is for the model, the draws and other processes."""
 
 
-def require_memory(needed: int, what: str, how: str, cure: str, free: int | None = None) -> None:
+def require_memory(needed: int, what: str, how: str, cure: str, *, on_jax: bool = False) -> None:
     """Raise where a computation needs more memory than is free, if that is known.
 
     Parameters
@@ -22,18 +23,21 @@ def require_memory(needed: int, what: str, how: str, cure: str, free: int | None
         B.
     what, how, cure : str
         What needs it, up to the number; of what it consists; and a sentence on what else to do.
-    free : int, optional
-        Free bytes of a device; by default those of this machine.
+    on_jax : bool
+        Whether JAX's device holds it too: arrays are laid out on the host before they go there.
 
     Raises
     ------
     InvalidDataError
     """
-    free = _free_memory() if free is None else free
-    if free is not None and needed > _FREE * free:
-        raise InvalidDataError(
-            f"{what} {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB of memory are free: {how}. {cure}"
-        )
+    places = {"": _free_memory()}
+    if on_jax:
+        places[" on the device"] = import_module("pymc_ep.numerics.backend.device_jax").free_bytes()
+    for where, free in places.items():
+        if free is not None and needed > _FREE * free:
+            raise InvalidDataError(
+                f"{what} {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB of memory{where} are free: {how}. {cure}"
+            )
 
 
 def _free_memory() -> int | None:

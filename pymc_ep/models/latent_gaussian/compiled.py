@@ -78,7 +78,7 @@ class CompiledLatentGaussian(SiteFunctions):
                 self.solver = dense
         if solver == "auto" and self._prefers_precision():
             self.solver = SOLVERS["precision"]
-        if self.solver.name == "precision" and self._jax:
+        if self.solver.name == "precision" and self.on_jax:
             raise ValueError(
                 f"solver={solver!r} runs on the host, as sparse factors have no body of JAX; leave out device= and "
                 f"compile_kwargs={{'mode': 'JAX'}}, or the solver: then JAX has dense matrices."
@@ -90,7 +90,7 @@ class CompiledLatentGaussian(SiteFunctions):
 
     def _prefers_precision(self) -> bool:
         """Whether a sparse precision takes far fewer operations than what was chosen."""
-        if self._jax or self.work < _LEAST_DENSE:
+        if self.on_jax or self.work < _LEAST_DENSE:
             return False
         design = self._sparse_design()
         return design is not None and _GAIN * design.work < self.work
@@ -113,7 +113,7 @@ class CompiledLatentGaussian(SiteFunctions):
     @property
     def scaled_outside(self) -> bool:
         """Whether a fit is large for coefficients that depend on hyperparameters, as of `sd * standard`."""
-        large = self.work > _LEAST_DENSE and not self._jax
+        large = self.work > _LEAST_DENSE and not self.on_jax
         return large and precisions_of(self.form) is not None and not self._maps.constant
 
     @property
@@ -287,7 +287,7 @@ class CompiledLatentGaussian(SiteFunctions):
 
     @property
     def _factored(self) -> bool:
-        return self.solver.prior is FactorPrior and not self._jax
+        return self.solver.prior is FactorPrior and not self.on_jax
 
     @cached_property
     def _maps(self) -> Design:

@@ -58,6 +58,7 @@ def cost_of(form: CompiledLatentGaussian, hyper: str) -> Cost:
         f"some {fits} fits of {_SWEEPS} sweeps each" if fits > 1 else f"some {_SWEEPS} sweeps",
         cure,
         cure if fits == 1 else f"hyper='fixed' makes one fit. {cure}",
+        form.on_jax,
     )
 
 

@@ -63,6 +63,8 @@ class SiteFunctions(HyperFunctions, ABC):
 
     Attributes
     ----------
+    on_jax : bool
+        Whether the algorithm runs there.
     rows : RowFunctions
         Functions of many draws at once.
     sites : list of CompiledSite
@@ -72,6 +74,7 @@ class SiteFunctions(HyperFunctions, ABC):
     """
 
     form: LatentGaussian
+    on_jax: bool
     rows: RowFunctions
     solver: Representation
     most_draws: int
@@ -82,9 +85,9 @@ class SiteFunctions(HyperFunctions, ABC):
         self.form = form
         self._compile_kwargs = compile_kwargs
         self._chosen_mode = mode_of(compile_kwargs)
-        self._jax = isinstance(get_mode(self._chosen_mode).linker, JAXLinker)
+        self.on_jax = isinstance(get_mode(self._chosen_mode).linker, JAXLinker)
         self._kwargs = {"on_unused_input": "ignore"} | (compile_kwargs or {})
-        if self._jax or self._chosen_mode is None:
+        if self.on_jax or self._chosen_mode is None:
             self._kwargs["mode"] = numpy_mode()
         self.sites: list[CompiledSite] = [compile_site(g.site, self._chosen_mode, **g.options) for g in form.factors]
         self._solver_functions: dict[tuple, Any] = {}
@@ -227,7 +230,7 @@ class SiteFunctions(HyperFunctions, ABC):
         self._require_shapes(theta, len(mean))
         left = iter(rest)
         split = tuple(tuple(next(left) for _ in group.parameters) for group in self.form.factors)
-        if self._jax:
+        if self.on_jax:
             mean, left = to_jax(mean), map(to_jax, left)
         return FactorValues(mean, split, float(log_prior), float(log_excess)), list(left)
 
@@ -330,7 +333,7 @@ class SiteFunctions(HyperFunctions, ABC):
     ) -> CompiledFunction:
         """Return a compiled function of the model's own variables."""
         # Functions run in NumPy, but PyTensor would compile C code to fold constants: seconds on a cold cache.
-        flags = {"cxx": ""} if self._jax or self._chosen_mode is None else {}
+        flags = {"cxx": ""} if self.on_jax or self._chosen_mode is None else {}
         with compiling(**flags):
             function = compiled_function(inputs, outputs, **self._kwargs)
 

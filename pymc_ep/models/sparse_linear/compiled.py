@@ -70,11 +70,6 @@ class CompiledSparseLinear(SiteFunctions):
         self.solver = _SparseSolver()
 
     @property
-    def on_jax(self) -> bool:
-        """Whether the algebra is JAX's, of dense matrices."""
-        return self._jax
-
-    @property
     def work(self) -> float:
         """Multiplications of a factorisation by nested dissection."""
         return float(self.linear.size) ** 1.5

@@ -33,7 +33,8 @@ def cost_of_factors(form: CompiledSparseLinear, steps: int, factors: int, unit: 
     else:
         (needed, what, arrays, cure), flops = factor_need(linear.algebra), linear.algebra.flops
     seconds = factors * (_FACTOR_SECONDS * linear.size + flops / _PER_SECOND) + _SITE_SECONDS * n
-    return Cost(needed + 8 * numbers * n, steps * seconds, what, arrays, f"some {steps} {unit}", cure)
+    need = needed + 8 * numbers * n
+    return Cost(need, steps * seconds, what, arrays, f"some {steps} {unit}", cure, on_jax=form.on_jax)
 
 
 def cost_of_products(form: CompiledSparseLinear, steps: int, solutions: int, draws: int) -> Cost:

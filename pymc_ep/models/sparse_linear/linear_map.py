@@ -156,7 +156,7 @@ class LinearPredictors:
         """
 
         def build() -> Array:
-            memory.require_memory(*dense_need(self.matrix))
+            memory.require_memory(*dense_need(self.matrix), on_jax=True)
             return to_jax(self.matrix.toarray().T)
 
         return self._cached_for_data(f"rows on {jax_device()}", build)

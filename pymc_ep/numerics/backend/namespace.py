@@ -1,12 +1,13 @@
 """Dispatch between NumPy and JAX by the type of an array, so that formulas are written once."""
 
 from collections.abc import Callable, Iterable, Sequence
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, TypeVar
 
 import numpy as np
 
-__all__ = ["Array", "is_jax", "jax_device", "namespace", "on_host", "replaced", "to_jax", "while_loop"]
+__all__ = ["Array", "is_jax", "jax_device", "namespace", "on_host", "replaced", "require_jax", "to_jax", "while_loop"]
 
 Array = Any
 """An array of NumPy or of JAX, or a number in its place."""
@@ -45,6 +46,23 @@ def to_jax(array: Array) -> Array:
     from pymc_ep.numerics.backend.namespace_jax import jax_numpy
 
     return jax_numpy().asarray(array)
+
+
+def require_jax(what: str) -> None:
+    """Raise unless JAX is installed and computes in double precision.
+
+    Raises
+    ------
+    ImportError
+        Names `what` asks for JAX.
+    RuntimeError
+        See `namespace_jax.require_float64`.
+    """
+    if find_spec("jax") is None:
+        raise ImportError(f"{what} asks for JAX, which is not installed: pip install 'pymc-ep[jax]'.")
+    from pymc_ep.numerics.backend.namespace_jax import require_float64
+
+    require_float64()
 
 
 def jax_device() -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy
+import pytensor.link.jax.dispatch  # noqa: F401  (switches JAX to float64 as PyTensor's floatX asks)
 
 __all__ = ["jax_numpy", "require_float64", "while_loop_jax"]
 
@@ -29,4 +30,7 @@ def require_float64() -> None:
         If ``jax_enable_x64`` is not set.
     """
     if not jax.config.jax_enable_x64:
-        raise RuntimeError("pymc_ep needs double precision in JAX; call jax.config.update('jax_enable_x64', True).")
+        raise RuntimeError(
+            "JAX is set to single precision, and fits need double precision: call "
+            "jax.config.update('jax_enable_x64', True)."
+        )

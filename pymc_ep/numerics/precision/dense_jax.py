@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse
 
 from pymc_ep.numerics.backend.cholesky import counts
-from pymc_ep.numerics.backend.device_jax import current_device, free_bytes
+from pymc_ep.numerics.backend.device_jax import current_device
 from pymc_ep.numerics.backend.namespace_jax import require_float64
 from pymc_ep.numerics.memory import require_memory
 from pymc_ep.numerics.precision.multifrontal import pivots_vanish
@@ -113,7 +113,5 @@ def _row_variances(factor: jax.Array, rows: jax.Array) -> jax.Array:
 def dense_on_device(design: scipy.sparse.csr_array) -> DenseOnDevice:
     """Return the algebra of a design, (n, N); see `plan_algebra`, whose other algebras have no body under JAX."""
     require_float64()
-    # Entries are laid out on the host before they go to the device.
-    for free in (None, free_bytes()):
-        require_memory(*dense_need(design), free)
+    require_memory(*dense_need(design), on_jax=True)
     return DenseOnDevice(design)
