@@ -5,6 +5,7 @@ import pymc as pm
 import pytest
 
 import pymc_ep as pmep
+from pymc_ep.forms import compiled_form
 
 pytest.importorskip("jax")
 
@@ -53,3 +54,23 @@ def test_a_wavelet_tree_under_jax_is_the_same(learn):
     np.testing.assert_allclose(there["posterior_mean"]["u"], here["posterior_mean"]["u"], atol=1e-4)
     np.testing.assert_allclose(there["posterior_sd"]["u"], here["posterior_sd"]["u"], rtol=1e-3)
     np.testing.assert_allclose(there["fit"]["u_indicator"], here["fit"]["u_indicator"], atol=1e-4)
+
+
+@pytest.mark.parametrize("outside", [False, True], ids=["scale of a prior", "scale of the effects"])
+def test_groups_under_jax_are_blocks(outside):
+    """Blocks of coefficients are not dense there, whether hyperparameters are in the map or in the prior."""
+    rng = np.random.default_rng(5)
+    group, x = np.arange(600) % 150, rng.normal(size=600)
+    with pm.Model() as model:
+        scale = pm.HalfNormal("scale", 1.0)
+        effect = pm.Normal("effect", 0.0, 1.0 if outside else scale, shape=150)
+        level = pm.Normal("level", 0.0, 2.0) + pm.Normal("slope", 0.0, 2.0) * x
+        eta = level + (scale * effect if outside else effect)[group]
+        pm.Poisson("y", pm.math.exp(eta), observed=rng.poisson(np.exp(0.3 * x + 0.5 * rng.normal(size=150)[group])))
+    assert compiled_form(model, None, {"mode": "JAX"}).prior(np.zeros(1)).gaussian.pattern.blocks is not None
+    here, there = (pmep.fit(model=model, hyper="optimize", random_seed=1, **how) for how in ({}, {"device": "cpu"}))
+    for name in ("log_evidence", "hyper_mode_scale"):
+        np.testing.assert_allclose(there["fit"][name], here["fit"][name], rtol=1e-6)
+    for name in ("effect", "slope"):
+        np.testing.assert_allclose(there["posterior_mean"][name], here["posterior_mean"][name], atol=1e-6)
+        np.testing.assert_allclose(there["posterior_sd"][name], here["posterior_sd"][name], rtol=1e-6)

@@ -109,6 +109,31 @@ def test_posteriors_are_those_of_dense_algebra(priors, sites):
     )
 
 
+def test_posteriors_under_jax_are_those_of_numpy(kind, sites):
+    """Also improper ones; a body compiles for each kind."""
+    jax = pytest.importorskip("jax")
+    matrix, _ = design(kind)
+    precision = np.ones(matrix.shape[1])
+    precision[[3, -1]] = 0.0
+    prior, (mean, shift, weights) = SparseFactorPrior(matrix.data, EntryPattern(matrix), precision), sites
+    with jax.enable_x64(True):
+        device, expected = prior.on_device(), prior.posterior(mean, shift, weights)
+        assert prior.on_device() is device
+        there = jax.jit(lambda own, *at: own.posterior(*at))(device, *map(jax.numpy.asarray, sites))
+        found = prior.posterior_on_host(there)
+        np.testing.assert_allclose(device.variances(), prior.variances(), rtol=1e-14)
+        np.testing.assert_allclose(device.energy(there, mean), prior.energy(expected, mean), rtol=1e-9)
+        improper = device.posterior(*map(jax.numpy.asarray, (mean, shift, np.full(N, -50.0))))
+    assert isinstance(found, BlockPosterior)
+    for name in ("mean", "variance", "remainder", "weights", "coordinates", "log_det", "rounding"):
+        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-9, atol=1e-9, err_msg=name)
+    for name in ("coupling", "border", "diagonal"):
+        one, other = (getattr(of.whitener, name) for of in (found, expected))
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9, err_msg=name)
+    assert found.proper
+    assert not improper.proper
+
+
 def test_variables_and_draws_are_those_of_dense_algebra(priors, sites):
     prior, _ = priors
     found, expected = (one.posterior(*sites) for one in priors)

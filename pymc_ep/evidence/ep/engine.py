@@ -17,6 +17,7 @@ from pymc_ep.evidence.ep.sweep import KNOWN, Problem, Sweep, counted_from, group
 from pymc_ep.exceptions import NumericalError
 from pymc_ep.numerics.backend.namespace import Array, is_jax
 from pymc_ep.numerics.gaussian.protocol import ROUNDING, CoordinatePrior, GaussianPrior
+from pymc_ep.numerics.gaussian.sparse_coefficient_space import SparseFactorPrior
 from pymc_ep.numerics.optimise.anderson import anderson
 from pymc_ep.sites.base import Tilted
 from pymc_ep.sites.compiled import CompiledSite, check_finite
@@ -131,9 +132,14 @@ class EP:
     def sweep(self, problem: Problem, shift: Array, precision: Array, inner: int = 0) -> Sweep:
         """Evaluate all updates at the given sites, jitted where the problem's arrays are JAX's."""
         on_jax = is_jax(problem.mean)
+        # Its pattern is the host's: JAX has the arrays of its blocks.
+        divided = problem.prior if on_jax and isinstance(problem.prior, SparseFactorPrior) else None
+        if divided is not None:
+            problem = problem._replace(prior=divided.on_device())
         evaluate = sweep_of(tuple(self.sites), self.power, self.log_concave, inner, on_jax)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            return evaluate(problem, shift, precision, self.tol)
+            found = evaluate(problem, shift, precision, self.tol)
+        return found if divided is None else found._replace(posterior=divided.posterior_on_host(found.posterior))
 
     def init(self, problem: Problem, start: tuple[np.ndarray, np.ndarray] | None = None) -> State:
         """Start from given sites (shift, precision), or from the prior and one update of all sites.

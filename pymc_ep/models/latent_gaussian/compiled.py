@@ -31,12 +31,12 @@ from pymc_ep.models.latent_gaussian.site_functions import NOTHING, EvaluatedRows
 from pymc_ep.models.latent_gaussian.space import MOST_COEFFICIENTS, SOLVERS, Solver, choose_solver
 from pymc_ep.models.latent_gaussian.sparse_maps import SparseMaps
 from pymc_ep.models.latent_gaussian.values import AffineMoments, NoiseMoments
-from pymc_ep.numerics.backend.namespace import Array
+from pymc_ep.numerics.backend.namespace import Array, to_jax
 from pymc_ep.numerics.gaussian.block_elimination import Blocks
 from pymc_ep.numerics.gaussian.coefficient_space import FactorPrior
 from pymc_ep.numerics.gaussian.observation_space import DensePrior
 from pymc_ep.numerics.gaussian.protocol import GaussianPrior
-from pymc_ep.numerics.gaussian.sparse_coefficient_space import LEAST_BLOCKS
+from pymc_ep.numerics.gaussian.sparse_coefficient_space import LEAST_BLOCKS, SparseFactorPrior
 
 __all__ = ["CompiledLatentGaussian"]
 
@@ -151,7 +151,10 @@ class CompiledLatentGaussian(SiteFunctions):
             with exchanged(data):
                 return form.prior(theta)
         factors, arrays = self._factors(theta)
-        return Prior(factors.mean, self._gaussian(theta, arrays), *factors[1:])
+        gaussian = self._gaussian(theta, arrays)
+        if self.on_jax and not isinstance(gaussian, SparseFactorPrior):
+            gaussian = type(gaussian)(*map(to_jax, gaussian))
+        return Prior(factors.mean, gaussian, *factors[1:])
 
     def _gaussian(self, theta: np.ndarray, arrays: list[Any]) -> GaussianPrior:
         if (precision := self.precision) is not None:
@@ -159,14 +162,16 @@ class CompiledLatentGaussian(SiteFunctions):
         design = self._design()
         if design is not None:
             return design.prior(arrays)
-        if not self._factored:
+        if self.solver.prior is not FactorPrior:
             return self.solver.prior(*arrays)
 
         def perturbed_rows() -> np.ndarray:
             return self._prior(*self.unpack(perturbed(theta)))[-2]
 
         rows, precision = arrays
-        return self._maps.varying_prior(rows, precision, perturbed_rows)
+        found = self._maps.varying_prior(rows, precision, perturbed_rows)
+        divided = isinstance(found, SparseFactorPrior) and found.pattern.blocks is not None
+        return FactorPrior(rows, precision) if self.on_jax and not divided else found
 
     def _array_cotangents(self, array: Array) -> list[np.ndarray]:
         if (precision := self.precision) is not None:
@@ -174,7 +179,7 @@ class CompiledLatentGaussian(SiteFunctions):
         design = self._design()
         if design is not None:
             return design.root_cotangents(np.asarray(array), self._maps.roots)
-        return [self._maps.varying_cotangent(array) if self._factored else array]
+        return [self._maps.varying_cotangent(array) if self.solver.prior is FactorPrior else array]
 
     def jointly(self, thetas: np.ndarray, variables: tuple[AffineVariable, ...] | None = None) -> EvaluatedRows:
         """Return arrays that functions of rows take as `known`, where they share a covariance that is dear.
@@ -285,17 +290,17 @@ class CompiledLatentGaussian(SiteFunctions):
     def _solver_key(self) -> tuple[Any, ...]:
         return self.solver.name, self._design() is None
 
-    @property
-    def _factored(self) -> bool:
-        return self.solver.prior is FactorPrior and not self.on_jax
-
     @cached_property
     def _maps(self) -> Design:
         return Design(self.form, self.function)
 
     def _design(self) -> DesignMatrix | None:
         """Return the constant design for the current data; None where there is none, or the solver takes none."""
-        return self._maps.present(self._start_values, self._noise_sizes) if self._factored else None
+        if self.solver.prior is not FactorPrior:
+            return None
+        design = self._maps.present(self._start_values, self._noise_sizes)
+        # Under JAX the model's own graph gives a dense R, and only blocks need the maps.
+        return None if self.on_jax and (design is None or design.blocks is None) else design
 
     def _sparse_design(self) -> PrecisionDesign | None:
         """Return the maps between unknowns of sparse precision for the current data; None where there are none."""

@@ -44,6 +44,7 @@ def cost_of(form: CompiledLatentGaussian, hyper: str) -> Cost:
     elif (blocks := form.blocks) is not None:
         t = len(blocks.border)
         memory, arrays = 32 * (p * t + t**2) + 400 * n, f"{blocks.sentence}, of {n} predictors"
+        memory += 8 * _DESIGN_COPIES * n * t if form.on_jax else 0
     elif form.solver.name == "observations":
         memory, arrays = 8 * _DENSE_COPIES * n**2, f"{_DENSE_COPIES} matrices of {n} x {n}"
     else:

@@ -231,7 +231,7 @@ class SiteFunctions(HyperFunctions, ABC):
         left = iter(rest)
         split = tuple(tuple(next(left) for _ in group.parameters) for group in self.form.factors)
         if self.on_jax:
-            mean, left = to_jax(mean), map(to_jax, left)
+            mean, split = to_jax(mean), tuple(tuple(map(to_jax, own)) for own in split)
         return FactorValues(mean, split, float(log_prior), float(log_excess)), list(left)
 
     def _require_shapes(self, theta: np.ndarray, predictors: int) -> None:

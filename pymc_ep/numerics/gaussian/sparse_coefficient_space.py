@@ -7,16 +7,18 @@ B is factored by blocks, else it and its factor are dense.
 from collections.abc import Callable, Iterator
 from copy import copy
 from functools import cached_property
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
 
 from pymc_ep.numerics.backend.cholesky import inverse_factor
-from pymc_ep.numerics.backend.namespace import Array
+from pymc_ep.numerics.backend.namespace import Array, jax_device, on_host, to_jax
 from pymc_ep.numerics.gaussian.block_elimination import BlockFactor, Blocks, blocks_of, factored
 from pymc_ep.numerics.gaussian.coefficient_space import (
     CoefficientPosterior,
+    FactorPrior,
     dependent,
     rounding_of_pivots,
     shifted_posterior,
@@ -56,6 +58,8 @@ class EntryPattern:
         self.row = np.repeat(np.arange(self.predictors), np.diff(matrix.indptr))
         """The predictor of each entry, (k,)."""
         self._subset: tuple[np.ndarray, tuple[EntryPattern, np.ndarray]] | None = None
+        self.placed: tuple[SparseFactorPrior, str, Any] | None = None
+        """The prior that was placed on a device last, this device, and what lies there."""
 
     def subset(self, index: np.ndarray) -> "tuple[EntryPattern, np.ndarray]":
         """Return the pattern of some of the predictors, (m,), and which entries are theirs; kept for one `index`."""
@@ -247,7 +251,29 @@ class SparseFactorPrior(NamedTuple):
         self, posterior: CoefficientPosterior, mean: Array, shift: Array, precision: Array
     ) -> CoefficientPosterior:
         """Return the posterior for another `shift` of the same `precision`: products with vectors only."""
-        return shifted_posterior(self.design, self.precision, posterior, mean, shift, precision)
+        return shifted_posterior(self.design, self.precision, posterior, np.asarray(mean), shift, precision)
+
+    def on_device(self) -> Any:
+        """Return this prior as arrays of JAX, kept for one prior and device; dense where there are no blocks."""
+        known, device = self.pattern.placed, jax_device()
+        if known is None or known[0] is not self or known[1] != device:
+            if (blocks := self.pattern.blocks) is None:
+                prior = FactorPrior(to_jax(self.design.toarray().T), to_jax(self.precision))
+            else:
+                place = import_module("pymc_ep.numerics.gaussian.block_elimination_jax").blocks_on_device
+                prior = place(blocks.rows(self.design), self.values, self.precision)
+            self.pattern.placed = known = self, device, prior
+        return known[2]
+
+    def posterior_on_host(self, posterior: Any) -> Any:
+        """Return a posterior of `on_device` as that of this prior."""
+        whitener, found = posterior.whitener, on_host(posterior)
+        if (blocks := self.pattern.blocks) is None:
+            return found
+        coordinates = np.empty_like(found.coordinates)
+        coordinates[blocks.order] = found.coordinates
+        convert = import_module("pymc_ep.numerics.gaussian.block_elimination_jax").factor_on_host
+        return BlockPosterior(*found._replace(coordinates=coordinates, whitener=convert(blocks, whitener)))
 
     def energy(self, posterior: CoefficientPosterior, mean: Array) -> Array:
         """Return the sum of squares of E[v]; a^T (m - m0) is the same but cancels where the prior is wide."""

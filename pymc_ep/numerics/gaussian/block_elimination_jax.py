@@ -1,0 +1,209 @@
+"""Posteriors under JAX of coefficients in blocks, by the algebra of `block_elimination`: arrays of one shape a size."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jax.scipy.linalg as jsl
+import numpy as np
+
+from pymc_ep.numerics.backend.cholesky import inverse_factor
+from pymc_ep.numerics.gaussian.block_elimination import BlockFactor, Blocks, Rows
+from pymc_ep.numerics.gaussian.coefficient_space import CoefficientPosterior, rounding_of_pivots, shifted_posterior
+
+__all__ = ["BlocksOnDevice", "blocks_on_device", "factor_on_host"]
+
+
+class DeviceFactor(NamedTuple):
+    """`BlockFactor` with the coupling Y as an array (m, k, t) for each size of blocks."""
+
+    inner: tuple[jax.Array, ...]
+    coupling: tuple[jax.Array, ...]
+    border: jax.Array
+
+    def solve(self, b: jax.Array) -> jax.Array:
+        """Return B^{-1} b, (p,), for b in the order of `Blocks.order`."""
+        *parts, below = _split(self, b)
+        above = [jnp.einsum("mij,mj->mi", w, x) for w, x in zip(self.inner, parts)]
+        coupled = sum((jnp.einsum("mkt,mk->t", y, x) for y, x in zip(self.coupling, above)), jnp.zeros_like(below))
+        below = self.border.T @ (self.border @ (below - coupled))
+        above = [x - y @ below for y, x in zip(self.coupling, above)]
+        return _joined([jnp.einsum("mji,mj->mi", w, x) for w, x in zip(self.inner, above)], below)
+
+
+class DevicePosterior(CoefficientPosterior):
+    """`CoefficientPosterior` with a `DeviceFactor` as its whitener, and coordinates in the order of `Blocks.order`."""
+
+    whitener: DeviceFactor
+
+    def solve(self, b: jax.Array) -> jax.Array:
+        """Return B^{-1} b, (p,)."""
+        return self.whitener.solve(b)
+
+
+class BlocksOnDevice(NamedTuple):
+    """The predictors m0 + R^T v of which each depends on the coefficients of one block at most, and on the border.
+
+    Attributes
+    ----------
+    rows, block : tuple of array of int
+        For each size k of blocks, the predictors that depend on one, and on which of the m.
+    entries : tuple of array, (predictors, k)
+        Their rows of R^T in the block.
+    outer : array, (n, t)
+        Those of all predictors in the border.
+    inner : tuple of array, (m, k)
+        Prior precision of the coefficients in blocks.
+    border : array, (t,)
+        That of the others.
+    """
+
+    rows: tuple[jax.Array, ...]
+    block: tuple[jax.Array, ...]
+    entries: tuple[jax.Array, ...]
+    outer: jax.Array
+    inner: tuple[jax.Array, ...]
+    border: jax.Array
+
+    @property
+    def T(self) -> "_Transposed":
+        """R."""
+        return _Transposed(self)
+
+    def __matmul__(self, x: jax.Array) -> jax.Array:
+        """Return R^T x, (n,), for x, (p,), in the order of `Blocks.order`."""
+        *parts, below = _split(self, x)
+        out = self.outer @ below
+        for rows, block, entries, part in zip(self.rows, self.block, self.entries, parts):
+            out = out.at[rows].add((entries * part[block]).sum(axis=1))
+        return out
+
+    def variances(self) -> jax.Array:
+        """Return the prior variances, (n,), with a flat coefficient counted as standard normal."""
+        out = (self.outer**2).sum(axis=1)
+        for rows, entries in zip(self.rows, self.entries):
+            out = out.at[rows].add((entries**2).sum(axis=1))
+        return out
+
+    def posterior(
+        self, mean: jax.Array, shift: jax.Array, precision: jax.Array, *, log_concave: bool = False
+    ) -> DevicePosterior:
+        """Multiply by Gaussian sites; see `pymc_ep.numerics.gaussian.observation_space.DensePrior.posterior`."""
+        factor, log_det, proper, diagonal = self._factored(precision)
+        whitened = _joined([jnp.diagonal(w, axis1=1, axis2=2) for w in factor.inner], jnp.diagonal(factor.border))
+        variance, zero = self._squares(factor), jnp.zeros_like(shift)
+        rounding = rounding_of_pivots(diagonal, whitened)
+        prior = DevicePosterior(
+            mean,
+            variance,
+            1.0 - precision * variance,
+            zero,
+            log_det,
+            proper,
+            jnp.zeros_like(diagonal),
+            factor,
+            rounding,
+        )
+        return self.shifted(prior, mean, shift, precision)
+
+    def _factored(self, weights: jax.Array) -> tuple[DeviceFactor, jax.Array, jax.Array, jax.Array]:
+        inner, coupling, diagonals, log_det, proper = [], [], [], jnp.zeros(()), jnp.array(True)
+        scaled = self.outer * weights[:, None]
+        schur = scaled.T @ self.outer + jnp.diag(self.border)
+        of_border = jnp.diagonal(schur)
+        for rows, block, entries, added in zip(self.rows, self.block, self.entries, self.inner):
+            (m, k), weighted = added.shape, entries * weights[rows, None]
+            # A column of a block at a time: products with all would take k times the memory.
+            gram = jnp.stack([_summed(weighted * entries[:, i, None], block, m) for i in range(k)], axis=1)
+            cross = jnp.stack([_summed(entries[:, i, None] * scaled[rows], block, m) for i in range(k)], axis=1)
+            matrices = gram + added[:, :, None] * jnp.eye(k)
+            diagonals.append(jnp.diagonal(matrices, axis1=1, axis2=2))
+            roots = jnp.linalg.cholesky(matrices)
+            proper &= jnp.isfinite(roots).all()
+            log_det += 2.0 * jnp.log(jnp.diagonal(roots, axis1=1, axis2=2)).sum()
+            inner.append(jsl.solve_triangular(roots, jnp.broadcast_to(jnp.eye(k), roots.shape), lower=True))
+            coupling.append(inner[-1] @ cross)
+            schur -= jnp.einsum("mkt,mku->tu", coupling[-1], coupling[-1])
+        border, also, definite = inverse_factor(schur) if len(schur) else (schur, 0.0, True)
+        factor = DeviceFactor(tuple(inner), tuple(coupling), border)
+        return factor, log_det + also, proper & definite, _joined(diagonals, of_border)
+
+    def _squares(self, factor: DeviceFactor) -> jax.Array:
+        """Return |W r|^2 for the rows r of R^T, (n,)."""
+        outer, squares = self.outer, jnp.zeros(len(self.outer))
+        for rows, block, entries, w, y in zip(self.rows, self.block, self.entries, factor.inner, factor.coupling):
+            half = jnp.einsum("nij,nj->ni", w[block], entries)
+            squares = squares.at[rows].add((half**2).sum(axis=1))
+            for i in range(half.shape[1]):
+                outer = outer.at[rows].add(-half[:, i, None] * y[block, i])
+        return squares + ((outer @ factor.border.T) ** 2).sum(axis=1)
+
+    def shifted(
+        self, posterior: DevicePosterior, mean: jax.Array, shift: jax.Array, precision: jax.Array
+    ) -> DevicePosterior:
+        """Return the posterior for another `shift` of the same `precision`: products with vectors only."""
+        given = _joined(self.inner, self.border)
+        return shifted_posterior(self, given, posterior, mean, shift, precision)  # type: ignore[return-value]
+
+    def energy(self, posterior: DevicePosterior, mean: jax.Array) -> jax.Array:
+        """Return the sum of squares of E[v] under proper priors."""
+        return (_joined(self.inner, self.border) * posterior.coordinates**2).sum()
+
+    def rounding(self, posterior: DevicePosterior) -> jax.Array:
+        """Return the rounding of posterior standard deviations."""
+        return posterior.rounding
+
+
+class _Transposed(NamedTuple):
+    design: BlocksOnDevice
+
+    def __matmul__(self, weights: jax.Array) -> jax.Array:
+        """Return R w, (p,), for w, (n,)."""
+        own = self.design
+        parts = [
+            _summed(entries * weights[rows, None], block, len(added))
+            for rows, block, entries, added in zip(own.rows, own.block, own.entries, own.inner)
+        ]
+        return _joined(parts, own.outer.T @ weights)
+
+
+def _summed(values: jax.Array, block: jax.Array, m: int) -> jax.Array:
+    return jax.ops.segment_sum(values, block, num_segments=m)
+
+
+def _joined(parts: "list[jax.Array] | tuple[jax.Array, ...]", border: jax.Array) -> jax.Array:
+    return jnp.concatenate([*(part.ravel() for part in parts), border])
+
+
+def _split(shapes: BlocksOnDevice | DeviceFactor, x: jax.Array) -> list[jax.Array]:
+    """Return the parts of x, (p,), in the blocks of each size, (m, k), and that in the border."""
+    sizes = [part.shape[:2] for part in shapes.inner]
+    *parts, border = jnp.split(x, np.cumsum([m * k for m, k in sizes]))
+    return [*(part.reshape(size) for part, size in zip(parts, sizes)), border]
+
+
+def blocks_on_device(rows: Rows, values: np.ndarray, precision: np.ndarray) -> BlocksOnDevice:
+    """Return the prior with the entries `values` of R^T, and prior precisions, (p,), on the device of JAX."""
+    blocks, own, outer = rows.blocks, rows.inner(values), rows.outer(values)
+    ordered = precision[blocks.order]
+    at, block, entries = zip(*own)
+    return jax.tree.map(
+        jnp.asarray,
+        BlocksOnDevice(
+            at,
+            block,
+            entries,
+            outer if rows.dense else outer.toarray(),
+            tuple(ordered[here].reshape(m, k) for here, m, k in blocks.sizes),
+            ordered[blocks.inner :],
+        ),
+    )
+
+
+def factor_on_host(blocks: Blocks, factor: DeviceFactor) -> BlockFactor:
+    """Return the factor as arrays of NumPy."""
+    t = len(blocks.border)
+    coupling = np.concatenate(
+        [np.asarray(part).reshape(m * k, t) for part, (_, m, k) in zip(factor.coupling, blocks.sizes)]
+    )
+    return BlockFactor(blocks, tuple(map(np.asarray, factor.inner)), coupling, np.asarray(factor.border))
