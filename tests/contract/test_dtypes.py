@@ -183,7 +183,23 @@ def non_centred(p):
     pm.Normal("y", p([100, 20, 50]) + p(16) * (np.linalg.cholesky(MATRIX) @ z), p(12), observed=REALS)
 
 
-MODELS = (sparse_field, wavelet_tree, field_beside_a_level, bilinear, bilinear_counts, positive_counts, non_centred)
+def process(p):
+    """With inputs whose differences overflow eight bits."""
+    covariance = pm.gp.cov.ExpQuad(1, pm.HalfNormal("ell", p(50)))
+    f = pm.gp.Latent(cov_func=covariance).prior("f", X=p([[-100], [-20], [100]]).data)
+    pm.Normal("y", f, p(1), observed=REALS)
+
+
+MODELS = (
+    sparse_field,
+    wavelet_tree,
+    field_beside_a_level,
+    bilinear,
+    bilinear_counts,
+    positive_counts,
+    non_centred,
+    process,
+)
 
 
 def caster(dtype):

@@ -64,7 +64,7 @@ def _is_near_zero(inputs: TensorVariable) -> bool:
     """Whether X is known, and no further from zero than ten thousand times the least difference of its values."""
     if np.inf in [_constant(v) for v in inputs.owner.inputs]:
         return False
-    for X in (v.data for v in inputs.owner.inputs if isinstance(v, Constant) and v.ndim == 2):
+    for X in (v.data.astype(float) for v in inputs.owner.inputs if isinstance(v, Constant) and v.ndim == 2):
         gaps = np.diff(np.unique(X, axis=0), axis=0)
         return bool(np.abs(X).max(initial=0.0) <= _NEAR * np.abs(gaps[gaps != 0]).min(initial=np.inf))
     return False
