@@ -237,6 +237,18 @@ def test_as_written(monkeypatch, write):
         np.testing.assert_allclose(a[name], b[name], rtol=1e-7, atol=1e-8)
 
 
+def test_a_slope_that_may_be_zero_is_no_scale():
+    """Errors in a covariate: at a slope of zero, where a normal prior begins, its values have their prior."""
+    with pm.Model() as model:
+        slope = pm.Normal("slope", 0, 1)
+        truth = pm.Normal("truth", X[:20], 0.5)
+        pm.Binomial("y", 5, logit_p=pm.Normal("level") + slope * truth, observed=BITS[:20])
+    found = fixed(model)
+    assert compiled_form(model).form.blocks[-1].outer_scale is None
+    np.testing.assert_allclose(group(found, "posterior_mean")["truth"], X[:20])
+    np.testing.assert_allclose(group(found, "posterior_sd")["truth"], 0.5)
+
+
 @pytest.mark.parametrize("write", MIXED, ids=lambda write: write.__name__)
 def test_matrix_in_the_prior_under_the_sparse_precision(write):
     form = compiled_form(model_of(write, True))

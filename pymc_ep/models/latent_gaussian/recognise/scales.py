@@ -10,6 +10,8 @@ A factor reaches the variables through all that is linear in them: with c and s 
 A scale may be a matrix: with independent rows v of z, or of its transpose, and a square M such as a Cholesky factor,
 
     v M D = w,        w ~ N(0, D M^T Cov(v) M D),        D a scale of each column.
+
+A factor that may be zero, such as a slope with a normal prior, is no scale: z = w / s has no value there.
 """
 
 import math
@@ -22,6 +24,7 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, equal_computations
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import io_toposort
+from pytensor.scalar.math import Sigmoid, Softplus
 from pytensor.sparse.math import StructuredDot
 from pytensor.tensor.basic import Alloc, Join
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
@@ -61,6 +64,8 @@ class _Mixing(NamedTuple):
 Factors = tuple[TensorVariable | _Mixing, ...]
 """Factors of a latent variable, by which it is multiplied; one that mixes its values is the last."""
 
+_POSITIVE = (ps.Exp, ps.Sqrt, ps.Sqr, ps.Abs, Sigmoid, Softplus)
+"""Functions whose values may scale a variable, whatever the sign of their arguments."""
 _OF_FIRST = (Alloc, DimShuffle, Subtensor, AdvancedSubtensor, Reshape, SpecifyShape, Sum)
 """Operations that are linear in their first input."""
 
@@ -175,6 +180,7 @@ class _Factored:
         self._outputs = list(outputs)
         self._dependent = value_dependent(outputs, noise)
         self._varying = value_dependent(outputs, hyper)
+        self._signed = self._without_sign(hyper)
         self._linear = self._linear_in_noise()
         self._rules: dict[tuple[TensorVariable, Factors], _Rule] = {}
         self._inverses: dict[TensorVariable, TensorVariable] = {}
@@ -249,6 +255,14 @@ class _Factored:
                 found.update(node.outputs)
         return found
 
+    def _without_sign(self, hyper: set) -> set[TensorVariable]:
+        """Return the variables that may be zero: those of hyperparameters, but for values of a positive function."""
+        found = set(hyper)
+        for node in io_toposort([], self._outputs):
+            if not found.isdisjoint(node.inputs) and not isinstance(_scalar_op(node), _POSITIVE):
+                found.update(node.outputs)
+        return found
+
     def _of_product(self, node: Apply, moving: TensorVariable, factors: Factors) -> _Rule:
         """Return the rule of a product, or of a division by what has no noise: its scalar factors join the others."""
         own, rest = [], []
@@ -256,7 +270,7 @@ class _Factored:
             if v is moving:
                 continue
             inverse = isinstance(node.op.scalar_op, ps.TrueDiv) and place > 0
-            if v not in self._varying:
+            if v not in self._varying or v in self._signed:
                 rest.append((v, inverse))
             elif all(v.type.broadcastable):
                 own.append(self._inverse(_as_scalar(v)) if inverse else _as_scalar(v))
