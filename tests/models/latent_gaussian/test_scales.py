@@ -237,12 +237,13 @@ def test_as_written(monkeypatch, write):
         np.testing.assert_allclose(a[name], b[name], rtol=1e-7, atol=1e-8)
 
 
-def test_a_slope_that_may_be_zero_is_no_scale():
+@pytest.mark.parametrize("of", [lambda slope: slope, pm.math.abs, pm.math.sqr], ids=["itself", "size", "square"])
+def test_a_slope_that_may_be_zero_is_no_scale(of):
     """Errors in a covariate: at a slope of zero, where a normal prior begins, its values have their prior."""
     with pm.Model() as model:
         slope = pm.Normal("slope", 0, 1)
         truth = pm.Normal("truth", X[:20], 0.5)
-        pm.Binomial("y", 5, logit_p=pm.Normal("level") + slope * truth, observed=BITS[:20])
+        pm.Binomial("y", 5, logit_p=pm.Normal("level") + of(slope) * truth, observed=BITS[:20])
     found = fixed(model)
     assert compiled_form(model).form.blocks[-1].outer_scale is None
     np.testing.assert_allclose(group(found, "posterior_mean")["truth"], X[:20])

@@ -64,8 +64,9 @@ class _Mixing(NamedTuple):
 Factors = tuple[TensorVariable | _Mixing, ...]
 """Factors of a latent variable, by which it is multiplied; one that mixes its values is the last."""
 
-_POSITIVE = (ps.Exp, ps.Sqrt, ps.Sqr, ps.Abs, Sigmoid, Softplus)
-"""Functions whose values may scale a variable, whatever the sign of their arguments."""
+_POSITIVE = (ps.Exp, ps.Sqrt, Sigmoid, Softplus)
+"""Functions whose values scale a variable: positive wherever their arguments are what a model gives them. Squares and
+absolute values of what has a sign are zero where that is."""
 _OF_FIRST = (Alloc, DimShuffle, Subtensor, AdvancedSubtensor, Reshape, SpecifyShape, Sum)
 """Operations that are linear in their first input."""
 
@@ -274,10 +275,7 @@ class _Factored:
                 rest.append((v, inverse))
             elif all(v.type.broadcastable):
                 own.append(self._inverse(_as_scalar(v)) if inverse else _as_scalar(v))
-            elif moving in self._noise and all(map(int.__ge__, v.type.broadcastable, moving.type.broadcastable)):
-                # s of the shape of z, at z itself.
-                own.append(self._inverse(v) if inverse else v)
-            elif self._scales_columns(v, moving):
+            elif self._scales_values(v, moving) or self._scales_columns(v, moving):
                 own.append(self._inverse(v) if inverse else v)
             else:
                 rest.append((v, inverse))
@@ -290,6 +288,10 @@ class _Factored:
 
         inner = (*factors, *own)
         return _Rule([(v, inner) if v is moving else None for v in node.inputs], build)
+
+    def _scales_values(self, v: TensorVariable, z: TensorVariable) -> bool:
+        """Whether v is a scale of each value of noise z, at z itself."""
+        return z in self._noise and all(map(int.__ge__, v.type.broadcastable, z.type.broadcastable))
 
     def _scales_columns(self, v: TensorVariable, product: TensorVariable) -> bool:
         """Whether v is a scale of each column of w = u M, where a product is w or its transpose."""
