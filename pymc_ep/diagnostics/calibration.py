@@ -11,7 +11,8 @@ from pymc_ep.compat import Container
 from pymc_ep.concurrency import one_at_a_time
 from pymc_ep.contracts.posterior import SitePosterior
 from pymc_ep.diagnostics.leave_out import only_name, weights_without
-from pymc_ep.evidence.ep.sweep import KNOWN, cavities, group_slices
+from pymc_ep.evidence.ep.cavities import cavities
+from pymc_ep.evidence.ep.sweep import KNOWN, group_slices
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.graphs.context import model_of
 from pymc_ep.predict.log_predictive import at_predictor, likelihoods, require_observations

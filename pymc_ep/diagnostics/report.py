@@ -14,9 +14,10 @@ from pymc_ep.concurrency import one_at_a_time
 from pymc_ep.contracts.posterior import JointDraws, Posterior, SitePosterior
 from pymc_ep.diagnostics.verdict import verdict
 from pymc_ep.diagnostics.weights import LEAST_DRAWS, importance
+from pymc_ep.evidence.ep.cavities import cavities
 from pymc_ep.evidence.ep.cumulants import all_cumulants, evidence_correction, non_gaussianity, why_no_correction
 from pymc_ep.evidence.ep.repeats import repeats_at
-from pymc_ep.evidence.ep.sweep import KNOWN, cavities, group_slices
+from pymc_ep.evidence.ep.sweep import KNOWN, group_slices
 from pymc_ep.graphs.context import model_of
 from pymc_ep.numerics.backend.namespace import on_host
 from pymc_ep.predict.rebuild import own_predictions, single_posterior_of

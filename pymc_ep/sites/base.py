@@ -215,6 +215,11 @@ class Site:
         return self.super_gaussian is not None or self.curvature_bound is not None
 
     @property
+    def predictors(self) -> int:
+        """Number of predictors of an observation."""
+        return 1
+
+    @property
     def coupled(self) -> bool:
         """True if the moments of one predictor depend on the cavities of others; such sites are updated together."""
         return False

@@ -14,6 +14,7 @@ from pymc_ep.engines.loop import Run, run
 from pymc_ep.engines.options import require_parallel
 from pymc_ep.engines.prior import Prior
 from pymc_ep.evidence.budget import choose, fits_of
+from pymc_ep.evidence.ep.cavities import FLAT, cavities
 from pymc_ep.evidence.ep.cumulants import (
     SAMPLE,
     SHIFTED,
@@ -28,7 +29,7 @@ from pymc_ep.evidence.ep.lost_digits import LostDigits
 from pymc_ep.evidence.ep.out_of_range import of_hyperparameters
 from pymc_ep.evidence.ep.repeats import Repeats, repeats_at
 from pymc_ep.evidence.ep.shape import shape_at, used_skewness
-from pymc_ep.evidence.ep.sweep import FLAT, cavities, group_slices
+from pymc_ep.evidence.ep.sweep import group_slices
 from pymc_ep.evidence.mode import hyper_names_of
 from pymc_ep.exceptions import ImpossibleDensityError, InvalidDataError, NumericalError
 
@@ -349,14 +350,16 @@ class Evidence(LogEvidence[EvidenceAt]):
         found, power = at.run.state.sweep, self.engine.power
         out = []
         observed = at.problem.observed
-        gaussian = cavities(found.posterior, power, exact=True, flat=FLAT)
+        precision = at.run.state.precision
+        gaussian = cavities(found.posterior, precision, power, exact=True, flat=FLAT)
         groups = zip(at.repeats.groups, self.form.varying_parameters, at.prior.parameters, group_slices(observed))
         for group, varies, values, here in groups:
             if not varies:
                 # Compiling the parameter gradient may take seconds.
-                out.append(tuple(np.zeros(len(group.y)) for _ in values))
+                out.append(tuple(np.zeros(len(value)) for value in values))
                 continue
-            mean, variance = gaussian if group.site.site.gaussian else (found.cavity_mean, found.cavity_variance)
+            of_gaussian = gaussian.mean, gaussian.variance
+            mean, variance = of_gaussian if group.site.site.gaussian else (found.cavity_mean, found.cavity_variance)
             out.append(group.parameter_gradient(values, mean[here], variance[here], power))
         return out
 

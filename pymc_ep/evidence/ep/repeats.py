@@ -18,6 +18,7 @@ from pymc_ep.evidence.ep.sweep import Problem, group_slices
 from pymc_ep.numerics.backend.namespace import Array
 from pymc_ep.sites.compiled import CompiledSite, compile_site
 from pymc_ep.sites.repeated import is_additive, repeated
+from pymc_ep.sites.two_predictors import ROWS
 
 __all__ = ["RepeatedGroup", "Repeats", "repeats_at"]
 
@@ -245,6 +246,30 @@ class RepeatedGroup:
 
 
 @dataclass(frozen=True)
+class TwoPredictorGroup(RepeatedGroup):
+    """The observations of a variable with two predictors each: `y`, `owner` and `first` are of its rows, (3 n,).
+
+    Parameters have one value for each observation.
+    """
+
+    def subset(self, which: np.ndarray) -> "TwoPredictorGroup":
+        """Return the group of some of the rows, all those of an observation among them."""
+        rows = np.arange(len(which))
+        return TwoPredictorGroup(self.single, self.y[which], rows, rows)
+
+    def parameters(self, values: Sequence[Array]) -> tuple[Array, ...]:
+        """Return the parameters of the rows."""
+        return tuple(np.tile(np.asarray(value), ROWS) for value in values)
+
+    def parameter_gradient(
+        self, values: Sequence[Array], mean: Array, variance: Array, power: float
+    ) -> tuple[Array, ...]:
+        """Return the derivatives of log Z / power in the parameters of the observations, (n,) each."""
+        found = self.single.parameter_gradient(self.y, mean, variance, power, *self.parameters(values))
+        return tuple(g / power for g in found)
+
+
+@dataclass(frozen=True)
 class Repeats:
     """Predictors of all observations, and the distinct ones.
 
@@ -355,7 +380,8 @@ def repeats_of(sites: Sequence[CompiledSite], observed: Sequence[np.ndarray], pr
         not asked for where the first tells all predictors apart.
     """
     slices = group_slices(observed)
-    alone = [RepeatedGroup(site, y, np.arange(len(y)), np.arange(len(y))) for site, y in zip(sites, observed)]
+    kinds = (TwoPredictorGroup if site.site.predictors > 1 else RepeatedGroup for site in sites)
+    alone = [of(site, y, np.arange(len(y)), np.arange(len(y))) for of, site, y in zip(kinds, sites, observed)]
     columns: dict[int, list[np.ndarray]] = {k: [] for k, site in enumerate(sites) if is_additive(site.site)}
     found: dict[int, RepeatedGroup] = {}
     for prior in priors if columns else ():

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pymc_ep.evidence.ep.cavities import Cavities, cavities, change_of_sites
 from pymc_ep.exceptions import ImpossibleDensityError
 from pymc_ep.numerics.backend.namespace import Array, namespace, while_loop
 from pymc_ep.numerics.gaussian.protocol import GaussianPosterior, GaussianPrior
@@ -14,11 +15,10 @@ from pymc_ep.sites.base import Tilted
 from pymc_ep.sites.compiled import CompiledSite
 
 __all__ = [
-    "FLAT",
     "KNOWN",
+    "Kinds",
     "Problem",
     "Sweep",
-    "cavities",
     "counted_from",
     "group_slices",
     "joined_moments",
@@ -32,9 +32,6 @@ KNOWN = 1e-12
 """Cavity variance that replaces 0 in the moments of a site whose predictor is known. Its value is immaterial: no
 posterior moment and no moment of another site depends on it."""
 
-FLAT = 1e-9
-"""Share 1 - pi_i V_i of the posterior precision below which the cavity of a Gaussian site counts as flat or improper.
-Well above the rounding of that difference, and far below the share of any site that matters."""
 _MATCHED = 0.03
 """Distance of tilted and posterior means, relative to the first one, at which they count as matched. A closer match is
 wasted, as the next update of the precisions moves the means by more."""
@@ -64,6 +61,28 @@ class Problem(NamedTuple):
     prior: GaussianPrior
     observed: tuple[Any, ...]
     parameters: tuple[tuple[Any, ...], ...]
+
+
+class Kinds(NamedTuple):
+    """Kinds of the sites of each group.
+
+    Attributes
+    ----------
+    gaussian, of_two : tuple of bool
+        Whether they are Gaussian, and whether they have two predictors.
+    """
+
+    gaussian: tuple[bool, ...]
+    of_two: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, sites: Sequence[CompiledSite]) -> "Kinds":
+        """Return the kinds of compiled sites."""
+        return cls(tuple(s.site.gaussian for s in sites), tuple(s.site.predictors > 1 for s in sites))
+
+    def pairs(self, observed: Sequence[Any]) -> list[slice]:
+        """Return the rows of each group of two predictors."""
+        return [here for here, own in zip(group_slices(observed), self.of_two) if own]
 
 
 class Sweep(NamedTuple):
@@ -100,25 +119,7 @@ class Sweep(NamedTuple):
     rounding: Array
 
 
-def cavities(posterior: GaussianPosterior, power: float, exact: Array = False, flat: float = 1.0) -> tuple[Any, Any]:
-    """Return the cavity means and variances, (n,) each: the posterior divided by ``site**power``.
-
-    The slope of a site at the posterior mean is the posterior's weight: where sites are precise, b - pi m has lost
-    digits that the weight has.
-
-    `exact`, (n,) of bool, marks Gaussian sites. No result depends on the cavity variance of these: the evidence takes
-    log t at the posterior mean. So their cavity need not be proper, and is not where the other sites, such as mixtures
-    with two peaks, have a negative precision in all. It is then replaced by the posterior, or by what has `flat` of its
-    precision: the gradient in a parameter of the site, at a fixed cavity, is the right one where that is small.
-    """
-    xp = namespace(posterior.mean)
-    kept = (1.0 - power) + power * posterior.remainder
-    kept = xp.where(exact & (kept <= FLAT), flat, kept)
-    variance = posterior.variance / kept
-    return posterior.mean - power * variance * posterior.weights, variance
-
-
-def log_evidence(problem: Problem, precision: Array, power: float, at: tuple) -> Array:
+def log_evidence(problem: Problem, posterior: GaussianPosterior, cavity: Cavities, log_z: Array, power: float) -> Array:
     """Return EP's log evidence, in a form that is safe for zero precisions and singular covariances.
 
     At the posterior mean m a site has the slope a = b - pi m, and a cavity of variance v has the mean m - eta v a.
@@ -131,11 +132,7 @@ def log_evidence(problem: Problem, precision: Array, power: float, at: tuple) ->
     No large terms are left to cancel numerically, be sites very precise or cavities nearly flat. In the posterior mean
     this is stationary, so that its rounding error is of second order.
     """
-    posterior, cavity_variance, log_z = at
-    xp = namespace(posterior.mean)
-    slope = posterior.weights
-    widened = 1.0 + power * precision * cavity_variance
-    terms = (log_z + 0.5 * xp.log(widened)) / power + 0.5 * power * cavity_variance * slope**2
+    terms = (log_z + 0.5 * cavity.log_widened) / power + 0.5 * cavity.pull
     return terms.sum() - 0.5 * problem.prior.energy(posterior, problem.mean) - 0.5 * posterior.log_det
 
 
@@ -146,7 +143,7 @@ def sweep(
     enough: Array,
     *,
     moments: Callable[..., tuple[Tilted, Callable[[Any], Tilted]]],
-    gaussian: Sequence[bool],
+    kinds: "Kinds",
     power: float,
     log_concave: bool,
     inner: int,
@@ -159,24 +156,28 @@ def sweep(
     """
     xp = namespace(problem.mean)
     posterior = problem.prior.posterior(problem.mean, shift, precision, log_concave=log_concave)
-    exact = xp.concatenate([xp.full(len(y), own) for y, own in zip(problem.observed, gaussian)])
-    cavity_mean, cavity_variance = cavities(posterior, power, exact)
+    exact = xp.concatenate([xp.full(len(y), own) for y, own in zip(problem.observed, kinds.gaussian)])
+    pairs = kinds.pairs(problem.observed)
+    cavity = cavities(posterior, precision, power, exact, pairs=pairs)
+    cavity_mean, cavity_variance = cavity.mean, cavity.variance
     # A predictor of prior variance zero is known: its site has no effect but a factor t at that value.
     known = problem.prior.variances() <= 0
     finite = (cavity_variance > 0) & (cavity_variance < np.inf)
     proper = posterior.proper & xp.all(known | ((posterior.variance > 0) & finite))
     safe = xp.where(proper & ~known, cavity_variance, xp.where(known, KNOWN, 1.0))
     tilted, nearby = moments(xp.where(proper, cavity_mean, 0.0), safe, problem.observed, problem.parameters)
-    log_z = log_evidence(problem, precision, power, (posterior, cavity_variance, tilted.log_z))
+    log_z = log_evidence(problem, posterior, cavity, tilted.log_z, power)
     d_precision = tilted.precision / power - precision
     d_slope = tilted.shift / power - shift - d_precision * posterior.mean
-    change = xp.maximum(
-        xp.max(xp.abs(d_precision) * posterior.variance), xp.max(xp.abs(d_slope) * xp.sqrt(xp.abs(posterior.variance)))
-    )
+    change = change_of_sites(posterior, d_precision, d_slope, pairs)
     refined = tilted
     if inner:
         limit = xp.where(proper & (change > enough), inner, 0)
-        refined = match_means(problem, posterior, shift, precision, tilted, nearby, power, limit, exact)
+
+        def centres(moved: GaussianPosterior) -> Array:
+            return cavities(moved, precision, power, exact, pairs=pairs).mean
+
+        refined = match_means(problem, posterior, shift, precision, tilted, nearby, power, limit, centres)
     for field in (*tilted, *refined):
         proper = proper & xp.all(xp.isfinite(field))
     return Sweep(
@@ -202,7 +203,7 @@ def match_means(
     nearby: Callable[[Any], Tilted],
     power: float,
     limit: Array,
-    exact: Array,
+    centres: Callable[[GaussianPosterior], Array],
 ) -> Tilted:
     """Move the shifts until posterior and tilted means agree, at fixed precisions and cavity variances.
 
@@ -220,8 +221,8 @@ def match_means(
         Tilted moments at other cavity means.
     limit : int scalar
         Most evaluations of the tilted moments.
-    exact : array of bool, (n,)
-        Which sites are Gaussian.
+    centres : callable
+        Cavity means of a posterior with the same precisions.
 
     Returns
     -------
@@ -245,7 +246,7 @@ def match_means(
         best = Tilted(*fields)
         trial = shift + length * (best.gradient / power + precision * best.mean - shift)
         moved = problem.prior.shifted(posterior, problem.mean, trial, precision)
-        here = nearby(cavities(moved, power, exact)[0])
+        here = nearby(centres(moved))
         gap_here = distance(here, moved.mean)
         closer = gap_here < gap
         kept = (xp.where(closer, new, old) for new, old in zip((gap_here, trial, *here), (gap, shift, *best)))
@@ -264,8 +265,7 @@ def sweep_of(
     if on_jax:
         return _jitted_sweep(sites, power, log_concave, inner)
     moments = partial(joined_moments, sites, power)
-    gaussian = tuple(site.site.gaussian for site in sites)
-    return partial(sweep, moments=moments, gaussian=gaussian, power=power, log_concave=log_concave, inner=inner)
+    return partial(sweep, moments=moments, kinds=Kinds.of(sites), power=power, log_concave=log_concave, inner=inner)
 
 
 @lru_cache(maxsize=64)

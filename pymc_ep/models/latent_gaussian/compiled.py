@@ -64,7 +64,7 @@ class CompiledLatentGaussian(SiteFunctions):
 
     def solve_in(self, solver: str) -> None:
         """Select the representation of prior and posterior, by name or ``"auto"``."""
-        observations = sum(y.size for y in self.observed())
+        observations = sum(len(y) for y in self.residuals())
         coefficients = int(self._coefficients(*self.unpack(self.start)).sum())
         flat = [b.name for b in self.form.blocks if b.flat]
         independent = all(self.independent)

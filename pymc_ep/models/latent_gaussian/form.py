@@ -113,6 +113,8 @@ class SiteGroup:
         Name of the link between eta and the distribution's parameter, for `explain`.
     correlated : bool
         Whether the predictor includes noise of an observed vector: the sites then are only a part of the likelihood.
+    second : TensorVariable, optional
+        Second predictor, of the shape of `observed`, of a site that has two.
     """
 
     name: str
@@ -123,6 +125,12 @@ class SiteGroup:
     parameters: tuple[TensorVariable, ...]
     link: str
     correlated: bool = False
+    second: TensorVariable | None = None
+
+    @property
+    def rows(self) -> tuple[TensorVariable, ...]:
+        """The predictor, or two predictors and their sum."""
+        return (self.predictor,) if self.second is None else (self.predictor, self.second, self.predictor + self.second)
 
     @property
     def affine_predictor(self) -> "AffineVariable":
@@ -228,8 +236,8 @@ class LatentGaussian(Hyperparameters):
 
     @property
     def predictor(self) -> TensorVariable:
-        """Predictors of all factors, (n,), ravelled and concatenated."""
-        return _joined([group.predictor for group in self.factors])
+        """Predictors of all factors, (n,), ravelled and concatenated; of sites of two predictors those and their sum."""
+        return _joined([row for group in self.factors for row in group.rows])
 
     @property
     def residual_predictor(self) -> TensorVariable:
@@ -238,7 +246,7 @@ class LatentGaussian(Hyperparameters):
         This is what engines know. Far from zero, as with dates or frequencies, a predictor has no digits left for its
         noise: at 1e12 the next double is 1e-4 away. The difference has them all.
         """
-        return _joined([g.predictor - g.observed if g.site.located else g.predictor for g in self.factors])
+        return _joined([row - g.observed if g.site.located else row for g in self.factors for row in g.rows])
 
     @property
     def log_excess(self) -> TensorVariable:
@@ -255,7 +263,7 @@ class LatentGaussian(Hyperparameters):
 
     def made_of(self, latent: Sequence[str]) -> tuple[set[Variable], dict[str, set[Variable]]]:
         """Return graph ancestors: those of all sites and named latent variables, and those of each of the latter."""
-        of_sites = [v for group in self.factors for v in (group.predictor, group.observed, *group.parameters)]
+        of_sites = [v for group in self.factors for v in (*group.rows, group.observed, *group.parameters)]
         affine = {variable.name: variable.expression for variable in self.affine}
         of_latent = {}
         for block in self.blocks:

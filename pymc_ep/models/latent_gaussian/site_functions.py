@@ -125,7 +125,7 @@ class SiteFunctions(HyperFunctions, ABC):
                 self.sites, self.residuals(), (tuple(np.asarray(p) for p in group) for group in prior.parameters)
             )
         ]
-        sizes = [y.size for y in self.observed()]
+        sizes = [y.size for y in self.residuals()]
         mean, variance = (
             np.concatenate([np.broadcast_to(part, n) for part, n in zip(parts, sizes)]) for parts in zip(*found)
         )
@@ -216,13 +216,17 @@ class SiteFunctions(HyperFunctions, ABC):
         return [
             np.nan_to_num(np.array(y, dtype=float), nan=0.0, posinf=0.0, neginf=0.0).ravel()
             if group.site.located
-            else np.zeros(y.size)
+            else np.zeros(y.size * len(group.rows))
             for group, y in zip(self.form.factors, self.observed())
         ]
 
     def residuals(self) -> list[np.ndarray]:
-        """Return the observations of each factor, (n,), counted from the origins of their predictors."""
-        return [np.asarray(y, dtype=float).ravel() - origin for y, origin in zip(self.observed(), self.origins())]
+        """Return the observations of each factor, (n,), counted from the origins of their predictors.
+
+        Those of sites of two predictors are repeated for each of their rows.
+        """
+        pairs = zip(self.form.factors, self.observed(), self.origins())
+        return [np.tile(np.asarray(y, dtype=float).ravel(), len(group.rows)) - origin for group, y, origin in pairs]
 
     def _factors(self, theta: np.ndarray) -> tuple[FactorValues, list[Any]]:
         """Return the fields of `prior` other than `gaussian`, and the arrays from which `gaussian` is built."""
@@ -237,7 +241,7 @@ class SiteFunctions(HyperFunctions, ABC):
     def _require_shapes(self, theta: np.ndarray, predictors: int) -> None:
         """Raise where observations and predictors differ in number; both may change with shared data."""
         observed = self.observed()
-        if sum(y.size for y in observed) == predictors:
+        if sum(y.size * len(group.rows) for group, y in zip(self.form.factors, observed)) == predictors:
             return
         for group, y, predictor in zip(self.form.factors, observed, self._predictor_values(*self.unpack(theta))):
             if y.shape != predictor.shape:

@@ -374,11 +374,23 @@ def _site_results(
     slices = group_slices(evidence.observed)
     for group, y, origin, here in zip(form.form.groups, form.observed(), form.origins(), slices):
         shift, precision = (part[here] for part in at.sites)
-        out[group.name] = {
-            "loo": log_predictive[here].reshape(y.shape),
-            "site_precision": precision.reshape(y.shape),
-            "site_shift": (shift + precision * origin).reshape(y.shape),
-        }
+        found = {"loo": log_predictive[here][: y.size]} | _sites_of(shift + precision * origin, precision, y.size)
+        out[group.name] = {what: values.reshape(y.shape) for what, values in found.items()}
         if group.site.intensity is not None:
             out[group.name]["intensity"] = group.site.intensity(mean[here], variance[here]).reshape(y.shape)
     return out
+
+
+def _sites_of(shift: np.ndarray, precision: np.ndarray, n: int) -> dict[str, np.ndarray]:
+    """Return the sites of n observations by the names of their parts, (n,) each, from those of their rows."""
+    if len(shift) == n:
+        return {"site_precision": precision, "site_shift": shift}
+    # Rows of two predictors and of their sum: a site of the sum adds to both, and is all that couples them.
+    (first, second, cross), (b_1, b_2, b_sum) = precision.reshape(-1, n), shift.reshape(-1, n)
+    return {
+        "site_precision": first + cross,
+        "site_shift": b_1 + b_sum,
+        "second_site_precision": second + cross,
+        "second_site_shift": b_2 + b_sum,
+        "site_cross_precision": cross,
+    }

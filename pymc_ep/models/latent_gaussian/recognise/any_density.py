@@ -42,7 +42,7 @@ from pymc_ep.models.latent_gaussian.recognise.log_scale import is_log_scale, log
 from pymc_ep.models.latent_gaussian.recognise.rebuilder import Rebuilder
 from pymc_ep.sites.base import Site
 
-__all__ = ["affine_dominator", "find_generic", "interpreted_site", "verify"]
+__all__ = ["affine_dominator", "find_generic", "interpreted_site", "leaf_name", "verify"]
 
 _CHECK_DRAWS = 3
 """Random values of the latent variables at which the rebuilt density is compared with PyMC's.
@@ -144,7 +144,7 @@ def interpreted_site(
     `with_checks` is the density with PyMC's conditions on parameters.
     """
     leaves = [at_zero_noise(leaf, affine) for leaf in rebuilder.leaves]
-    names = tuple(_leaf_name(leaf, k) for k, leaf in enumerate(rebuilder.leaves))
+    names = tuple(leaf_name(leaf, k) for k, leaf in enumerate(rebuilder.leaves))
     site = Site(
         name=name,
         parameters=names,
@@ -179,7 +179,7 @@ def _rebuilder_of(
     return free, False
 
 
-def _leaf_name(leaf: TensorVariable, k: int) -> str:
+def leaf_name(leaf: TensorVariable, k: int) -> str:
     """Return the name of a site parameter, which is that of the variable that it is made of, if there is one."""
     named = {v.name for v in explicit_graph_inputs([leaf]) if v.name}
     return named.pop() if len(named) == 1 else f"parameter_{k}"

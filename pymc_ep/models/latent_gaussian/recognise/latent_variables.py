@@ -24,18 +24,20 @@ def gaussian_candidates(
     prior: PriorOf,
     *,
     shared: bool = False,
+    two: bool = False,
     among: Collection | None = None,
 ) -> list[TensorVariable]:
     """Return the Gaussian variables that enter means of Gaussians and predictors of likelihoods alone.
 
-    With `shared` a variable of a predictor may enter other parameters of the same likelihood as well. With `among` only
-    its elements are considered.
+    With `shared` a variable of a predictor may enter other parameters of the same likelihood as well, with `two` others
+    may have a predictor of their own. With `among` only its elements are considered.
     """
     wanted = relevant if among is None else [rv for rv in relevant if rv in among]
     candidates = [rv for rv in wanted if keeps_gaussian(model, rv) and prior(rv)]
     while True:
         covariance_inputs = _latent_free_graphs(relevant, candidates, prior)
-        elsewhere = set().union(*(outside_predictor(model, rv, candidates, shared=shared) for rv in model.observed_RVs))
+        observed = [] if two else model.observed_RVs
+        elsewhere = set().union(*(outside_predictor(model, rv, candidates, shared=shared) for rv in observed))
         kept = [
             rv
             for rv in candidates

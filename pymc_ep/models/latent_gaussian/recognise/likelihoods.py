@@ -18,6 +18,7 @@ from pymc_ep.graphs.random_nodes import distribution_name, parameters_of, separa
 from pymc_ep.models.latent_gaussian.recognise.any_density import find_generic
 from pymc_ep.models.latent_gaussian.recognise.observed_vectors import correlated_gaussian
 from pymc_ep.models.latent_gaussian.recognise.ordered import find_ordered
+from pymc_ep.models.latent_gaussian.recognise.two_predictors import find_two_predictors
 
 __all__ = ["find_site", "outside_predictor", "require_univariate"]
 
@@ -57,6 +58,7 @@ def find_site(
     affine: AffineTest,
     *,
     registered_only: bool,
+    two: bool = False,
 ) -> Found:
     """Return predictor, site and site parameters of a likelihood.
 
@@ -71,12 +73,19 @@ def find_site(
     affine : AffineTest
     registered_only : bool
         Whether a distribution with registered sites must match one of these.
+    two : bool
+        Whether it may have two predictors.
 
     Raises
     ------
     UnsupportedModelError
         Names the operation that prevents one affine predictor.
     """
+    if two:
+        try:
+            return find_site(rv, parameters, observed, affine, registered_only=registered_only)
+        except NotAffineError:
+            return find_two_predictors(rv, parameters, observed, affine)
     if isinstance(rv.owner.op, CategoricalRV):
         ordered = find_ordered(rv.name, parameters, affine)
         if ordered is None:

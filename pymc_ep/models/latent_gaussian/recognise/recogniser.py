@@ -53,6 +53,9 @@ from pymc_ep.models.latent_gaussian.recognise.scales import absorb_scales
 __all__ = ["recognise_latent_gaussian"]
 
 
+_MOST_OUTSIDE = 3
+"""Most values of Gaussian variables outside of a first predictor that are hyperparameters, and not those of a second:
+integrals over hyperparameters have no error of EP, but a cost that rises with the cube of their number."""
 Finish = Callable[[LatentGaussian, Sequence[TensorVariable], NoiseGraphs], LatentGaussian]
 """``finish(form, latent variables, rewriter of graphs)``: returns an extended form."""
 
@@ -90,10 +93,18 @@ def recognise_latent_gaussian(
     relevant = relevant_variables(model)
     require_parameters(model)
 
-    def build(latents: Sequence[TensorVariable], *, wanted: Sequence[str], registered: bool) -> LatentGaussian:
-        return finish(*_build(model, relevant, latents, wanted, prior=prior, registered_only=registered))
+    def build(
+        latents: Sequence[TensorVariable], *, wanted: Sequence[str], registered: bool, two: bool = False
+    ) -> LatentGaussian:
+        return finish(*_build(model, relevant, latents, wanted, prior=prior, registered_only=registered, two=two))
 
     candidates = gaussian_candidates(model, relevant, prior) or gaussian_candidates(model, relevant, prior, shared=True)
+    of_two = gaussian_candidates(model, relevant, prior, two=True)
+    if latent is None and _size(model, [rv for rv in of_two if rv not in candidates]) > _MOST_OUTSIDE:
+        try:
+            return build(of_two, wanted=wanted, registered=True, two=True)
+        except UnsupportedModelError:
+            pass
     if latent is not None:
         names = [latent] if isinstance(latent, str) else latent
         try:
@@ -116,6 +127,12 @@ def recognise_latent_gaussian(
         return build(latents, wanted=wanted, registered=registered)
 
     return _try_in_order(with_all, with_most)
+
+
+def _size(model: Model, variables: Sequence[TensorVariable]) -> int:
+    """Return the number of values of variables."""
+    starts = initial_values(model, [model.rvs_to_values[rv] for rv in variables]) if variables else []
+    return sum(np.size(start) for start in starts)
 
 
 def _try_in_order(*ways: Callable[[bool], LatentGaussian]) -> LatentGaussian:
@@ -141,6 +158,7 @@ def _build(
     *,
     prior: PriorOf,
     registered_only: bool,
+    two: bool,
 ) -> tuple[LatentGaussian, list[TensorVariable], NoiseGraphs]:
     """Return the form for a set of latent variables, the latter with those for predictions alone, and the rewriter.
 
@@ -208,7 +226,7 @@ def _build(
         require_univariate(some)
         observed = without_casts(model.rvs_to_values[rv]) if rv in model.observed_RVs else None
         with needing_gradients(rv.name):
-            found = find_site(some, own, observed, test, registered_only=registered_only)
+            found = find_site(some, own, observed, test, registered_only=registered_only, two=two)
         warn_of_missing_groups(rv.name, found.predictor, list(test.noise))
         groups.append(_site_group(rv.name, found, observed))
     terms = outputs[len(outputs) - len(potentials) :]
@@ -285,13 +303,17 @@ def _has_predictor(rv: TensorVariable, latents: Sequence[TensorVariable]) -> boo
 
 def _site_group(name: str, found: Found, observed: TensorVariable | None) -> SiteGroup:
     """Return the sites of an observed variable, with predictor and parameters broadcast to its observations."""
-    predictor = found.predictor
+    predictor, second = found.predictor, found.second
     observed = predictor if observed is None else observed
     require_shape(name, observed.type.shape, predictor.type.shape)
     for parameter in found.parameters:
         require_shape(name, observed.type.shape, parameter.type.shape, "parameter beside the predictor")
     if predictor.type.broadcastable != observed.type.broadcastable:
         predictor = pt.broadcast_to(predictor, observed.shape)
+    if second is not None:
+        require_shape(name, observed.type.shape, second.type.shape, "second predictor")
+        if second.type.broadcastable != observed.type.broadcastable:
+            second = pt.broadcast_to(second, observed.shape)
     return SiteGroup(
         name=name,
         site=found.site,
@@ -300,6 +322,7 @@ def _site_group(name: str, found: Found, observed: TensorVariable | None) -> Sit
         predictor=predictor,
         parameters=tuple(pt.broadcast_to(p, observed.shape).ravel().astype("float64") for p in found.parameters),
         link=found.link,
+        second=second,
     )
 
 

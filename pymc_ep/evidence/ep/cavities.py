@@ -1,0 +1,160 @@
+"""Cavities of sites, of one predictor or of two, and the terms that they have in EP's log evidence.
+
+A site of two predictors has three rows, see `pymc_ep.sites.two_predictors`. Its posterior covariance V follows from
+their variances and its precision Pi from theirs; with V = L L^T and M = I - power L^T Pi L the cavity has the covariance
+L M^-1 L^T.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pymc_ep.numerics.backend.namespace import Array, namespace
+from pymc_ep.numerics.gaussian.protocol import GaussianPosterior
+from pymc_ep.sites.two_predictors import ROWS
+
+__all__ = ["FLAT", "Cavities", "cavities", "change_of_sites"]
+
+FLAT = 1e-9
+"""Share 1 - pi_i V_i of the posterior precision below which the cavity of a Gaussian site counts as flat or improper.
+Well above the rounding of that difference, and far below the share of any site that matters."""
+_IMPROPER = -1.0
+"""Variance of a cavity that is not proper."""
+
+
+class Cavities(NamedTuple):
+    """Posterior divided by ``site**power``, (n,) each.
+
+    Attributes
+    ----------
+    mean, variance : array
+        Not positive where the cavity is not proper.
+    log_widened : array
+        log |I + power Pi V|, of the cavity's covariance V; that of two predictors in the first of their rows.
+    pull : array
+        power a^T V a, of the slope a = b - Pi m at the posterior mean m, likewise.
+    """
+
+    mean: Array
+    variance: Array
+    log_widened: Array
+    pull: Array
+
+
+def cavities(
+    posterior: GaussianPosterior,
+    precision: Array,
+    power: float,
+    exact: Array = False,
+    flat: float = 1.0,
+    pairs: Sequence[slice] = (),
+) -> Cavities:
+    """Return the cavities.
+
+    The slope of a site at the posterior mean is the posterior's weight: where sites are precise, b - pi m has lost
+    digits that the weight has.
+
+    Parameters
+    ----------
+    posterior : GaussianPosterior
+    precision : array, (n,)
+        Of the sites.
+    power : float
+    exact : array of bool, (n,)
+        Which sites are Gaussian. No result depends on the cavity variance of these: the evidence takes log t at the
+        posterior mean. So their cavity need not be proper, and is not where the other sites, such as mixtures with two
+        peaks, have a negative precision in all. It is then replaced by the posterior.
+    flat : float
+        Or by what has this share of its precision: the gradient in a parameter of the site, at a fixed cavity, is the
+        right one where that is small.
+    pairs : sequence of slice
+        Rows of the sites of two predictors.
+    """
+    xp = namespace(posterior.mean)
+    kept = (1.0 - power) + power * posterior.remainder
+    kept = xp.where(exact & (kept <= FLAT), flat, kept)
+    slope = posterior.weights
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        variance = posterior.variance / kept
+        found = Cavities(
+            posterior.mean - power * variance * slope,
+            variance,
+            xp.log(1.0 + power * precision * variance),
+            power * variance * slope**2,
+        )
+        for rows in pairs:
+            at_rows = (part[rows] for part in (posterior.mean, posterior.variance, slope, precision))
+            for field, value in zip(found, _of_pair(*at_rows, power)):
+                field[rows] = value.ravel()
+    return found
+
+
+def change_of_sites(
+    posterior: GaussianPosterior, d_precision: Array, d_slope: Array, pairs: Sequence[slice] = ()
+) -> Array:
+    """Return the largest change of a site, free of the predictors' units, see `pymc_ep.evidence.ep.sweep.Sweep`."""
+    xp = namespace(posterior.mean)
+    curvature, slope = xp.abs(d_precision) * posterior.variance, xp.abs(d_slope) * xp.sqrt(xp.abs(posterior.variance))
+    for rows in pairs:
+        l_1, l_21, l_2 = _factor(np.asarray(posterior.variance)[rows])
+        w_11, w_12, w_22 = _whitened(np.asarray(d_precision)[rows], l_1, l_21, l_2)
+        s_1, s_2 = _of_two(np.asarray(d_slope)[rows])
+        curvature[rows] = np.abs([w_11, w_22, w_12]).ravel()
+        slope[rows] = np.abs([l_1 * s_1 + l_21 * s_2, l_2 * s_2, np.zeros_like(s_2)]).ravel()
+    return xp.maximum(xp.max(curvature), xp.max(slope))
+
+
+def _factor(variance: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the triangular factor of V, (n,) for each element, from the variances of its rows, (3 n,)."""
+    v_1, v_2, v_sum = variance.reshape(ROWS, -1)
+    l_1 = np.sqrt(v_1)
+    l_21 = np.divide(0.5 * (v_sum - v_1 - v_2), l_1, out=np.zeros_like(l_1), where=l_1 > 0)
+    return l_1, l_21, np.sqrt(np.maximum(v_2 - l_21**2, 0.0))
+
+
+def _whitened(rows: np.ndarray, l_1: np.ndarray, l_21: np.ndarray, l_2: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Return the elements 11, 12 and 22 of L^T Pi L, (n,) each, of precisions by rows, (3 n,)."""
+    p_1, p_2, cross = rows.reshape(ROWS, -1)
+    p_1, p_2 = p_1 + cross, p_2 + cross
+    return (
+        l_1**2 * p_1 + 2.0 * l_1 * l_21 * cross + l_21**2 * p_2,
+        l_2 * (l_1 * cross + l_21 * p_2),
+        l_2**2 * p_2,
+    )
+
+
+def _of_two(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return slopes in two predictors, (n,) each, from those in their rows, (3 n,)."""
+    first, second, of_sum = rows.reshape(ROWS, -1)
+    return first + of_sum, second + of_sum
+
+
+def _of_pair(
+    mean: np.ndarray, variance: np.ndarray, slope: np.ndarray, precision: np.ndarray, power: float
+) -> tuple[np.ndarray, ...]:
+    """Return the fields of `Cavities` of sites of two predictors, (3, n) each, from rows, (3 n,)."""
+    l_1, l_21, l_2 = _factor(variance)
+    w_11, w_12, w_22 = _whitened(precision, l_1, l_21, l_2)
+    m_11, m_12, m_22 = 1.0 - power * w_11, -power * w_12, 1.0 - power * w_22
+    det = m_11 * m_22 - m_12**2
+    proper = (m_11 > 0.0) & (det > FLAT**2)
+    det = np.where(proper, det, 1.0)
+    # Rows of L M^-1, and the covariance L M^-1 L^T.
+    h_11, h_12 = l_1 * m_22 / det, -l_1 * m_12 / det
+    h_21, h_22 = (l_21 * m_22 - l_2 * m_12) / det, (l_2 * m_11 - l_21 * m_12) / det
+    v_1, v_12, v_2 = l_1 * h_11, h_11 * l_21 + h_12 * l_2, h_21 * l_21 + h_22 * l_2
+    a_1, a_2 = _of_two(slope)
+    first, second = (
+        part - power * move
+        for part, move in zip(mean.reshape(ROWS, -1), (v_1 * a_1 + v_12 * a_2, v_12 * a_1 + v_2 * a_2))
+    )
+    none = np.zeros_like(det)
+    variances: list[Any] = [np.where(proper, part, _IMPROPER) for part in (v_1, v_2, v_1 + v_2 + 2.0 * v_12)]
+    pull = power * (v_1 * a_1**2 + 2.0 * v_12 * a_1 * a_2 + v_2 * a_2**2)
+    return (
+        np.array([first, second, first + second]),
+        np.array(variances),
+        np.array([-np.log(det), none, none]),
+        np.array([pull, none, none]),
+    )

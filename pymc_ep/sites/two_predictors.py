@@ -1,0 +1,445 @@
+"""Sites of two predictors: a likelihood whose location and scale, mean and dispersion, or mean and share of zeros vary.
+
+A site t(eta_1, eta_2) is a site of its first predictor with parameters that are functions of the second. Its tilted
+moments are nested: given eta_2, those of the first predictor are known, by closed form or by quadrature; what is left
+is one integral over eta_2. With the cavity N(m, V), b = V_12 / V_22, s_2^2 = V_22 and s_1^2 = V_11 - b V_12,
+
+    eta_2 = m_2 + s_2 z_2,    eta_1 = m_1 + b s_2 z_2 + s_1 z_1,    Z = int N(z_2; 0, 1) Z_1(z_2) dz_2,
+
+where Z_1 is the integral over z_1. The substitution z_2 = c + w sinh(u), about the maximum c of the integrand and with
+its width w there, leaves an integrand that the trapezoidal rule integrates to a precision that is exponential in its
+number of nodes (Takahasi and Mori 1974).
+
+Engines know such a site by three rows: those of eta_1, of eta_2 and of eta_1 + eta_2. Three variances tell a covariance
+of two predictors, and three precisions any site exp(b' eta - eta' Pi eta / 2): Pi_12 is the precision of the sum,
+Pi_11 - Pi_12 and Pi_22 - Pi_12 those of the two.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.compile.mode import Mode
+
+from pymc_ep.concurrency import compiled_property
+from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.numerics.backend.namespace import Array
+from pymc_ep.sites.base import Site, Tilted
+from pymc_ep.sites.compiled import COMPILED, CompiledSite, compile_site
+
+__all__ = ["ROWS", "TwoPredictorSite", "of_sum", "two_predictor_site"]
+
+ROWS = 3
+"""Rows of an observation: its predictors, and their sum."""
+_FEWEST, _HALVINGS, _ROUGH = 33, 6, 3e-6
+"""Fewest nodes, halvings of their step, and the difference of log Z and of the logs of both variances to those of every
+second node up to which a rule is accepted: the error is about the square of that difference."""
+_REACH = 9.5
+"""Reach of the nodes about the cavity's mean and about the maximum, in standard deviations of the cavity."""
+_FIRST, _NEXT = 1.5 * np.arange(-6.0, 7.0), np.linspace(-1.0, 1.0, 9)
+"""Places at which the maximum over z_2 is looked for first, and those between its neighbours, in each next round."""
+_ROUNDS, _FARTHER = 20, 16.0
+"""Most rounds, and the reach of the next one, in spacings of the last, where the maximum lies beyond its places."""
+_DROP = 2.0
+"""Fall of the log of the integrand, from the maximum to its neighbours, up to which these tell its curvature."""
+_WIDEST = 1.5
+"""Largest width, in standard deviations of the cavity: that of an integrand with a flat maximum."""
+_TELLING = 0.1
+"""Ratio of the determinants of tilted and cavity covariance up to which their inverses are subtracted."""
+_LEAST = 1e-12
+"""Least variance of a predictor given the other, relative to its own: where one is a function of the other."""
+_BLOCK = 2**13
+"""Sites whose nodes are evaluated at a time, 2 MB an array."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoPredictorSite(Site):
+    """Site of two predictors.
+
+    Attributes
+    ----------
+    inner : Site
+        Site of the first predictor.
+    arguments : callable
+        ``arguments(eta_2, *parameters)``: the parameters of `inner`, as PyTensor graphs.
+    """
+
+    inner: Site
+    arguments: Callable[..., Sequence[Any]]
+
+    @property
+    def predictors(self) -> int:
+        """Two."""
+        return 2
+
+
+def two_predictor_site(
+    inner: Site, arguments: Callable[..., Sequence[Any]], parameters: tuple[str, ...]
+) -> TwoPredictorSite:
+    """Return the site of two predictors made of one of the first, see `TwoPredictorSite`."""
+
+    def logp(y: Any, eta: Any, second: Any, *values: Any, **options: Any) -> Any:
+        return inner.logp(y, eta, *arguments(second, *values), **options)
+
+    return TwoPredictorSite(
+        name=f"{inner.name} of two predictors",
+        parameters=parameters,
+        domain=inner.domain,
+        log_concave=False,
+        logp=logp,
+        parameter_domains=("extended real",) * len(parameters),
+        holds_observations=inner.holds_observations,
+        interpreted=True,
+        options=inner.options,
+        inner=inner,
+        arguments=arguments,
+    )
+
+
+def of_sum(first: Array, second: Array) -> Array:
+    """Return the rows of a vector of two predictors, (3 n,)."""
+    return np.concatenate([first, second, first + second])
+
+
+class _Cavity(NamedTuple):
+    """Cavities of n sites in coordinates z: s_1, s_2 and b of the module's text, and the means, (n,) each."""
+
+    first: np.ndarray
+    second: np.ndarray
+    mean_1: np.ndarray
+    mean_2: np.ndarray
+    slope: np.ndarray
+
+    @classmethod
+    def of_rows(cls, mean: np.ndarray, variance: np.ndarray) -> "_Cavity":
+        """Return the cavities of means and variances in rows, (3 n,) each."""
+        (mean_1, mean_2, _), (v_1, v_2, v_sum) = mean.reshape(ROWS, -1), variance.reshape(ROWS, -1)
+        covariance = 0.5 * (v_sum - v_1 - v_2)
+        slope = covariance / v_2
+        given = np.maximum(v_1 - slope * covariance, _LEAST * v_1)
+        return cls(np.sqrt(given), np.sqrt(v_2), mean_1, mean_2, slope)
+
+    def among(self, chosen: np.ndarray) -> "_Cavity":
+        """Return those of some of the sites."""
+        return _Cavity(*(field[chosen] for field in self))
+
+    def at(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return eta_2 and the mean of eta_1 given it, (k, n) each, at z_2, (k, n)."""
+        step = self.second * z
+        return self.mean_2 + step, self.mean_1 + self.slope * step
+
+    def natural(self, at: "_Whitened", covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the gradient of log Z in the cavity's mean, (2, n), and Pi by rows, (3, n).
+
+        For the covariance A of z, and L the factor by which eta = m + L z, Pi = -L^-T (A - I) A^-1 L^-1. A site that
+        tells much leaves digits in the difference of `covariance`^-1, of the tilted density, and V^-1.
+        """
+        (e_1, e_2), (a_1, a_2, a_12), (d_1, d_2) = at
+        det = a_1 * a_2 - a_12**2
+        m_1, m_2, m_12 = -(d_1 * a_2 - a_12**2) / det, -(d_2 * a_1 - a_12**2) / det, -a_12 / det
+        gradient = np.array([e_1 / self.first, e_2 / self.second - self.slope * e_1 / self.first])
+        own, cross = m_1 / self.first**2, m_12 / (self.first * self.second)
+        off = cross - self.slope * own
+        second = m_2 / self.second**2 - 2.0 * self.slope * cross + self.slope**2 * own
+        v_1, v_2, v_12 = covariance
+        after, before = v_1 * v_2 - v_12**2, (self.first * self.second) ** 2
+        wide = self.first**2 + (self.slope * self.second) ** 2
+        direct = np.array(
+            [
+                v_2 / after - self.second**2 / before,
+                v_1 / after - wide / before,
+                -v_12 / after + self.slope * self.second**2 / before,
+            ]
+        )
+        own, second, off = np.where(det < _TELLING, direct, np.array([own, second, off]))
+        return gradient, np.array([own - off, second - off, off])
+
+
+class _Whitened(NamedTuple):
+    """Moments of z under the tilted density: mean, (2, n), A_11, A_22 and A_12 of its covariance, (3, n), and the
+    diagonal of A - I, (2, n), computed without that difference where it is small.
+    """
+
+    mean: np.ndarray
+    covariance: np.ndarray
+    excess: np.ndarray
+
+
+class _Nodes(NamedTuple):
+    """Nodes of n integrals over z_2, the shares of Z that they have, (k, n) each, and log Z, (n,)."""
+
+    z: np.ndarray
+    share: np.ndarray
+    log_z: np.ndarray
+    inner: Tilted
+
+    def among(self, chosen: np.ndarray) -> "_Nodes":
+        """Return those of some of the sites."""
+        return _Nodes(
+            self.z[:, chosen],
+            self.share[:, chosen],
+            self.log_z[chosen],
+            Tilted(*(field[:, chosen] for field in self.inner)),
+        )
+
+
+class CompiledTwoPredictorSite(CompiledSite):
+    """Functions of arrays of a `TwoPredictorSite`.
+
+    Observations and parameters of the moments are repeated for each of the three rows, (3 n,), the results are rows,
+    and log Z is that of the first row, zero at the others.
+    """
+
+    site: TwoPredictorSite
+
+    def __init__(self, site: TwoPredictorSite, mode: Mode | str | None, loop: bool, options: dict[str, Any]) -> None:
+        super().__init__(site, mode, loop, options)
+        if self._jax:
+            raise UnsupportedModelError(
+                f"The likelihood {site.name} runs on the host, as its nested quadrature has no body of JAX; leave out "
+                f"device= and compile_kwargs={{'mode': 'JAX'}}."
+            )
+        self._inner = compile_site(site.inner, mode, loop=loop, **options)
+        names = ("second predictor", *site.parameters)
+        density = Site(
+            name=site.name,
+            parameters=names,
+            domain=site.domain,
+            log_concave=False,
+            logp=site.logp,
+            interpreted=True,
+            options=options,
+        )
+        self._of_first = compile_site(density, mode)
+
+    def moments(self, y: Array, mean: Array, variance: Array, power: Array = 1.0, *parameters: Array) -> Tilted:
+        """Return the tilted moments of the rows, fields (3 n,)."""
+        y, mean, variance, *parameters = (np.asarray(a, dtype=float) for a in (y, mean, variance, *parameters))
+        n, fields = len(y) // ROWS, np.zeros((len(Tilted._fields), len(y)))
+        for rows, cavity, *_, nodes in self._pieces(y, mean, variance, power, parameters):
+            moments = self._moments_of(nodes, cavity)
+            for field, value in zip(fields, moments):
+                field.reshape(ROWS, n)[:, rows] = value.reshape(ROWS, -1)
+        return Tilted(*fields)
+
+    def moments_and_nearby(
+        self, y: Array, mean: Array, variance: Array, power: float, *parameters: Array
+    ) -> tuple[Tilted, Callable[[Array], Tilted]]:
+        """Return the moments, and a function of new cavity means that returns theirs."""
+
+        def at(centre: Array) -> Tilted:
+            return self.moments(y, centre, variance, power, *parameters)
+
+        return at(mean), at
+
+    def parameter_gradient(
+        self, y: Array, mean: Array, variance: Array, power: Array = 1.0, *parameters: Array
+    ) -> tuple[Array, ...]:
+        """Return the derivative of log Z in each parameter at a fixed cavity, (n,) each."""
+        if not self.site.parameters:
+            return ()
+        y, mean, variance, *parameters = (np.asarray(a, dtype=float) for a in (y, mean, variance, *parameters))
+        out = np.empty((len(parameters), len(y) // ROWS))
+        for rows, cavity, own, values, nodes in self._pieces(y, mean, variance, power, parameters):
+            second, centre = cavity.at(nodes.z)
+            inner = self._inner_arguments(second, values)
+            slopes = self._inner.parameter_gradient(
+                np.broadcast_to(own, centre.shape),
+                centre,
+                np.broadcast_to(cavity.first**2, centre.shape),
+                power,
+                *inner,
+            )
+            # Nodes without weight may have no finite slope.
+            weighted = [np.where(nodes.share > 0, nodes.share * slope, 0.0) for slope in slopes]
+            repeated = [np.broadcast_to(value, second.shape) for value in values]
+            found = self._arguments_pullback(*map(np.ravel, (second, *repeated, *weighted)))
+            for one, value in zip(out, found):
+                one[rows] = np.asarray(value).reshape(second.shape).sum(axis=0)
+        return tuple(out)
+
+    def log_density(self, y: Array, eta: Array, *parameters: Array) -> Array:
+        """Return log t(eta_1, eta_2; y, parameters); the first of the parameters is eta_2."""
+        return self._of_first.log_density(y, eta, *parameters)
+
+    def cumulants(self, y: Array, mean: Array, variance: Array, *parameters: Array) -> tuple[Array, Array]:
+        """Return zeros: cumulants of two predictors are not those of rows."""
+        return np.zeros(len(y)), np.zeros(len(y))
+
+    def _pieces(
+        self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, power: Array, parameters: Sequence[np.ndarray]
+    ) -> Iterator[tuple[np.ndarray, _Cavity, np.ndarray, list[np.ndarray], _Nodes]]:
+        """Yield the sites a piece at a time: their places, cavities, observations, parameters and nodes."""
+        n = len(y) // ROWS
+        for start in range(0, n, _BLOCK):
+            places = np.arange(start, min(start + _BLOCK, n))
+            cavity = _Cavity.of_rows(*(part.reshape(ROWS, n)[:, places].ravel() for part in (mean, variance)))
+            own, values = y[places], [value[places] for value in parameters]
+            centre, width = self._maximum(own, cavity, power, values)
+            count = _FEWEST
+            for level in range(_HALVINGS + 1):
+                nodes, error = self._nodes(own, cavity, power, values, centre, width, count)
+                # Where the last rule is not accurate either, it is the best there is.
+                good = ~(error > _ROUGH) | (level == _HALVINGS)
+                if good.any():
+                    yield (
+                        places[good],
+                        cavity.among(good),
+                        own[good],
+                        [value[good] for value in values],
+                        nodes.among(good),
+                    )
+                if good.all():
+                    break
+                left, count = ~good, 2 * count - 1
+                places, cavity, own, centre, width = (
+                    places[left],
+                    cavity.among(left),
+                    own[left],
+                    centre[left],
+                    width[left],
+                )
+                values = [value[left] for value in values]
+
+    def _inner_moments(
+        self, y: np.ndarray, cavity: _Cavity, z: np.ndarray, power: Array, values: Sequence[np.ndarray]
+    ) -> Tilted:
+        """Return the moments of eta_1 given z_2, (k, n)."""
+        second, centre = cavity.at(z)
+        inner = self._inner_arguments(second, values)
+        with np.errstate(all="ignore"):
+            return self._inner.moments(y, centre, cavity.first**2, power, *inner)
+
+    def _log_integrand(
+        self, y: np.ndarray, cavity: _Cavity, z: np.ndarray, power: Array, values: Sequence[np.ndarray]
+    ) -> np.ndarray:
+        """Return log N(z_2; 0, 1) Z_1(z_2), (k, n), but for a constant; it ends where the density is not defined."""
+        found = np.asarray(self._inner_moments(y, cavity, z, power, values).log_z)
+        return np.where(np.isnan(found), -np.inf, found) - 0.5 * z**2
+
+    def _nodes(
+        self,
+        y: np.ndarray,
+        cavity: _Cavity,
+        power: Array,
+        values: Sequence[np.ndarray],
+        centre: np.ndarray,
+        width: np.ndarray,
+        count: int,
+    ) -> tuple[_Nodes, np.ndarray]:
+        """Return nodes about the maximum of each integrand, and the difference of log Z to that of half of them."""
+        first = -np.arcsinh((np.maximum(centre, 0.0) + _REACH) / width)
+        last = np.arcsinh((np.maximum(-centre, 0.0) + _REACH) / width)
+        step = (last - first) / (count - 1)
+        u = first + np.arange(count)[:, None] * step
+        z = centre + width * np.sinh(u)
+        inner = self._inner_moments(y, cavity, z, power, values)
+        log_z = np.asarray(inner.log_z)
+        log_term = np.where(np.isnan(log_z), -np.inf, log_z) - 0.5 * z**2 + np.log(np.cosh(u))
+        highest = log_term.max(axis=0)
+        term = np.exp(log_term - highest)
+        total = term.sum(axis=0)
+        share = term / total
+        spread = np.where(share > 0, np.asarray(inner.variance) + (np.asarray(inner.mean) - cavity.mean_1) ** 2, 0.0)
+        sums = [(share, share[::2])] + [(share * v, share[::2] * v[::2]) for v in ((z - centre) ** 2, spread)]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            error = np.max([np.abs(np.log(2.0 * half.sum(axis=0) / all_.sum(axis=0))) for all_, half in sums], axis=0)
+        log_z = highest + np.log(total * width * step) - 0.5 * np.log(2.0 * np.pi)
+        return _Nodes(z, share, log_z, Tilted(*(np.asarray(field) for field in inner))), error
+
+    def _maximum(
+        self, y: np.ndarray, cavity: _Cavity, power: Array, values: Sequence[np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return place and width of the maximum over z_2, (n,) each."""
+        z = np.repeat(_FIRST[:, None], len(y), axis=1)
+        centre, spacing = np.zeros(len(y)), np.full(len(y), _FIRST[1] - _FIRST[0])
+        best, curvature = np.zeros(len(y)), np.zeros(len(y))
+        active = np.arange(len(y))
+        for _ in range(_ROUNDS):
+            found = self._log_integrand(y[active], cavity.among(active), z, power, [value[active] for value in values])
+            k = np.nanargmax(found, axis=0)
+            ended = (k == 0) | (k == len(z) - 1)
+            k = np.clip(k, 1, len(z) - 2)
+            low, middle, high = (np.take_along_axis(found, (k + step)[None], axis=0)[0] for step in (-1, 0, 1))
+            at = np.take_along_axis(z, k[None], axis=0)[0]
+            step = spacing[active]
+            with np.errstate(invalid="ignore", divide="ignore"):
+                second = (2.0 * middle - low - high) / step**2
+                move = np.clip(0.5 * (high - low) / (second * step), -1.0, 1.0) * step
+            sure = np.isfinite(second) & (second > 0)
+            centre[active] = at + np.where(sure, move, 0.0)
+            curvature[active] = np.where(sure, second, 0.0)
+            best[active] = at
+            with np.errstate(invalid="ignore"):
+                steep = ~(np.maximum(middle - low, middle - high) <= _DROP)
+            steep |= ended
+            active = active[steep]
+            if not active.size:
+                break
+            # Wider where the maximum lies beyond, narrower where it lies between two places.
+            reach = np.where(ended, _FARTHER, 1.0)[steep] * step[steep]
+            spacing[active] = reach * (_NEXT[1] - _NEXT[0])
+            z = at[steep] + _NEXT[:, None] * reach
+        width = np.minimum(1.0 / np.sqrt(np.maximum(curvature, _WIDEST**-2)), _WIDEST)
+        return centre, width
+
+    def _moments_of(self, nodes: _Nodes, cavity: _Cavity) -> Tilted:
+        share, z = nodes.share, nodes.z
+        used = share > 0
+        gradient = np.where(used, np.asarray(nodes.inner.gradient), 0.0)
+        precision = np.where(used, np.asarray(nodes.inner.precision), 0.0)
+        given, scaled = cavity.first * gradient, cavity.first**2 * precision
+        e_1, e_2 = (share * given).sum(axis=0), (share * z).sum(axis=0)
+        between = (share * (given - e_1) ** 2).sum(axis=0)
+        a_1, a_2 = between + (share / (1.0 + scaled)).sum(axis=0), (share * (z - e_2) ** 2).sum(axis=0)
+        a_12 = (share * (given - e_1) * (z - e_2)).sum(axis=0)
+        d_1 = between - (share * scaled / (1.0 + scaled)).sum(axis=0)
+        at = _Whitened(np.array([e_1, e_2]), np.array([a_1, a_2, a_12]), np.array([d_1, a_2 - 1.0]))
+        second, _ = cavity.at(z)
+        mean, variance = (np.where(used, np.asarray(field), 0.0) for field in (nodes.inner.mean, nodes.inner.variance))
+        mean_1, mean_2 = (share * mean).sum(axis=0), (share * second).sum(axis=0)
+        v_1 = (share * (variance + (mean - mean_1) ** 2)).sum(axis=0)
+        v_2 = (share * (second - mean_2) ** 2).sum(axis=0)
+        v_12 = (share * (mean - mean_1) * (second - mean_2)).sum(axis=0)
+        slope, rows = cavity.natural(at, np.array([v_1, v_2, v_12]))
+        none = np.zeros_like(e_1)
+        return Tilted(
+            np.concatenate([nodes.log_z, none, none]),
+            of_sum(mean_1, mean_2),
+            np.concatenate([v_1, v_2, v_1 + v_2 + 2.0 * v_12]),
+            np.concatenate([*slope, none]),
+            rows.ravel(),
+        )
+
+    def _inner_arguments(self, second: np.ndarray, values: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return the parameters of the inner site, (k, n) each, at eta_2, (k, n)."""
+        if not self.site.inner.parameters:
+            return []
+        repeated = [np.broadcast_to(value, second.shape) for value in values]
+        with np.errstate(all="ignore"):
+            found = self._arguments_function(*map(np.ravel, (second, *repeated)))
+        return [np.asarray(part).reshape(second.shape) for part in found]
+
+    def _arguments_graph(self) -> tuple[list[Any], list[Any]]:
+        inputs = self._vectors("second")
+        return inputs, [pt.broadcast_to(a, inputs[0].shape) for a in self.site.arguments(*inputs)]
+
+    @compiled_property
+    def _arguments_function(self) -> Callable[..., Sequence[Any]]:
+        inputs, outputs = self._arguments_graph()
+        return self._function(inputs, outputs)
+
+    @compiled_property
+    def _arguments_pullback(self) -> Callable[..., Sequence[Any]]:
+        """``(eta_2, *parameters, *cotangents) -> derivative in each parameter``, vectors."""
+        inputs, outputs = self._arguments_graph()
+        cotangents = [pt.vector(dtype="float64") for _ in outputs]
+        total = sum((c * out).sum() for c, out in zip(cotangents, outputs))
+        gradient = pytensor.grad(total, inputs[1:], disconnected_inputs="ignore")
+        return self._function([*inputs, *cotangents], gradient)
+
+
+COMPILED[TwoPredictorSite] = CompiledTwoPredictorSite
