@@ -54,6 +54,8 @@ class QuadratureFunctions:
     options: dict[str, Any]
     mode: Any
     loop: bool
+    requires_support: bool = True
+    """Whether a density that is zero at all predictors raises."""
     _jax: bool
     _function: Callable[..., Callable[..., Any]]
     _log_t: Callable[..., Any]
@@ -92,6 +94,8 @@ class QuadratureFunctions:
 
         An end that is undefined or minus infinity is taken for that of the support, unless it is so at all predictors.
         """
+        if not self.requires_support:
+            return
         name = f"an observation of the {self.site.name} site"
         for k in np.flatnonzero(~np.isfinite(seen.level).any(axis=0)):
             y, mean, _, _, *parameters = (array[k : k + 1] for array in arrays)

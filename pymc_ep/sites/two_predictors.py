@@ -29,18 +29,29 @@ from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.numerics.backend.namespace import Array
 from pymc_ep.sites.base import Site, Tilted
 from pymc_ep.sites.compiled import COMPILED, CompiledSite, compile_site
+from pymc_ep.sites.generated.kernel import GeneratedMoments
+from pymc_ep.sites.generated.op import FIELDS_OF_TWO
 
 __all__ = ["ROWS", "TwoPredictorSite", "of_sum", "two_predictor_site"]
 
 ROWS = 3
 """Rows of an observation: its predictors, and their sum."""
-_FEWEST, _HALVINGS, _ROUGH = 33, 6, 3e-6
-"""Fewest nodes, halvings of their step, and the difference of log Z and of the logs of both variances to those of every
-second node up to which a rule is accepted: the error is about the square of that difference."""
+_EVEN = 0.6 * np.arange(-12.0, 13.0)
+"""Nodes of a first rule, in widths about the maximum. Of the variance of a Gaussian integrand it errs by rounding, and
+every second node of it by 6e-5: a smaller step costs nodes, a larger one gives no test."""
+_ROUGH, _NEGLIGIBLE = 1e-4, 1e-9
+"""Difference of log Z and of the logs of both variances to those of every second node up to which a rule is accepted,
+as the error is about the square of that difference; and largest share of its last nodes."""
+_FEWEST, _HALVINGS = 65, 5
+"""Fewest nodes of the other rules, and halvings of their step."""
 _REACH = 9.5
-"""Reach of the nodes about the cavity's mean and about the maximum, in standard deviations of the cavity."""
+"""Reach of these about the cavity's mean and about the maximum, in standard deviations of the cavity."""
+_CLOSE = np.array([-4.0, -1.0, 0.0, 1.0, 4.0])
+"""Places at which the log of the integrand is looked at first."""
+_BEND = 4.0
+"""Difference of its outer values to a parabola through the inner three up to which its maximum is that of the latter."""
 _FIRST, _NEXT = 1.5 * np.arange(-6.0, 7.0), np.linspace(-1.0, 1.0, 9)
-"""Places at which the maximum over z_2 is looked for first, and those between its neighbours, in each next round."""
+"""Places at which it is looked for elsewhere, and those between its neighbours, in each next round."""
 _ROUNDS, _FARTHER = 20, 16.0
 """Most rounds, and the reach of the next one, in spacings of the last, where the maximum lies beyond its places."""
 _DROP = 2.0
@@ -104,6 +115,16 @@ def of_sum(first: Array, second: Array) -> Array:
     return np.concatenate([first, second, first + second])
 
 
+def of_covariance(first: Array, second: Array, both: Array) -> Array:
+    """Return the variances of the rows, (3 n,), of two variances and a covariance, (n,) each."""
+    return np.concatenate([first, second, first + second + 2.0 * both])
+
+
+def of_precision(first: Array, second: Array, both: Array) -> Array:
+    """Return the precisions of the rows, (3 n,), of the elements 11, 22 and 12 of Pi, (n,) each."""
+    return np.concatenate([first - both, second - both, both])
+
+
 class _Cavity(NamedTuple):
     """Cavities of n sites in coordinates z: s_1, s_2 and b of the module's text, and the means, (n,) each."""
 
@@ -132,7 +153,7 @@ class _Cavity(NamedTuple):
         return self.mean_2 + step, self.mean_1 + self.slope * step
 
     def natural(self, at: "_Whitened", covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the gradient of log Z in the cavity's mean, (2, n), and Pi by rows, (3, n).
+        """Return the gradient of log Z in the cavity's mean, (2, n), and the elements 11, 22 and 12 of Pi, (3, n).
 
         For the covariance A of z, and L the factor by which eta = m + L z, Pi = -L^-T (A - I) A^-1 L^-1. A site that
         tells much leaves digits in the difference of `covariance`^-1, of the tilted density, and V^-1.
@@ -155,7 +176,7 @@ class _Cavity(NamedTuple):
             ]
         )
         own, second, off = np.where(det < _TELLING, direct, np.array([own, second, off]))
-        return gradient, np.array([own - off, second - off, off])
+        return gradient, np.array([own, second, off])
 
 
 class _Whitened(NamedTuple):
@@ -186,6 +207,28 @@ class _Nodes(NamedTuple):
         )
 
 
+class _Rule(NamedTuple):
+    """Nodes of n integrals, and logs of their weights, (k, n) each."""
+
+    z: np.ndarray
+    log_weight: np.ndarray
+
+
+def _even(centre: np.ndarray, width: np.ndarray) -> _Rule:
+    """Return nodes that are evenly spaced, for integrands that are nearly Gaussian."""
+    z = centre + width * _EVEN[:, None]
+    return _Rule(z, np.broadcast_to(np.log(width * (_EVEN[1] - _EVEN[0])), z.shape))
+
+
+def _wide(centre: np.ndarray, width: np.ndarray, count: int) -> _Rule:
+    """Return nodes c + w sinh(u), evenly spaced in u, over all where the cavity has mass."""
+    first = -np.arcsinh((np.maximum(centre, 0.0) + _REACH) / width)
+    last = np.arcsinh((np.maximum(-centre, 0.0) + _REACH) / width)
+    step = (last - first) / (count - 1)
+    u = first + np.arange(count)[:, None] * step
+    return _Rule(centre + width * np.sinh(u), np.log(np.cosh(u) * width * step))
+
+
 class CompiledTwoPredictorSite(CompiledSite):
     """Functions of arrays of a `TwoPredictorSite`.
 
@@ -202,7 +245,10 @@ class CompiledTwoPredictorSite(CompiledSite):
                 f"The likelihood {site.name} runs on the host, as its nested quadrature has no body of JAX; leave out "
                 f"device= and compile_kwargs={{'mode': 'JAX'}}."
             )
-        self._inner = compile_site(site.inner, mode, loop=loop, **options)
+        self._inner = COMPILED[type(site.inner)](site.inner, mode, True, options)
+        # Far from where the density has mass it may overflow.
+        self._inner.requires_support = False
+        self._lattice = GeneratedMoments(site, options, self._highest, mode)
         names = ("second predictor", *site.parameters)
         density = Site(
             name=site.name,
@@ -218,12 +264,39 @@ class CompiledTwoPredictorSite(CompiledSite):
     def moments(self, y: Array, mean: Array, variance: Array, power: Array = 1.0, *parameters: Array) -> Tilted:
         """Return the tilted moments of the rows, fields (3 n,)."""
         y, mean, variance, *parameters = (np.asarray(a, dtype=float) for a in (y, mean, variance, *parameters))
-        n, fields = len(y) // ROWS, np.zeros((len(Tilted._fields), len(y)))
-        for rows, cavity, *_, nodes in self._pieces(y, mean, variance, power, parameters):
-            moments = self._moments_of(nodes, cavity)
-            for field, value in zip(fields, moments):
-                field.reshape(ROWS, n)[:, rows] = value.reshape(ROWS, -1)
+        n = len(y) // ROWS
+        fields, rest, _ = self._by_lattice(y, mean, variance, power, parameters)
+        for places, cavity, *_, nodes in self._pieces(y, mean, variance, power, parameters, rest):
+            for field, value in zip(fields, self._moments_of(nodes, cavity)):
+                field.reshape(ROWS, n)[:, places] = value.reshape(ROWS, -1)
         return Tilted(*fields)
+
+    def _by_lattice(
+        self,
+        y: np.ndarray,
+        mean: np.ndarray,
+        variance: np.ndarray,
+        power: Array,
+        parameters: Sequence[np.ndarray],
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return fields of moments, (5, 3 n), the sites that are left, and derivatives in parameters, (k, n)."""
+        n = len(y) // ROWS
+        fields, slopes = np.zeros((len(Tilted._fields), len(y))), np.zeros((len(parameters), n))
+        (m_1, m_2, _), (v_1, v_2, v_sum) = mean.reshape(ROWS, n), variance.reshape(ROWS, n)
+        arguments = [y[:n], m_1, m_2, v_1, v_2, 0.5 * (v_sum - v_1 - v_2), np.broadcast_to(power, n)]
+        found = self._lattice([*arguments, *(value[:n] for value in parameters)])
+        if found is None:
+            return fields, np.arange(n), slopes
+        at = dict(zip(FIELDS_OF_TWO, found))
+        none = np.zeros(n)
+        fields[:] = (
+            np.concatenate([at["log_z"], none, none]),
+            of_sum(at["mean_1"], at["mean_2"]),
+            of_covariance(at["variance_1"], at["variance_2"], at["covariance"]),
+            np.concatenate([at["gradient_1"], at["gradient_2"], none]),
+            of_precision(at["precision_11"], at["precision_22"], at["precision_12"]),
+        )
+        return fields, np.flatnonzero(found[-1] == 0), found[len(FIELDS_OF_TWO) : -1]
 
     def moments_and_nearby(
         self, y: Array, mean: Array, variance: Array, power: float, *parameters: Array
@@ -242,8 +315,8 @@ class CompiledTwoPredictorSite(CompiledSite):
         if not self.site.parameters:
             return ()
         y, mean, variance, *parameters = (np.asarray(a, dtype=float) for a in (y, mean, variance, *parameters))
-        out = np.empty((len(parameters), len(y) // ROWS))
-        for rows, cavity, own, values, nodes in self._pieces(y, mean, variance, power, parameters):
+        _, rest, out = self._by_lattice(y, mean, variance, power, parameters)
+        for places, cavity, own, values, nodes in self._pieces(y, mean, variance, power, parameters, rest):
             second, centre = cavity.at(nodes.z)
             inner = self._inner_arguments(second, values)
             slopes = self._inner.parameter_gradient(
@@ -258,7 +331,7 @@ class CompiledTwoPredictorSite(CompiledSite):
             repeated = [np.broadcast_to(value, second.shape) for value in values]
             found = self._arguments_pullback(*map(np.ravel, (second, *repeated, *weighted)))
             for one, value in zip(out, found):
-                one[rows] = np.asarray(value).reshape(second.shape).sum(axis=0)
+                one[places] = np.asarray(value).reshape(second.shape).sum(axis=0)
         return tuple(out)
 
     def log_density(self, y: Array, eta: Array, *parameters: Array) -> Array:
@@ -270,20 +343,27 @@ class CompiledTwoPredictorSite(CompiledSite):
         return np.zeros(len(y)), np.zeros(len(y))
 
     def _pieces(
-        self, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, power: Array, parameters: Sequence[np.ndarray]
+        self,
+        y: np.ndarray,
+        mean: np.ndarray,
+        variance: np.ndarray,
+        power: Array,
+        parameters: Sequence[np.ndarray],
+        rest: np.ndarray,
     ) -> Iterator[tuple[np.ndarray, _Cavity, np.ndarray, list[np.ndarray], _Nodes]]:
-        """Yield the sites a piece at a time: their places, cavities, observations, parameters and nodes."""
+        """Yield some of the sites a piece at a time: their places, cavities, observations, parameters and nodes."""
         n = len(y) // ROWS
-        for start in range(0, n, _BLOCK):
-            places = np.arange(start, min(start + _BLOCK, n))
+        for start in range(0, len(rest), _BLOCK):
+            places = rest[start : start + _BLOCK]
             cavity = _Cavity.of_rows(*(part.reshape(ROWS, n)[:, places].ravel() for part in (mean, variance)))
             own, values = y[places], [value[places] for value in parameters]
-            centre, width = self._maximum(own, cavity, power, values)
-            count = _FEWEST
-            for level in range(_HALVINGS + 1):
-                nodes, error = self._nodes(own, cavity, power, values, centre, width, count)
+            centre, width, near = self._maximum(own, cavity, power, values)
+            for level in range(_HALVINGS + 2):
+                rule = _even(centre, width) if level == 0 else _wide(centre, width, (_FEWEST - 1) * 2 ** (level - 1) + 1)
+                nodes, error = self._nodes(own, cavity, power, values, centre, rule)
+                error[~near & (level == 0)] = np.inf
                 # Where the last rule is not accurate either, it is the best there is.
-                good = ~(error > _ROUGH) | (level == _HALVINGS)
+                good = ~(error > _ROUGH) | (level > _HALVINGS)
                 if good.any():
                     yield (
                         places[good],
@@ -294,7 +374,7 @@ class CompiledTwoPredictorSite(CompiledSite):
                     )
                 if good.all():
                     break
-                left, count = ~good, 2 * count - 1
+                left = ~good
                 places, cavity, own, centre, width = (
                     places[left],
                     cavity.among(left),
@@ -302,7 +382,7 @@ class CompiledTwoPredictorSite(CompiledSite):
                     centre[left],
                     width[left],
                 )
-                values = [value[left] for value in values]
+                values, near = [value[left] for value in values], near[left]
 
     def _inner_moments(
         self, y: np.ndarray, cavity: _Cavity, z: np.ndarray, power: Array, values: Sequence[np.ndarray]
@@ -327,55 +407,63 @@ class CompiledTwoPredictorSite(CompiledSite):
         power: Array,
         values: Sequence[np.ndarray],
         centre: np.ndarray,
-        width: np.ndarray,
-        count: int,
+        rule: "_Rule",
     ) -> tuple[_Nodes, np.ndarray]:
-        """Return nodes about the maximum of each integrand, and the difference of log Z to that of half of them."""
-        first = -np.arcsinh((np.maximum(centre, 0.0) + _REACH) / width)
-        last = np.arcsinh((np.maximum(-centre, 0.0) + _REACH) / width)
-        step = (last - first) / (count - 1)
-        u = first + np.arange(count)[:, None] * step
-        z = centre + width * np.sinh(u)
+        """Return the nodes of a rule for each integrand, and the difference of its sums to those of half of them."""
+        z = rule.z
         inner = self._inner_moments(y, cavity, z, power, values)
         log_z = np.asarray(inner.log_z)
-        log_term = np.where(np.isnan(log_z), -np.inf, log_z) - 0.5 * z**2 + np.log(np.cosh(u))
+        log_term = np.where(np.isnan(log_z), -np.inf, log_z) - 0.5 * z**2 + rule.log_weight
         highest = log_term.max(axis=0)
         term = np.exp(log_term - highest)
         total = term.sum(axis=0)
         share = term / total
-        spread = np.where(share > 0, np.asarray(inner.variance) + (np.asarray(inner.mean) - cavity.mean_1) ** 2, 0.0)
+        mean = np.where(share > 0, np.asarray(inner.mean), 0.0)
+        spread = np.where(share > 0, np.asarray(inner.variance), 0.0) + (mean - (share * mean).sum(axis=0)) ** 2
         sums = [(share, share[::2])] + [(share * v, share[::2] * v[::2]) for v in ((z - centre) ** 2, spread)]
         with np.errstate(divide="ignore", invalid="ignore"):
             error = np.max([np.abs(np.log(2.0 * half.sum(axis=0) / all_.sum(axis=0))) for all_, half in sums], axis=0)
-        log_z = highest + np.log(total * width * step) - 0.5 * np.log(2.0 * np.pi)
+        error = np.where(np.maximum(share[0], share[-1]) > _NEGLIGIBLE, np.inf, error)
+        log_z = highest + np.log(total) - 0.5 * np.log(2.0 * np.pi)
         return _Nodes(z, share, log_z, Tilted(*(np.asarray(field) for field in inner))), error
 
     def _maximum(
         self, y: np.ndarray, cavity: _Cavity, power: Array, values: Sequence[np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return place and width of the maximum over z_2, (n,) each, and whether the integrand is near a Gaussian."""
+        found = self._log_integrand(y, cavity, np.repeat(_CLOSE[:, None], len(y), axis=1), power, values)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            middle, slope = found[2], 0.5 * (found[3] - found[1])
+            curvature = 2.0 * middle - found[1] - found[3]
+            ends = _CLOSE[[0, -1], None]
+            bend = np.abs(found[[0, -1]] - (middle + ends * slope - 0.5 * ends**2 * curvature)).max(axis=0)
+            near = (bend <= _BEND) & (np.abs(slope) <= _CLOSE[-1] * curvature)
+            centre, width = slope / curvature, curvature**-0.5
+        if not near.all():
+            rest = ~near
+            centre[rest], width[rest] = self._wide_maximum(y[rest], cavity.among(rest), power, [v[rest] for v in values])
+        return centre, width, near
+
+    def _wide_maximum(
+        self, y: np.ndarray, cavity: _Cavity, power: Array, values: Sequence[np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return place and width of the maximum over z_2, (n,) each."""
+        """Return place and width of the maximum, (n,) each, looked for over all where the cavity has mass."""
         z = np.repeat(_FIRST[:, None], len(y), axis=1)
-        centre, spacing = np.zeros(len(y)), np.full(len(y), _FIRST[1] - _FIRST[0])
-        best, curvature = np.zeros(len(y)), np.zeros(len(y))
-        active = np.arange(len(y))
+        centre, curvature = np.zeros((2, len(y)))
+        spacing, active = np.full(len(y), _FIRST[1] - _FIRST[0]), np.arange(len(y))
         for _ in range(_ROUNDS):
             found = self._log_integrand(y[active], cavity.among(active), z, power, [value[active] for value in values])
             k = np.nanargmax(found, axis=0)
             ended = (k == 0) | (k == len(z) - 1)
             k = np.clip(k, 1, len(z) - 2)
             low, middle, high = (np.take_along_axis(found, (k + step)[None], axis=0)[0] for step in (-1, 0, 1))
-            at = np.take_along_axis(z, k[None], axis=0)[0]
-            step = spacing[active]
+            at, step = np.take_along_axis(z, k[None], axis=0)[0], spacing[active]
             with np.errstate(invalid="ignore", divide="ignore"):
                 second = (2.0 * middle - low - high) / step**2
                 move = np.clip(0.5 * (high - low) / (second * step), -1.0, 1.0) * step
+                steep = ended | ~(np.maximum(middle - low, middle - high) <= _DROP)
             sure = np.isfinite(second) & (second > 0)
-            centre[active] = at + np.where(sure, move, 0.0)
-            curvature[active] = np.where(sure, second, 0.0)
-            best[active] = at
-            with np.errstate(invalid="ignore"):
-                steep = ~(np.maximum(middle - low, middle - high) <= _DROP)
-            steep |= ended
+            centre[active], curvature[active] = at + np.where(sure, move, 0.0), np.where(sure, second, 0.0)
             active = active[steep]
             if not active.size:
                 break
@@ -383,8 +471,7 @@ class CompiledTwoPredictorSite(CompiledSite):
             reach = np.where(ended, _FARTHER, 1.0)[steep] * step[steep]
             spacing[active] = reach * (_NEXT[1] - _NEXT[0])
             z = at[steep] + _NEXT[:, None] * reach
-        width = np.minimum(1.0 / np.sqrt(np.maximum(curvature, _WIDEST**-2)), _WIDEST)
-        return centre, width
+        return centre, 1.0 / np.sqrt(np.maximum(curvature, _WIDEST**-2))
 
     def _moments_of(self, nodes: _Nodes, cavity: _Cavity) -> Tilted:
         share, z = nodes.share, nodes.z
@@ -404,14 +491,14 @@ class CompiledTwoPredictorSite(CompiledSite):
         v_1 = (share * (variance + (mean - mean_1) ** 2)).sum(axis=0)
         v_2 = (share * (second - mean_2) ** 2).sum(axis=0)
         v_12 = (share * (mean - mean_1) * (second - mean_2)).sum(axis=0)
-        slope, rows = cavity.natural(at, np.array([v_1, v_2, v_12]))
+        slope, precision_rows = cavity.natural(at, np.array([v_1, v_2, v_12]))
         none = np.zeros_like(e_1)
         return Tilted(
             np.concatenate([nodes.log_z, none, none]),
             of_sum(mean_1, mean_2),
-            np.concatenate([v_1, v_2, v_1 + v_2 + 2.0 * v_12]),
+            of_covariance(v_1, v_2, v_12),
             np.concatenate([*slope, none]),
-            rows.ravel(),
+            of_precision(*precision_rows),
         )
 
     def _inner_arguments(self, second: np.ndarray, values: Sequence[np.ndarray]) -> list[np.ndarray]:

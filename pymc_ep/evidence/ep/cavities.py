@@ -12,9 +12,9 @@ import numpy as np
 
 from pymc_ep.numerics.backend.namespace import Array, namespace
 from pymc_ep.numerics.gaussian.protocol import GaussianPosterior
-from pymc_ep.sites.two_predictors import ROWS
+from pymc_ep.sites.two_predictors import ROWS, of_precision
 
-__all__ = ["FLAT", "Cavities", "cavities", "change_of_sites"]
+__all__ = ["FLAT", "Cavities", "cavities", "change_of_sites", "without_negative"]
 
 FLAT = 1e-9
 """Share 1 - pi_i V_i of the posterior precision below which the cavity of a Gaussian site counts as flat or improper.
@@ -103,6 +103,23 @@ def change_of_sites(
         curvature[rows] = np.abs([w_11, w_22, w_12]).ravel()
         slope[rows] = np.abs([l_1 * s_1 + l_21 * s_2, l_2 * s_2, np.zeros_like(s_2)]).ravel()
     return xp.maximum(xp.max(curvature), xp.max(slope))
+
+
+def without_negative(precision: np.ndarray, variance: np.ndarray, pairs: Sequence[slice]) -> np.ndarray:
+    """Return precisions, (n,), without their negative parts: those of L^T Pi L for V = L L^T of rows, (n,)."""
+    out = np.maximum(precision, 0.0)
+    for rows in pairs:
+        l_1, l_21, l_2 = _factor(variance[rows])
+        l_2 = np.maximum(l_2, np.sqrt(FLAT) * np.sqrt(variance[rows].reshape(ROWS, -1)[1]))
+        w_11, w_12, w_22 = _whitened(precision[rows], l_1, l_21, l_2)
+        values, axes = np.linalg.eigh(np.array([[w_11, w_12], [w_12, w_22]]).transpose(2, 0, 1))
+        kept = (axes * np.maximum(values, 0.0)[:, None, :]) @ axes.transpose(0, 2, 1)
+        factor = np.zeros_like(kept)
+        factor[:, 0, 0], factor[:, 1, 0], factor[:, 1, 1] = l_1, l_21, l_2
+        inverse = np.linalg.inv(factor)
+        found = inverse.transpose(0, 2, 1) @ kept @ inverse
+        out[rows] = of_precision(found[:, 0, 0], found[:, 1, 1], found[:, 0, 1])
+    return out
 
 
 def _factor(variance: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

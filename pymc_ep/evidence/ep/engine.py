@@ -13,10 +13,11 @@ import numpy as np
 
 from pymc_ep.engines.base import Status
 from pymc_ep.evidence.ep.state import Packed, State
-from pymc_ep.evidence.ep.sweep import KNOWN, Problem, Sweep, counted_from, group_slices, joined_moments, sweep_of
+from pymc_ep.evidence.ep.cavities import without_negative
+from pymc_ep.evidence.ep.sweep import KNOWN, Kinds, Problem, Sweep, counted_from, group_slices, joined_moments, sweep_of
 from pymc_ep.exceptions import NumericalError
 from pymc_ep.numerics.backend.namespace import Array, is_jax
-from pymc_ep.numerics.gaussian.protocol import ROUNDING, CoordinatePrior, GaussianPrior
+from pymc_ep.numerics.gaussian.protocol import ROUNDING, CoordinatePrior, GaussianPosterior, GaussianPrior
 from pymc_ep.numerics.gaussian.sparse_coefficient_space import SparseFactorPrior
 from pymc_ep.numerics.optimise.anderson import anderson
 from pymc_ep.sites.base import Tilted
@@ -57,6 +58,9 @@ point: narrow next to any site, and well above rounding."""
 _NEWTON_STEPS, _NEWTON_TOL = 20, 0.1
 """Largest number of Newton steps, and the step, in posterior standard deviations, at which they end. The mode is only
 a start for EP, so that a tenth is enough."""
+_CLOSE_TO_MODE, _MODE_STEPS = 1e-3, 40
+"""Cavity variance, relative to the prior variance, at which sites of two predictors start, and most such steps. A
+location far from the observations makes its scale rise by a half a step."""
 _OUT_OF_REACH = 1e3
 """Size of a predictor that the proper stand-in for a flat prior does not reach: a hundred of its standard
 deviations."""
@@ -110,6 +114,7 @@ class EP:
         self.schedule = schedule
         self.log_concave = all(s.site.log_concave for s in self.sites)
         self.inner = _INNER if self.automatic and schedule == "parallel" else 0
+        self.pairs = any(s.site.predictors > 1 for s in self.sites)
 
     def with_sites(self, sites: Sequence[CompiledSite]) -> "EP":
         """Return the engine with the same options and other sites."""
@@ -163,6 +168,8 @@ class EP:
                 return unmatched._replace(damping=_CAREFUL_DAMPING, careful=True)
             if bool(first.proper):
                 return self._accept(shift, precision, first, None, self.inner)
+        if self.pairs and start is None and (near := self._near_mode(problem)) is not None:
+            return near
         zero = np.zeros(n)
         regular = problem.prior.regular()
         mean = problem.mean
@@ -240,6 +247,42 @@ class EP:
                 break
         first = self.sweep(problem, shift, precision, self.inner)
         return self._accept(shift, precision, first, None, self.inner) if bool(first.proper) else None
+
+    def _near_mode(self, problem: Problem) -> State | None:
+        """Return the state near the posterior mode of sites of two predictors; None if it is improper.
+
+        Under wide priors their tilted distributions have ridges and several peaks, which near the mode they have not.
+        """
+        narrow = _CLOSE_TO_MODE * np.asarray(problem.prior.regular().variances()) + KNOWN
+        pairs = Kinds.of(self.sites).pairs(problem.observed)
+
+        def at(sites: np.ndarray) -> tuple[float, GaussianPosterior, np.ndarray]:
+            """Return the log joint density at the posterior mean, the posterior, and the sites that follow."""
+            posterior = problem.prior.posterior(problem.mean, *sites)
+            eta = np.asarray(posterior.mean)
+            found, _ = joined_moments(self.sites, 1.0, eta, narrow, problem.observed, problem.parameters)
+            precision = without_negative(np.asarray(found.precision), narrow, pairs)
+            value = float(np.sum(found.log_z)) - 0.5 * float(problem.prior.energy(posterior, problem.mean))
+            return value, posterior, np.array([np.asarray(found.gradient) + precision * eta, precision])
+
+        sites = np.zeros((2, len(problem.mean)))
+        value, posterior, following = at(sites)
+        for _ in range(_MODE_STEPS):
+            length = 1.0
+            while length > _LEAST_DAMPING:
+                trial = sites + length * (following - sites)
+                higher, moved, then = at(trial)
+                if bool(moved.proper) and higher > value:
+                    break
+                length /= 4.0
+            else:
+                break
+            change = np.abs(np.asarray(moved.mean) - posterior.mean).max()
+            sites, value, posterior, following = trial, higher, moved, then
+            if change <= _NEWTON_TOL * np.sqrt(np.abs(posterior.variance)).max():
+                break
+        first = self.sweep(problem, *sites)
+        return self._accept(*sites, first, None, 0) if bool(first.proper) else None
 
     def objective(self, state: State) -> float:
         """Return EP's log evidence."""

@@ -1,8 +1,9 @@
-"""C text of `TiltedMoments`: the functions of a site's density, put before the fixed text of ``body.c``."""
+"""C text of `TiltedMoments`: the functions of a site's density, put before the fixed text of a body."""
 
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -10,17 +11,22 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.utils import MethodNotDefined
 from pytensor.scalar.basic import Composite
 
-from pymc_ep.numerics.quadrature.peak_search import GRID
-from pymc_ep.sites.generated import body
+from pymc_ep.sites.generated import body, body_of_two
 from pymc_ep.sites.generated.expressions import constant, expression
 
 __all__ = ["header_dirs", "headers", "loop", "support_code"]
 
-_BODY, _FUNCTIONS = (Path(__file__).with_name(f"{name}.c") for name in ("body", "functions"))
-_CONSTANTS = (
-    *("STEP", "SIDE", "MOST_BLOCKS", "LEVELS", "DROP", "NO_WEIGHT", "HIGHER", "SEARCHES", "FOUND", "NOISE", "JUMP"),
-    *("LOST", "HIDDEN", "TESTED", "HALF_LOG_2_PI"),
-)
+_FUNCTIONS = Path(__file__).with_name("functions.c")
+_CONSTANTS = {
+    body: (
+        *("STEP", "SIDE", "MOST_BLOCKS", "LEVELS", "DROP", "NO_WEIGHT", "HIGHER", "SEARCHES", "FOUND", "NOISE"),
+        *("JUMP", "LOST", "HIDDEN", "TESTED", "HALF_LOG_2_PI"),
+    ),
+    body_of_two: (
+        *("STEP", "LANES", "MOST_PARTS", "MOST_ROWS", "LEVELS", "DROP", "HIGHER", "TOLERANCE", "STEPS", "HALVINGS"),
+        *("FAR", "LEAST", "FOUND", "DIFFERENCE", "ALONG", "SEEN", "SUMS", "LOG_2_PI"),
+    ),
+}
 _TYPES = {"float64": "double", "bool": "mask"}
 _OWN = (
     *("exp", "expm1", "log", "log1p", "log1p_unit", "log1mexp"),
@@ -43,13 +49,14 @@ def support_code(op: Any) -> str:
     """Return all functions, in a namespace of their own: several sites may be in one module."""
     shared = dict.fromkeys(_of_ops(op, "c_support_code"))
     own = [f"#define {name} {value}" for name, value in _constants(op).items()]
-    own += [_functions(op), _BODY.read_text(), *(f"#undef {name}" for name in _constants(op))]
+    own += [_functions(op), Path(_body(op).__file__).with_suffix(".c").read_text(), *(f"#undef {name}" for name in _constants(op))]
     return "\n".join([_FUNCTIONS.read_text(), *shared, f"namespace {_name(op)} {{", *own, "}"])
 
 
 def loop(op: Any, arguments: str, out: str) -> str:
     """Return the statements that compute all sites, from and to the arrays behind the pointers."""
-    rows = () if op.fixed is None else (0, *range(4, 3 + op.fixed.nin))
+    first = 1 + 3 * op.rule.predictors
+    rows = () if op.fixed is None else (0, *range(first, first - 1 + op.fixed.nin))
     values = [f"{arguments}[{row} * n + i]" for row in rows]
     return f"""
     using namespace {_name(op)};
@@ -58,8 +65,12 @@ def loop(op: Any, arguments: str, out: str) -> str:
     for (npy_intp i = 0; i < n; i++) {{
       known values;
       fixed({", ".join([*values, "&values"])});
-      site_moments(&values, {", ".join(f"{arguments}[{row} * n + i]" for row in (1, 2, 3))}, result + i, n);
+      site_moments(&values, {", ".join(f"{arguments}[{row} * n + i]" for row in range(1, first))}, result + i, n);
     }}"""
+
+
+def _body(op: Any) -> ModuleType:
+    return body if op.rule.predictors == 1 else body_of_two
 
 
 def _name(op: Any) -> str:
@@ -67,17 +78,21 @@ def _name(op: Any) -> str:
 
 
 def _constants(op: Any) -> dict[str, str]:
-    found = {name: getattr(body, name) for name in _CONSTANTS} | op.rule.constants
+    found = {name: getattr(_body(op), name) for name in _CONSTANTS[_body(op)]} | op.rule.constants
     texts = {name: repr(int(value) if isinstance(value, bool) else value) for name, value in found.items()}
     highest = "INFINITY" if np.isinf(op.rule.highest) else repr(float(op.rule.highest))
-    return texts | {"HIGHEST": highest, "GRID": f"{{{', '.join(map(repr, GRID.tolist()))}}}"}
+    return texts | {"HIGHEST": highest, "GRID": f"{{{', '.join(map(repr, _body(op).GRID.tolist()))}}}"}
 
 
 def _functions(op: Any) -> str:
     """Return the structs of what is fixed and of a point, and the functions that `body.c` calls."""
     taken, count = (0, 0) if op.fixed is None else (op.fixed.nin, op.fixed.nout)
     numbers, known = [f"x{k}" for k in range(taken)], [f"a->k[{k}]" for k in range(count)]
-    heads = ", ".join([*(f"double {x}" for x in numbers), "known *out"]), "double f, const known *a, int n, double *out"
+    predictors = ("f", "g")[: op.rule.predictors]
+    heads = (
+        ", ".join([*(f"double {x}" for x in numbers), "known *out"]),
+        ", ".join([*(f"double {x}" for x in predictors), "const known *a, int n, double *out"]),
+    )
     return "\n".join(
         [
             *(f"using pymc_ep_branch_free::{name};" for name in ("mask", *_OWN)),
@@ -86,7 +101,7 @@ def _functions(op: Any) -> str:
             f"static void fixed({heads[0]})\n{{",
             *([] if op.fixed is None else _statements(op.fixed, numbers, "out->k[{}]")),
             f"}}\nINLINED void density({heads[1]})\n{{",
-            *_statements(op.density, ["f", *known], "out[{} * n]"),
+            *_statements(op.density, [*predictors, *known], "out[{} * n]"),
             "}",
         ]
     )

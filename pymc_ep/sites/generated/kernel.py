@@ -49,8 +49,10 @@ class GeneratedMoments:
             scanned=site.scanned,
             highest=highest,
             parameters=len(site.parameters),
+            predictors=site.predictors,
         )
-        self.missing = "" if site.log_concave or site.scanned else "a survey of peaks beside knots"
+        known = site.log_concave or site.scanned or site.predictors > 1
+        self.missing = "" if known else "a survey of peaks beside knots"
 
     def __call__(self, arrays: Sequence[np.ndarray]) -> np.ndarray | None:
         """Return the fields of `op.FIELDS`, the derivatives, and whether each site is accepted; None without a loop.
@@ -78,7 +80,7 @@ class GeneratedMoments:
             arguments = pt.matrix(dtype="float64")
             out = TiltedMoments(graph.fixed, graph.density, self._rule)(arguments)
             function = compiled_function([arguments], out, trust_input=True, mode=mode)
-            function(np.ones((4 + len(self._site.parameters), 1)))
+            function(np.ones((1 + 3 * self._rule.predictors + len(self._site.parameters), 1)))
         except NoScalarGraphError as error:
             self.missing = str(error)
         except Exception as error:  # Whatever keeps a loop from being compiled, its site has another route.

@@ -9,7 +9,7 @@ from typing import Any
 from pytensor.graph.basic import Apply
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_and_cache_key
 
-from pymc_ep.sites.generated import body, functions_numba
+from pymc_ep.sites.generated import body, body_of_two, functions_numba
 from pymc_ep.sites.generated.op import TiltedMoments
 from pymc_ep.sites.generated.printer_numba import Printed, printed
 
@@ -30,21 +30,25 @@ _PARTS: dict[str, dict[str, Any]] = {
 }
 """Functions of the body, callees first. LLVM optimises each by itself and again in its callers, unless it is inlined
 before that."""
+_PARTS_OF_TWO: dict[str, dict[str, Any]] = dict.fromkeys(
+    ("slopes_at", "mode_from", "weigh", "add", "row_of", "lattice", "agree", "summed", "hidden", "moments"), {}
+)
 
 
 @register_funcify_and_cache_key(TiltedMoments)
 def numba_tilted_moments(op: TiltedMoments, node: Apply, **kwargs: object) -> tuple[Callable[..., Any], str]:
     """Return the compiled body and its cache key."""
-    fixed, density = printed(op.fixed, "fixed", 1), printed(op.density, "density", 1)
+    text, parts = (body, _PARTS) if op.rule.predictors == 1 else (body_of_two, _PARTS_OF_TWO)
+    fixed, density = printed(op.fixed, "fixed", 1), printed(op.density, "density", op.rule.predictors)
     made = {"fixed": fixed.function, "density": density.function, "exp": functions_numba.exp, **op.rule.constants}
-    for name, options in _PARTS.items():
-        function = getattr(body, name)
-        copy = FunctionType(function.__code__, {**vars(body), **made}, name)
+    for name, options in parts.items():
+        function = getattr(text, name)
+        copy = FunctionType(function.__code__, {**vars(text), **made}, name)
         made[name] = numba_njit(**_JIT, **options)(copy)
     return made["moments"], _key(op, fixed, density)
 
 
 def _key(op: TiltedMoments, fixed: Printed, density: Printed) -> str:
     """Key of all that is compiled: a change of any constant or text is another key."""
-    text = Path(body.__file__).read_text() + Path(__file__).read_text()
+    text = "".join(Path(file).read_text() for file in (body.__file__, body_of_two.__file__, __file__))
     return sha256(f"{fixed.key}{density.key}{op.rule}{op.rule.constants}{text}".encode()).hexdigest()

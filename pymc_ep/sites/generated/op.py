@@ -11,10 +11,17 @@ from pymc_ep.kernels.array_op import MATRIX, ArrayOp
 from pymc_ep.kernels.registry import register_bodies
 from pymc_ep.sites.generated import c_text
 
-__all__ = ["FIELDS", "Rule", "TiltedMoments"]
+__all__ = ["FIELDS", "FIELDS_OF_TWO", "Rule", "TiltedMoments"]
 
 FIELDS = ("log_z", "mean", "variance", "gradient", "precision", "skewness", "kurtosis")
 """Rows of the result, before the derivatives of log Z in the parameters and whether a site is accepted."""
+
+
+FIELDS_OF_TWO = (
+    *("log_z", "mean_1", "mean_2", "variance_1", "variance_2", "covariance", "gradient_1", "gradient_2"),
+    *("precision_11", "precision_22", "precision_12", "third_111", "third_112", "third_122", "third_222"),
+)
+"""The same of sites of two predictors; the third moments are central ones."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +34,8 @@ class Rule:
         See `Site`.
     highest : float
         Largest log density that is believed.
-    parameters : int
-        Number of parameters.
+    parameters, predictors : int
+        Numbers of these.
     """
 
     analytic: bool
@@ -36,23 +43,35 @@ class Rule:
     scanned: bool
     highest: float
     parameters: int
+    predictors: int = 1
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """First rows of the result."""
+        return FIELDS if self.predictors == 1 else FIELDS_OF_TWO
 
     @property
     def constants(self) -> dict[str, Any]:
         """Constants of `body`."""
         return {
+            "HIGHEST": self.highest,
+            "PARAMETERS": self.parameters,
+        } | ({} if self.predictors > 1 else self._of_one)
+
+    @property
+    def _of_one(self) -> dict[str, Any]:
+        return {
             "TOLERANCE": 1e-5 if self.analytic else 1e-10,
             "LOG_CONCAVE": self.log_concave,
             "SCANNED": self.scanned,
-            "HIGHEST": self.highest,
-            "PARAMETERS": self.parameters,
         }
 
 
 class TiltedMoments(ArrayOp):
-    """Moments of N(f; m, v) t(f)**p, (8 + parameters, n), with zeros for sites that are not accepted.
+    """Moments of N(f; m, v) t(f)**p, (1 + fields + k, n), with zeros for sites that are not accepted.
 
-    The input, (4 + k, n), holds observations, cavity means and variances, powers, and all k parameters.
+    The input, (4 + k, n), holds observations, cavity means and variances, powers, and all k parameters. Of sites of two
+    predictors it is (7 + k, n), with both means, and the variances and covariance.
     """
 
     __props__ = ("fixed", "density", "rule")
@@ -87,7 +106,7 @@ class TiltedMoments(ArrayOp):
 
     def c_sizes(self, arrays: Sequence[str], pointers: Sequence[str]) -> str:
         """Return C declarations of the numbers of sites and of rows of the result."""
-        return f"const npy_intp n = PyArray_DIM({arrays[0]}, 1), rows = {8 + self.rule.parameters};"
+        return f"const npy_intp n = PyArray_DIM({arrays[0]}, 1), rows = {1 + len(self.rule.fields) + self.rule.parameters};"
 
     def c_shapes(self) -> Sequence[str]:
         """Return the shape of the result."""

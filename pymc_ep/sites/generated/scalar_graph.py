@@ -26,7 +26,8 @@ class ScalarDensity(NamedTuple):
     fixed : Composite, optional
         ``fixed(y, *parameters)``: doubles that are free of the predictor. None if nothing is.
     density : Composite
-        ``density(eta, *outputs of fixed)``: log t, its slope, and the derivatives in parameters.
+        ``density(eta, *outputs of fixed)``: log t, its slope, and the derivatives in parameters. Of a site of two
+        predictors both are arguments, and there are two slopes.
     """
 
     fixed: Composite | None
@@ -41,14 +42,15 @@ def scalar_density(site: Site, options: dict[str, Any]) -> ScalarDensity:
     NoScalarGraphError
         If the density, or its derivative, is not made of functions of numbers.
     """
-    y, eta, *parameters = (pt.scalar(name, dtype="float64") for name in ("y", "eta", *site.parameters))
-    log_t = site.logp(y, eta, *parameters, **options)
-    slopes = pytensor.grad(log_t, [eta, *parameters], disconnected_inputs="ignore")
-    inputs, outputs = as_scalars([y, eta, *parameters], [log_t, *slopes])
-    return _split(inputs, outputs, moving=inputs[1])
+    names = ("y", *("eta", "second")[: site.predictors], *site.parameters)
+    y, *others = (pt.scalar(name, dtype="float64") for name in names)
+    log_t = site.logp(y, *others, **options)
+    slopes = pytensor.grad(log_t, others, disconnected_inputs="ignore")
+    inputs, outputs = as_scalars([y, *others], [log_t, *slopes])
+    return _split(inputs, outputs, moving=inputs[1 : 1 + site.predictors])
 
 
-def _split(inputs: Sequence[Any], outputs: Sequence[Any], moving: Any) -> ScalarDensity:
+def _split(inputs: Sequence[Any], outputs: Sequence[Any], moving: Sequence[Any]) -> ScalarDensity:
     """Cut the graph at the variables that do not depend on `moving` and are used by some that do."""
     order: dict[Any, None] = {}
 
@@ -60,18 +62,18 @@ def _split(inputs: Sequence[Any], outputs: Sequence[Any], moving: Any) -> Scalar
 
     for v in outputs:
         visit(v)
-    dependent = {moving}
+    dependent = set(moving)
     for v in order:
         if not dependent.isdisjoint(v.owner.inputs):
             dependent.add(v)
     used = [one for v in order if v in dependent for one in v.owner.inputs]
     edge = list(dict.fromkeys(v for v in [*used, *outputs] if v not in dependent and not isinstance(v, Constant)))
-    others = [v for v in inputs if v is not moving]
+    others = [v for v in inputs if v not in moving]
     fixed = Composite(others, [_float64(v) for v in edge]) if edge else None
     fresh = [ps.float64() for _ in edge]
     held = {v: x if v.dtype == "float64" else _as(x, v.dtype) for v, x in zip(edge, fresh)}
     new = clone_replace([_float64(v) for v in outputs], held, rebuild_strict=False)
-    return ScalarDensity(fixed, Composite([moving, *fresh], new))
+    return ScalarDensity(fixed, Composite([*moving, *fresh], new))
 
 
 def _as(x: Any, dtype: str) -> Any:

@@ -1,6 +1,6 @@
 """Recognition of latent Gaussian models: Gaussian variables, and likelihoods of one affine predictor each."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 import numpy as np
@@ -99,12 +99,6 @@ def recognise_latent_gaussian(
         return finish(*_build(model, relevant, latents, wanted, prior=prior, registered_only=registered, two=two))
 
     candidates = gaussian_candidates(model, relevant, prior) or gaussian_candidates(model, relevant, prior, shared=True)
-    of_two = gaussian_candidates(model, relevant, prior, two=True)
-    if latent is None and _size(model, [rv for rv in of_two if rv not in candidates]) > _MOST_OUTSIDE:
-        try:
-            return build(of_two, wanted=wanted, registered=True, two=True)
-        except UnsupportedModelError:
-            pass
     if latent is not None:
         names = [latent] if isinstance(latent, str) else latent
         try:
@@ -112,8 +106,18 @@ def recognise_latent_gaussian(
         except UnsupportedModelError:
             # Without this choice, the predictor may have been assigned to other variables.
             behind = set(ancestors([model[name] for name in names if name in model.named_vars]))
-            chosen = named_among(model, names, gaussian_candidates(model, relevant, prior, among=behind), prior)
-        return _try_in_order(lambda registered: build(chosen, wanted=wanted, registered=registered))
+            among = gaussian_candidates(model, relevant, prior, among=behind)
+            try:
+                chosen = named_among(model, names, among, prior)
+            except UnsupportedModelError as refusal:
+                of_two = gaussian_candidates(model, relevant, prior, two=True)
+                try:
+                    chosen = named_among(model, names, of_two, prior)
+                except UnsupportedModelError:
+                    raise refusal from None
+        return _try_in_order(
+            *(lambda registered, two=two: build(chosen, wanted=wanted, registered=registered, two=two) for two in (False, True))
+        )
     if not candidates and not any(map(correlated_gaussian, model.observed_RVs)):
         for rv in model.observed_RVs:
             require_univariate(separated(rv))
@@ -126,7 +130,35 @@ def recognise_latent_gaussian(
         latents = largest_affine_set(model, candidates, partial(build, wanted=(), registered=registered))
         return build(latents, wanted=wanted, registered=registered)
 
-    return _try_in_order(with_all, with_most)
+    def with_one() -> LatentGaussian:
+        return _try_in_order(with_all, with_most)
+
+    # What is left out of one predictor may have a second one.
+    of_two = gaussian_candidates(model, relevant, prior, two=True)
+
+    def with_two() -> LatentGaussian:
+        return build(of_two, wanted=wanted, registered=False, two=True)
+
+    def left(names: Collection[str]) -> int:
+        return _size(model, [rv for rv in of_two if rv.name not in names])
+
+    if left([rv.name for rv in candidates]) > _MOST_OUTSIDE:
+        return _first_that_fits(with_two, with_one)
+    try:
+        form = with_one()
+    except UnsupportedModelError as refusal:
+        try:
+            return with_two()
+        except UnsupportedModelError:
+            raise refusal from None
+    return _first_that_fits(with_two, lambda: form) if left(form.latent_names) > _MOST_OUTSIDE else form
+
+
+def _first_that_fits(one: Callable[[], LatentGaussian], other: Callable[[], LatentGaussian]) -> LatentGaussian:
+    try:
+        return one()
+    except UnsupportedModelError:
+        return other()
 
 
 def _size(model: Model, variables: Sequence[TensorVariable]) -> int:
