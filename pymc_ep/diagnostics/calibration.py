@@ -15,7 +15,7 @@ from pymc_ep.evidence.ep.cavities import cavities
 from pymc_ep.evidence.ep.sweep import KNOWN, group_slices
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.graphs.context import model_of
-from pymc_ep.predict.log_predictive import at_predictor, likelihoods, require_observations
+from pymc_ep.predict.log_predictive import at_predictor, likelihoods, require_observations, require_one_predictor
 from pymc_ep.predict.rebuild import own_predictions, posterior_of, single_posterior_of
 from pymc_ep.predict.response import LINES
 from pymc_ep.results import labelled
@@ -72,6 +72,7 @@ def loo_pit(idata: Container, model: pm.Model | None = None, var_name: str | Non
     form = posterior.form.form
     name = only_name([group.name for group in form.groups], var_name)
     k = [group.name for group in form.groups].index(name)
+    require_one_predictor(form.groups[k])
     y, site = posterior.form.observed()[k], posterior.form.sites[k]
     log_weights, scores, parts = [], [], []
     for weight, component in posterior.components():
@@ -90,7 +91,7 @@ def _loo_transforms(posterior: SitePosterior, site: CompiledSite, name: str, k: 
     _, prior, gaussian = posterior.mode
     observed = posterior.form.residuals()
     here = group_slices(observed)[k]
-    mean, variance = (part[here] for part in cavities(gaussian, 1.0))
+    mean, variance, *_ = (part[here] for part in cavities(gaussian, posterior.precision, 1.0))
     lost = variance < 0
     variance = np.where(variance > 0, variance, KNOWN)
     y, values = observed[k], prior.parameters[k]
@@ -136,7 +137,7 @@ def predictive_pit(idata: Container, model: pm.Model | None, data: Mapping[str, 
     parts = np.zeros((2, *y.shape))
     for weight, component in posterior.components():
         at = at_predictor(component, group)
-        require_observations(group, y, at)
+        require_observations(group, y, at.mean.shape)
         for share, part in at.rows(slice(None)).gaussians():
             found = _transforms(part.site, name, y.ravel(), part.mean, part.variance, part.parameters)
             parts += weight * share * np.reshape(found, parts.shape)

@@ -20,6 +20,7 @@ from pymc_ep.evidence.mixtures import left_out_of_all
 from pymc_ep.exceptions import at_index, first_index
 from pymc_ep.graphs.context import model_of
 from pymc_ep.numerics.gaussian.observation_space import DensePrior
+from pymc_ep.predict.log_predictive import require_one_predictor
 from pymc_ep.predict.rebuild import posterior_of, require_fitted_data, single_posterior_of
 from pymc_ep.results import fit_group
 
@@ -192,6 +193,7 @@ def _group_densities(posterior: SitePosterior, name: str, which: np.ndarray, cou
     found, weights, converged = [], [], True
     repeats = repeats_at(posterior.form, *posterior.mode[:2])
     k = [one.name for one in posterior.form.form.groups].index(name)
+    require_one_predictor(posterior.form.form.groups[k])
     for weight, component in posterior.components():
         values, all_converged = _given_hyperparameters(component, repeats.groups[k], k, which, count)
         found.append(values)

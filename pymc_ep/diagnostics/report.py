@@ -17,7 +17,7 @@ from pymc_ep.diagnostics.weights import LEAST_DRAWS, importance
 from pymc_ep.evidence.ep.cavities import cavities
 from pymc_ep.evidence.ep.cumulants import all_cumulants, evidence_correction, non_gaussianity, why_no_correction
 from pymc_ep.evidence.ep.repeats import repeats_at
-from pymc_ep.evidence.ep.sweep import KNOWN, group_slices
+from pymc_ep.evidence.ep.sweep import KNOWN, Kinds, group_slices
 from pymc_ep.graphs.context import model_of
 from pymc_ep.numerics.backend.namespace import on_host
 from pymc_ep.predict.rebuild import own_predictions, single_posterior_of
@@ -240,10 +240,10 @@ def _sites(
     theta, prior, gaussian = posterior.mode
     repeats = repeats_at(posterior.form, theta, prior)
     problem = repeats.problem(prior)
+    sites = repeats.together(posterior.shift), repeats.together(posterior.precision)
     if repeats.any:
-        sites = repeats.together(posterior.shift), repeats.together(posterior.precision)
         gaussian = on_host(problem.prior).posterior(np.asarray(problem.mean), *sites)
-    mean, variance = cavities(gaussian, 1.0)
+    mean, variance, *_ = cavities(gaussian, sites[1], 1.0, pairs=Kinds.of(repeats.sites).pairs(problem.observed))
     observed = posterior.form.observed()
     slices = group_slices([y.ravel() for y in observed])
     skewness, kurtosis = all_cumulants(repeats.sites, problem.observed, problem.parameters, mean, variance)
@@ -263,6 +263,8 @@ def _sites(
         reason = found.diverges
         if not reason:
             indicators["evidence_share"], correction = repeats.shared(found.shares), found.total
+    own = _first_rows(posterior)
+    indicators = {what: values[own] for what, values in indicators.items()}
     names = [group.name for group in posterior.form.form.groups]
     variables = {
         f"{name}_{what}": (name, values[here].reshape(y.shape))
@@ -275,12 +277,18 @@ def _sites(
     return xr.merge([labelled(model, variables), worst], combine_attrs="drop"), correction, absent
 
 
+def _first_rows(posterior: SitePosterior) -> np.ndarray:
+    """Return the row of each observation's first predictor, (n,)."""
+    slices = group_slices(posterior.form.residuals())
+    return np.concatenate([here.start + np.arange(y.size) for here, y in zip(slices, posterior.form.observed())])
+
+
 def _dark(model: pm.Model, posterior: SitePosterior) -> tuple[xr.Dataset, str]:
     """Return P(predictor < 0), where the rate of rectified counts is zero, and a warning if that is most of them."""
     form, (_, _, gaussian) = posterior.form, posterior.mode
     # The variance of a known predictor is zero, or negative by rounding.
     sd = np.sqrt(np.maximum(np.asarray(gaussian.variance), KNOWN))
-    below = ndtr(-np.asarray(gaussian.mean) / sd)
+    below = ndtr(-np.asarray(gaussian.mean) / sd)[_first_rows(posterior)]
     observed = form.observed()
     variables, sentences = {}, []
     for group, y, here in zip(form.form.groups, observed, group_slices([y.ravel() for y in observed])):

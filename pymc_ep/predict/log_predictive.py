@@ -95,6 +95,15 @@ def require_separate(form: SiteForm, names: Sequence[str]) -> None:
             )
 
 
+def require_one_predictor(group: Likelihood) -> None:
+    """Raise for a likelihood with two predictors."""
+    if group.site.predictors > 1:
+        raise UnsupportedModelError(
+            f"{group.name!r} has two predictors, of which this takes one: compare draws of "
+            f"pm.sample_posterior_predictive(idata, var_names=[{group.name!r}]) with the data instead."
+        )
+
+
 class AtPredictor(NamedTuple):
     """Site of a likelihood, with moments of its predictors and parameters, all of the predictors' shape.
 
@@ -141,31 +150,53 @@ class AtPredictor(NamedTuple):
 def at_predictor(posterior: SitePosterior, group: Likelihood) -> AtPredictor:
     """Return the site, the density of its predictors and the parameters for new observations of a likelihood."""
     name = group.name
+    require_one_predictor(group)
     moments = posterior.moments([group.affine_predictor])[name]
     skewness = posterior.skewness([group.affine_predictor], {name: moments.sd})[name]
+    site, parameters = _site_at(posterior, group, moments.mean.shape)
+    return AtPredictor(site, moments.mean, np.maximum(moments.sd**2, KNOWN), parameters, skewness)
+
+
+def _site_at(
+    posterior: SitePosterior, group: Likelihood, shape: tuple[int, ...]
+) -> tuple[CompiledSite, list[np.ndarray]]:
+    """Return the site of a likelihood, and its parameters at the shape of the predictors."""
     site, parameters = posterior.form.site_at(posterior.theta, group)
-    shape = moments.mean.shape
+    size = int(np.prod(shape))
     for parameter, values in zip(site.site.parameters, parameters):
-        if values.size not in (1, moments.mean.size):
+        if values.size not in (1, size):
             raise InvalidDataError(
-                f"{name!r} has {values.size} values of {parameter}, as many as it had observations in the model, but "
-                f"predictors of shape {shape}. Make the observations a pm.Data, and set as many of any value with "
+                f"{group.name!r} has {values.size} values of {parameter}, as many as it had observations in the model, "
+                f"but predictors of shape {shape}. Make the observations a pm.Data, and set as many of any value with "
                 f"the new inputs."
             )
-    shaped = [np.broadcast_to(p, moments.mean.size).reshape(shape) for p in parameters]
-    return AtPredictor(site, moments.mean, np.maximum(moments.sd**2, KNOWN), shaped, skewness)
+    return site, [np.broadcast_to(p, size).reshape(shape) for p in parameters]
 
 
-def require_observations(group: Likelihood, y: np.ndarray, at: AtPredictor) -> None:
+def _of_two_predictors(posterior: SitePosterior, group: Likelihood, y: np.ndarray) -> np.ndarray:
+    """Return the log integrals of a likelihood over both of its predictors, at the shape of `y`."""
+    moments = posterior.moments([group.affine_predictor])[group.name]
+    site, parameters = _site_at(posterior, group, moments.mean.shape[1:])
+    require_observations(group, y, moments.mean.shape[1:])
+    rows = np.asarray(y, dtype=float).ravel()
+    repeated = (np.tile(part.ravel(), len(moments.mean)) for part in (rows, *parameters))
+    first, *others = repeated
+    tilted = site.moments(first, moments.mean.ravel(), np.maximum(moments.sd.ravel() ** 2, KNOWN), 1.0, *others)
+    log_z = np.asarray(tilted.log_z)[: rows.size]
+    check_finite([log_z], rows, moments.mean[0].ravel(), moments.sd[0].ravel() ** 2, group.name)
+    return log_z.reshape(y.shape)
+
+
+def require_observations(group: Likelihood, y: np.ndarray, shape: tuple[int, ...]) -> None:
     """Raise for new observations of another shape than their predictors, or outside the domain."""
     if group.site.holds_observations:
         raise UnsupportedModelError(
             f"{group.name!r} has a density of its own that mixes observations, and so none of new ones; write it as a "
             f"pm.CustomDist whose logp takes them one by one."
         )
-    if y.shape != at.mean.shape:
+    if y.shape != shape:
         raise InvalidDataError(
-            f"{group.name!r} has predictors of shape {at.mean.shape} but the given values have shape {y.shape}. "
+            f"{group.name!r} has predictors of shape {shape} but the given values have shape {y.shape}. "
             f"Give one value for each; for others set their inputs in the model first, by pm.set_data."
         )
     group.site.validate(y, group.name)
@@ -173,8 +204,11 @@ def require_observations(group: Likelihood, y: np.ndarray, at: AtPredictor) -> N
 
 def _log_predictive(posterior: SitePosterior, group: Likelihood, y: np.ndarray) -> Iterator[tuple[float, np.ndarray]]:
     """Yield weights of Gaussians, and the log integrals of the likelihood over these, at the shape of `y`."""
+    if group.site.predictors > 1:
+        yield 1.0, _of_two_predictors(posterior, group, y)
+        return
     at = at_predictor(posterior, group)
-    require_observations(group, y, at)
+    require_observations(group, y, at.mean.shape)
     for weight, part in at.gaussians():
         tilted = part.site.moments(y, part.mean, part.variance, 1.0, *part.parameters)
         check_finite(tilted, y, part.mean, part.variance, group.name)

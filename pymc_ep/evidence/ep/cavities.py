@@ -1,7 +1,7 @@
 """Cavities of sites, of one predictor or of two, and the terms that they have in EP's log evidence.
 
-A site of two predictors has three rows, see `pymc_ep.sites.two_predictors`. Its posterior covariance V follows from
-their variances and its precision Pi from theirs; with V = L L^T and M = I - power L^T Pi L the cavity has the covariance
+A site of two predictors has three rows, see `pymc_ep.sites.rows_of_two`. Its posterior covariance V follows from their
+variances and its precision Pi from theirs; with V = L L^T and M = I - power L^T Pi L the cavity has the covariance
 L M^-1 L^T.
 """
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from pymc_ep.numerics.backend.namespace import Array, namespace
 from pymc_ep.numerics.gaussian.protocol import GaussianPosterior
-from pymc_ep.sites.two_predictors import ROWS, of_precision
+from pymc_ep.sites.rows_of_two import ROWS, precision_rows
 
 __all__ = ["FLAT", "Cavities", "cavities", "change_of_sites", "without_negative"]
 
@@ -84,8 +84,8 @@ def cavities(
             power * variance * slope**2,
         )
         for rows in pairs:
-            at_rows = (part[rows] for part in (posterior.mean, posterior.variance, slope, precision))
-            for field, value in zip(found, _of_pair(*at_rows, power)):
+            mean, own, pull, of_sites = (part[rows] for part in (posterior.mean, posterior.variance, slope, precision))
+            for field, value in zip(found, _of_pair(mean, own, pull, of_sites, power)):
                 field[rows] = value.ravel()
     return found
 
@@ -118,7 +118,7 @@ def without_negative(precision: np.ndarray, variance: np.ndarray, pairs: Sequenc
         factor[:, 0, 0], factor[:, 1, 0], factor[:, 1, 1] = l_1, l_21, l_2
         inverse = np.linalg.inv(factor)
         found = inverse.transpose(0, 2, 1) @ kept @ inverse
-        out[rows] = of_precision(found[:, 0, 0], found[:, 1, 1], found[:, 0, 1])
+        out[rows] = precision_rows(found[:, 0, 0], found[:, 1, 1], found[:, 0, 1])
     return out
 
 

@@ -125,12 +125,12 @@ def all_cumulants(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the standardised third and fourth cumulants of all tilted distributions, (n,) each.
 
-    Zero for Gaussian sites, NaN for a site that couples predictors.
+    Zero for Gaussian sites, NaN for a site that couples predictors, or has two.
     """
     skewness, kurtosis = np.zeros((2, len(cavity_mean)))
     cavity_variance = np.where(cavity_variance > 0, cavity_variance, KNOWN)
     for site, y, values, here in zip(sites, observed, parameters, group_slices(observed)):
-        if site.site.coupled:
+        if site.site.coupled or site.site.predictors > 1:
             skewness[here], kurtosis[here] = np.nan, np.nan
         elif not site.site.gaussian:
             found = site.cumulants(y, cavity_mean[here], cavity_variance[here], *values)
@@ -143,6 +143,8 @@ def why_no_correction(form: CompiledSiteForm, power: float, predictors: int) -> 
     """Return the reason why a form's evidence has no correction; empty where it has one."""
     if power != 1.0:
         return "the expansion is about EP with power 1, whose tilted moments match the posterior's"
+    if of_two := [factor.name for factor in form.form.factors if factor.site.predictors > 1]:
+        return f"{of_two[0]!r} has two predictors, for whose cumulants there is no expansion"
     if coupled := [factor.name for factor in form.form.factors if factor.site.coupled]:
         return f"the prior of {coupled[0]!r} is one factor of many predictors, whose cumulants are not known"
     many = predictors > _LARGEST

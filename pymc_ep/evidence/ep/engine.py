@@ -12,8 +12,8 @@ from typing import cast
 import numpy as np
 
 from pymc_ep.engines.base import Status
-from pymc_ep.evidence.ep.state import Packed, State
 from pymc_ep.evidence.ep.cavities import without_negative
+from pymc_ep.evidence.ep.state import Packed, State
 from pymc_ep.evidence.ep.sweep import KNOWN, Kinds, Problem, Sweep, counted_from, group_slices, joined_moments, sweep_of
 from pymc_ep.exceptions import NumericalError
 from pymc_ep.numerics.backend.namespace import Array, is_jax
@@ -282,7 +282,8 @@ class EP:
             if change <= _NEWTON_TOL * np.sqrt(np.abs(posterior.variance)).max():
                 break
         first = self.sweep(problem, *sites)
-        return self._accept(*sites, first, None, 0) if bool(first.proper) else None
+        shift, precision = sites
+        return self._accept(shift, precision, first, None, 0) if bool(first.proper) else None
 
     def objective(self, state: State) -> float:
         """Return EP's log evidence."""

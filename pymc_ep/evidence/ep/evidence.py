@@ -32,6 +32,7 @@ from pymc_ep.evidence.ep.shape import shape_at, used_skewness
 from pymc_ep.evidence.ep.sweep import group_slices
 from pymc_ep.evidence.mode import hyper_names_of
 from pymc_ep.exceptions import ImpossibleDensityError, InvalidDataError, NumericalError
+from pymc_ep.sites.rows_of_two import ROWS
 
 __all__ = ["Evidence", "evidence_of"]
 
@@ -396,7 +397,9 @@ class Evidence(LogEvidence[EvidenceAt]):
         group, here = next(
             (g, s) for g, s in zip(self.form.form.factors, group_slices(self.observed)) if predictor < s.stop
         )
-        return f"observation {predictor - here.start} of {group.name!r}"
+        # Sites of two predictors have a row for each of these, and one for the sum.
+        rows = ROWS if group.site.predictors > 1 else 1
+        return f"observation {(predictor - here.start) % ((here.stop - here.start) // rows)} of {group.name!r}"
 
     def require_covariance(self, theta: np.ndarray, prior: Prior) -> None:
         """Raise for a prior covariance with a negative eigenvalue beyond rounding, or a flat prior without data.

@@ -18,7 +18,7 @@ from pymc_ep.evidence.ep.sweep import Problem, group_slices
 from pymc_ep.numerics.backend.namespace import Array
 from pymc_ep.sites.compiled import CompiledSite, compile_site
 from pymc_ep.sites.repeated import is_additive, repeated
-from pymc_ep.sites.two_predictors import ROWS
+from pymc_ep.sites.rows_of_two import ROWS
 
 __all__ = ["RepeatedGroup", "Repeats", "repeats_at"]
 

@@ -134,8 +134,8 @@ class SiteGroup:
 
     @property
     def affine_predictor(self) -> "AffineVariable":
-        """The predictor as a variable, for its moments."""
-        return AffineVariable(self.name, self.predictor)
+        """The predictor as a variable, for its moments; of a site of two predictors its three rows."""
+        return AffineVariable(self.name, self.predictor if self.second is None else pt.stack(self.rows))
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ class LatentGaussian(Hyperparameters):
 
     @property
     def predictor(self) -> TensorVariable:
-        """Predictors of all factors, (n,), ravelled and concatenated; of sites of two predictors those and their sum."""
+        """Predictors of all factors, (n,), ravelled and concatenated; of sites of two predictors all rows."""
         return _joined([row for group in self.factors for row in group.rows])
 
     @property

@@ -125,9 +125,7 @@ def mode_from(
     return f, z_1, z_2, 0.0, 0.0, 0.0
 
 
-def weigh(
-    first: float, row: float, step: float, frame: Frame, p: float, a: Fixed, origin: Found, part: Part
-) -> None:
+def weigh(first: float, row: float, step: float, frame: Frame, p: float, a: Fixed, origin: Found, part: Part) -> None:
     """Fill a part of a row, with slopes and derivatives less those at the mode."""
     z_1, z_2, m_1, m_2, l_1, l_21, l_2, s_1, s_21, s_2 = frame
     column, log_weight, slope_1, slope_2, derivatives = part
@@ -419,9 +417,7 @@ def moments(arguments: np.ndarray) -> np.ndarray:
         out[11, i] = t_1**3 * d_111
         out[12, i] = t_1 * t_1 * (t_21 * d_111 + t_2 * d_112)
         out[13, i] = t_1 * (t_21 * t_21 * d_111 + 2.0 * t_21 * t_2 * d_112 + t_2 * t_2 * d_122)
-        out[14, i] = (
-            t_21**3 * d_111 + 3.0 * t_21 * t_21 * t_2 * d_112 + 3.0 * t_21 * t_2 * t_2 * d_122 + t_2**3 * d_222
-        )
+        out[14, i] = t_21**3 * d_111 + 3.0 * t_21 * t_21 * t_2 * d_112 + 3.0 * t_21 * t_2 * t_2 * d_122 + t_2**3 * d_222
         for k in range(PARAMETERS):
             out[15 + k, i] = p * (origin[3 + k] + total[SUMS + k] / w)
         out[-1, i] = 1.0

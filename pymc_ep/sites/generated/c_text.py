@@ -49,7 +49,11 @@ def support_code(op: Any) -> str:
     """Return all functions, in a namespace of their own: several sites may be in one module."""
     shared = dict.fromkeys(_of_ops(op, "c_support_code"))
     own = [f"#define {name} {value}" for name, value in _constants(op).items()]
-    own += [_functions(op), Path(_body(op).__file__).with_suffix(".c").read_text(), *(f"#undef {name}" for name in _constants(op))]
+    own += [
+        _functions(op),
+        _text(op),
+        *(f"#undef {name}" for name in _constants(op)),
+    ]
     return "\n".join([_FUNCTIONS.read_text(), *shared, f"namespace {_name(op)} {{", *own, "}"])
 
 
@@ -71,6 +75,10 @@ def loop(op: Any, arguments: str, out: str) -> str:
 
 def _body(op: Any) -> ModuleType:
     return body if op.rule.predictors == 1 else body_of_two
+
+
+def _text(op: Any) -> str:
+    return Path(__file__).with_name(f"{_body(op).__name__.rpartition('.')[2]}.c").read_text()
 
 
 def _name(op: Any) -> str:

@@ -30,9 +30,10 @@ _PARTS: dict[str, dict[str, Any]] = {
 }
 """Functions of the body, callees first. LLVM optimises each by itself and again in its callers, unless it is inlined
 before that."""
-_PARTS_OF_TWO: dict[str, dict[str, Any]] = dict.fromkeys(
-    ("slopes_at", "mode_from", "weigh", "add", "row_of", "lattice", "agree", "summed", "hidden", "moments"), {}
-)
+_PARTS_OF_TWO: dict[str, dict[str, Any]] = {
+    name: {}
+    for name in ("slopes_at", "mode_from", "weigh", "add", "row_of", "lattice", "agree", "summed", "hidden", "moments")
+}
 
 
 @register_funcify_and_cache_key(TiltedMoments)

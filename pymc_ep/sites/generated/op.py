@@ -106,7 +106,8 @@ class TiltedMoments(ArrayOp):
 
     def c_sizes(self, arrays: Sequence[str], pointers: Sequence[str]) -> str:
         """Return C declarations of the numbers of sites and of rows of the result."""
-        return f"const npy_intp n = PyArray_DIM({arrays[0]}, 1), rows = {1 + len(self.rule.fields) + self.rule.parameters};"
+        rows = 1 + len(self.rule.fields) + self.rule.parameters
+        return f"const npy_intp n = PyArray_DIM({arrays[0]}, 1), rows = {rows};"
 
     def c_shapes(self) -> Sequence[str]:
         """Return the shape of the result."""

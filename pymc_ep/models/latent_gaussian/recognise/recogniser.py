@@ -116,7 +116,10 @@ def recognise_latent_gaussian(
                 except UnsupportedModelError:
                     raise refusal from None
         return _try_in_order(
-            *(lambda registered, two=two: build(chosen, wanted=wanted, registered=registered, two=two) for two in (False, True))
+            *(
+                lambda registered, two=two: build(chosen, wanted=wanted, registered=registered, two=two)
+                for two in (False, True)
+            )
         )
     if not candidates and not any(map(correlated_gaussian, model.observed_RVs)):
         for rv in model.observed_RVs:

@@ -168,7 +168,7 @@ def _given_second(
 def _with_free(
     parameters: Sequence[TensorVariable], first: TensorVariable, second: TensorVariable, free: TensorVariable
 ) -> list[TensorVariable]:
-    """Return the parameters with a free variable in place of the second predictor, but for what the first is made of."""
+    """Return the parameters with a free variable in place of the second predictor, which the first may be made of."""
     held = first.type("first")
     steps: Iterator[dict] = iter([{first: held}, {second: free}])
     if first in ancestors([second]):

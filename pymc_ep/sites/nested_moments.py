@@ -1,0 +1,330 @@
+"""Nested quadrature of sites of two predictors, where their lattice of nodes is not accepted.
+
+Given eta_2, the moments of the first predictor are known, by closed form or by quadrature; what is left is one integral
+over eta_2. With the cavity N(m, V), b = V_12 / V_22, s_2^2 = V_22 and s_1^2 = V_11 - b V_12,
+
+    eta_2 = m_2 + s_2 z_2,    eta_1 = m_1 + b s_2 z_2 + s_1 z_1,    Z = int N(z_2; 0, 1) Z_1(z_2) dz_2,
+
+where Z_1 is the integral over z_1. Nodes are evenly spaced where the integrand is near a Gaussian. Elsewhere the
+substitution z_2 = c + w sinh(u), about the maximum c of the integrand and with its width w there, leaves an integrand
+that the trapezoidal rule integrates to a precision that is exponential in its number of nodes (Takahasi and Mori 1974).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from pymc_ep.numerics.backend.namespace import Array
+from pymc_ep.sites.base import Tilted
+from pymc_ep.sites.compiled import CompiledSite
+from pymc_ep.sites.rows_of_two import ROWS, covariance_rows, precision_rows, sum_rows
+
+__all__ = ["Cavity", "NestedMoments", "Nodes"]
+
+_EVEN = 0.6 * np.arange(-12.0, 13.0)
+"""Nodes of a first rule, in widths about the maximum. Of the variance of a Gaussian integrand it errs by rounding, and
+every second node of it by 6e-5: a smaller step costs nodes, a larger one gives no test."""
+_ROUGH, _NEGLIGIBLE = 1e-4, 1e-9
+"""Difference of log Z and of the logs of both variances to those of every second node up to which a rule is accepted,
+as the error is about the square of that difference; and largest share of its last nodes."""
+_FEWEST, _HALVINGS = 65, 5
+"""Fewest nodes of the other rules, and halvings of their step."""
+_REACH = 9.5
+"""Reach of these about the cavity's mean and about the maximum, in standard deviations of the cavity."""
+_CLOSE = np.array([-4.0, -1.0, 0.0, 1.0, 4.0])
+"""Places at which the log of the integrand is looked at first."""
+_BEND = 4.0
+"""Difference of its outer values to a parabola through the inner three up to which that has its maximum."""
+_FIRST, _NEXT = 1.5 * np.arange(-6.0, 7.0), np.linspace(-1.0, 1.0, 9)
+"""Places at which it is looked for elsewhere, and those between its neighbours, in each next round."""
+_ROUNDS, _FARTHER = 20, 16.0
+"""Most rounds, and the reach of the next one, in spacings of the last, where the maximum lies beyond its places."""
+_DROP = 2.0
+"""Fall of the log of the integrand, from the maximum to its neighbours, up to which these tell its curvature."""
+_WIDEST = 1.5
+"""Largest width, in standard deviations of the cavity: that of an integrand with a flat maximum."""
+_TELLING = 0.1
+"""Ratio of the determinants of tilted and cavity covariance up to which their inverses are subtracted."""
+_LEAST = 1e-12
+"""Least variance of a predictor given the other, relative to its own: where one is a function of the other."""
+_BLOCK = 2**13
+"""Sites whose nodes are evaluated at a time, 2 MB an array."""
+
+
+class Cavity(NamedTuple):
+    """Cavities of n sites in coordinates z: s_1, s_2 and b of the module's text, and the means, (n,) each."""
+
+    first: np.ndarray
+    second: np.ndarray
+    mean_1: np.ndarray
+    mean_2: np.ndarray
+    slope: np.ndarray
+
+    @classmethod
+    def of_rows(cls, mean: np.ndarray, variance: np.ndarray) -> "Cavity":
+        """Return the cavities of means and variances in rows, (3 n,) each."""
+        (mean_1, mean_2, _), (v_1, v_2, v_sum) = mean.reshape(ROWS, -1), variance.reshape(ROWS, -1)
+        covariance = 0.5 * (v_sum - v_1 - v_2)
+        slope = covariance / v_2
+        given = np.maximum(v_1 - slope * covariance, _LEAST * v_1)
+        return cls(np.sqrt(given), np.sqrt(v_2), mean_1, mean_2, slope)
+
+    def among(self, chosen: np.ndarray) -> "Cavity":
+        """Return those of some of the sites."""
+        return Cavity(*(field[chosen] for field in self))
+
+    def at(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return eta_2 and the mean of eta_1 given it, (k, n) each, at z_2, (k, n)."""
+        step = self.second * z
+        return self.mean_2 + step, self.mean_1 + self.slope * step
+
+    def natural(self, at: "_Whitened", covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the gradient of log Z in the cavity's mean, (2, n), and the elements 11, 22 and 12 of Pi, (3, n).
+
+        For the covariance A of z, and L the factor by which eta = m + L z, Pi = -L^-T (A - I) A^-1 L^-1. A site that
+        tells much leaves digits in the difference of `covariance`^-1, of the tilted density, and V^-1.
+        """
+        (e_1, e_2), (a_1, a_2, a_12), (d_1, d_2) = at
+        det = a_1 * a_2 - a_12**2
+        m_1, m_2, m_12 = -(d_1 * a_2 - a_12**2) / det, -(d_2 * a_1 - a_12**2) / det, -a_12 / det
+        gradient = np.array([e_1 / self.first, e_2 / self.second - self.slope * e_1 / self.first])
+        own, cross = m_1 / self.first**2, m_12 / (self.first * self.second)
+        off = cross - self.slope * own
+        second = m_2 / self.second**2 - 2.0 * self.slope * cross + self.slope**2 * own
+        v_1, v_2, v_12 = covariance
+        after, before = v_1 * v_2 - v_12**2, (self.first * self.second) ** 2
+        wide = self.first**2 + (self.slope * self.second) ** 2
+        direct = np.array(
+            [
+                v_2 / after - self.second**2 / before,
+                v_1 / after - wide / before,
+                -v_12 / after + self.slope * self.second**2 / before,
+            ]
+        )
+        own, second, off = np.where(det < _TELLING, direct, np.array([own, second, off]))
+        return gradient, np.array([own, second, off])
+
+
+class _Whitened(NamedTuple):
+    """Moments of z under the tilted density, of covariance A.
+
+    Attributes
+    ----------
+    mean : ndarray, (2, n)
+    covariance : ndarray, (3, n)
+        A_11, A_22 and A_12.
+    excess : ndarray, (2, n)
+        Diagonal of A - I, the first computed without that difference.
+    """
+
+    mean: np.ndarray
+    covariance: np.ndarray
+    excess: np.ndarray
+
+
+class Nodes(NamedTuple):
+    """Nodes of n integrals over z_2, the shares of Z that they have, (k, n) each, and log Z, (n,)."""
+
+    z: np.ndarray
+    share: np.ndarray
+    log_z: np.ndarray
+    inner: Tilted
+
+    def among(self, chosen: np.ndarray) -> "Nodes":
+        """Return those of some of the sites."""
+        return Nodes(
+            self.z[:, chosen],
+            self.share[:, chosen],
+            self.log_z[chosen],
+            Tilted(*(field[:, chosen] for field in self.inner)),
+        )
+
+
+class _Rule(NamedTuple):
+    """Nodes of n integrals, and logs of their weights, (k, n) each."""
+
+    z: np.ndarray
+    log_weight: np.ndarray
+
+
+def _even(centre: np.ndarray, width: np.ndarray) -> _Rule:
+    """Return nodes that are evenly spaced, for integrands that are nearly Gaussian."""
+    z = centre + width * _EVEN[:, None]
+    return _Rule(z, np.broadcast_to(np.log(width * (_EVEN[1] - _EVEN[0])), z.shape))
+
+
+def _wide(centre: np.ndarray, width: np.ndarray, count: int) -> _Rule:
+    """Return nodes c + w sinh(u), evenly spaced in u, over all where the cavity has mass."""
+    first = -np.arcsinh((np.maximum(centre, 0.0) + _REACH) / width)
+    last = np.arcsinh((np.maximum(-centre, 0.0) + _REACH) / width)
+    step = (last - first) / (count - 1)
+    u = first + np.arange(count)[:, None] * step
+    return _Rule(centre + width * np.sinh(u), np.log(np.cosh(u) * width * step))
+
+
+class NestedMoments:
+    """Moments of many sites of two predictors.
+
+    Parameters
+    ----------
+    inner : CompiledSite
+        Site of the first predictor.
+    arguments : callable
+        ``arguments(eta_2, parameters)``: the parameters of `inner`, (k, n) each, at eta_2, (k, n).
+    """
+
+    def __init__(self, inner: CompiledSite, arguments: Callable[..., list[np.ndarray]]) -> None:
+        self._inner = inner
+        self._arguments = arguments
+
+    def pieces(
+        self,
+        y: np.ndarray,
+        mean: np.ndarray,
+        variance: np.ndarray,
+        power: Array,
+        parameters: Sequence[np.ndarray],
+        rest: np.ndarray,
+    ) -> Iterator[tuple[np.ndarray, Cavity, np.ndarray, list[np.ndarray], Nodes]]:
+        """Yield some of the sites a piece at a time: their places, cavities, observations, parameters and nodes."""
+        n = len(y) // ROWS
+        for start in range(0, len(rest), _BLOCK):
+            places = rest[start : start + _BLOCK]
+            cavity = Cavity.of_rows(*(part.reshape(ROWS, n)[:, places].ravel() for part in (mean, variance)))
+            own, values = y[places], [value[places] for value in parameters]
+            centre, width, near = self._maximum(own, cavity, power, values)
+            for level in range(_HALVINGS + 2):
+                rule = _wide(centre, width, (_FEWEST - 1) * 2 ** (level - 1) + 1) if level else _even(centre, width)
+                nodes, error = self._nodes(own, cavity, power, values, centre, rule)
+                error[~near & (level == 0)] = np.inf
+                # Where the last rule is not accurate either, it is the best there is.
+                good = ~(error > _ROUGH) | (level > _HALVINGS)
+                if good.any():
+                    of_good = [value[good] for value in values]
+                    yield places[good], cavity.among(good), own[good], of_good, nodes.among(good)
+                if good.all():
+                    break
+                left = ~good
+                cavity, values = cavity.among(left), [value[left] for value in values]
+                places, own, centre, width, near = (part[left] for part in (places, own, centre, width, near))
+
+    def _inner_moments(
+        self, y: np.ndarray, cavity: Cavity, z: np.ndarray, power: Array, values: Sequence[np.ndarray]
+    ) -> Tilted:
+        """Return the moments of eta_1 given z_2, (k, n)."""
+        second, centre = cavity.at(z)
+        inner = self._arguments(second, values)
+        with np.errstate(all="ignore"):
+            return self._inner.moments(y, centre, cavity.first**2, power, *inner)
+
+    def _log_integrand(
+        self, y: np.ndarray, cavity: Cavity, z: np.ndarray, power: Array, values: Sequence[np.ndarray]
+    ) -> np.ndarray:
+        """Return log N(z_2; 0, 1) Z_1(z_2), (k, n), but for a constant; it ends where the density is not defined."""
+        found = np.asarray(self._inner_moments(y, cavity, z, power, values).log_z)
+        return np.where(np.isnan(found), -np.inf, found) - 0.5 * z**2
+
+    def _nodes(
+        self,
+        y: np.ndarray,
+        cavity: Cavity,
+        power: Array,
+        values: Sequence[np.ndarray],
+        centre: np.ndarray,
+        rule: "_Rule",
+    ) -> tuple[Nodes, np.ndarray]:
+        """Return the nodes of a rule for each integrand, and the difference of its sums to those of half of them."""
+        z = rule.z
+        inner = self._inner_moments(y, cavity, z, power, values)
+        log_z = np.asarray(inner.log_z)
+        log_term = np.where(np.isnan(log_z), -np.inf, log_z) - 0.5 * z**2 + rule.log_weight
+        highest = log_term.max(axis=0)
+        term = np.exp(log_term - highest)
+        total = term.sum(axis=0)
+        share = term / total
+        mean = np.where(share > 0, np.asarray(inner.mean), 0.0)
+        spread = np.where(share > 0, np.asarray(inner.variance), 0.0) + (mean - (share * mean).sum(axis=0)) ** 2
+        sums = [(share, share[::2])] + [(share * v, share[::2] * v[::2]) for v in ((z - centre) ** 2, spread)]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            error = np.max([np.abs(np.log(2.0 * half.sum(axis=0) / all_.sum(axis=0))) for all_, half in sums], axis=0)
+        error = np.where(np.maximum(share[0], share[-1]) > _NEGLIGIBLE, np.inf, error)
+        log_z = highest + np.log(total) - 0.5 * np.log(2.0 * np.pi)
+        return Nodes(z, share, log_z, Tilted(*(np.asarray(field) for field in inner))), error
+
+    def _maximum(
+        self, y: np.ndarray, cavity: Cavity, power: Array, values: Sequence[np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return place and width of the maximum over z_2, (n,) each, and whether the integrand is near a Gaussian."""
+        found = self._log_integrand(y, cavity, np.repeat(_CLOSE[:, None], len(y), axis=1), power, values)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            middle, slope = found[2], 0.5 * (found[3] - found[1])
+            curvature = 2.0 * middle - found[1] - found[3]
+            ends = _CLOSE[[0, -1], None]
+            bend = np.abs(found[[0, -1]] - (middle + ends * slope - 0.5 * ends**2 * curvature)).max(axis=0)
+            near = (bend <= _BEND) & (np.abs(slope) <= _CLOSE[-1] * curvature)
+            centre, width = slope / curvature, curvature**-0.5
+        if not near.all():
+            rest = ~near
+            centre[rest], width[rest] = self._wide_maximum(
+                y[rest], cavity.among(rest), power, [v[rest] for v in values]
+            )
+        return centre, width, near
+
+    def _wide_maximum(
+        self, y: np.ndarray, cavity: Cavity, power: Array, values: Sequence[np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return place and width of the maximum, (n,) each, looked for over all where the cavity has mass."""
+        z = np.repeat(_FIRST[:, None], len(y), axis=1)
+        centre, curvature = np.zeros((2, len(y)))
+        spacing, active = np.full(len(y), _FIRST[1] - _FIRST[0]), np.arange(len(y))
+        for _ in range(_ROUNDS):
+            found = self._log_integrand(y[active], cavity.among(active), z, power, [value[active] for value in values])
+            k = np.nanargmax(found, axis=0)
+            ended = (k == 0) | (k == len(z) - 1)
+            k = np.clip(k, 1, len(z) - 2)
+            low, middle, high = (np.take_along_axis(found, (k + step)[None], axis=0)[0] for step in (-1, 0, 1))
+            at, step = np.take_along_axis(z, k[None], axis=0)[0], spacing[active]
+            with np.errstate(invalid="ignore", divide="ignore"):
+                second = (2.0 * middle - low - high) / step**2
+                move = np.clip(0.5 * (high - low) / (second * step), -1.0, 1.0) * step
+                steep = ended | ~(np.maximum(middle - low, middle - high) <= _DROP)
+            sure = np.isfinite(second) & (second > 0)
+            centre[active], curvature[active] = at + np.where(sure, move, 0.0), np.where(sure, second, 0.0)
+            active = active[steep]
+            if not active.size:
+                break
+            # Wider where the maximum lies beyond, narrower where it lies between two places.
+            reach = np.where(ended, _FARTHER, 1.0)[steep] * step[steep]
+            spacing[active] = reach * (_NEXT[1] - _NEXT[0])
+            z = at[steep] + _NEXT[:, None] * reach
+        return centre, 1.0 / np.sqrt(np.maximum(curvature, _WIDEST**-2))
+
+    def moments(self, nodes: Nodes, cavity: Cavity) -> Tilted:
+        """Return the tilted moments of sites from their nodes, by rows."""
+        share, z = nodes.share, nodes.z
+        used = share > 0
+        gradient = np.where(used, np.asarray(nodes.inner.gradient), 0.0)
+        precision = np.where(used, np.asarray(nodes.inner.precision), 0.0)
+        given, scaled = cavity.first * gradient, cavity.first**2 * precision
+        e_1, e_2 = (share * given).sum(axis=0), (share * z).sum(axis=0)
+        between = (share * (given - e_1) ** 2).sum(axis=0)
+        a_1, a_2 = between + (share / (1.0 + scaled)).sum(axis=0), (share * (z - e_2) ** 2).sum(axis=0)
+        a_12 = (share * (given - e_1) * (z - e_2)).sum(axis=0)
+        d_1 = between - (share * scaled / (1.0 + scaled)).sum(axis=0)
+        at = _Whitened(np.array([e_1, e_2]), np.array([a_1, a_2, a_12]), np.array([d_1, a_2 - 1.0]))
+        second, _ = cavity.at(z)
+        mean, variance = (np.where(used, np.asarray(field), 0.0) for field in (nodes.inner.mean, nodes.inner.variance))
+        mean_1, mean_2 = (share * mean).sum(axis=0), (share * second).sum(axis=0)
+        v_1 = (share * (variance + (mean - mean_1) ** 2)).sum(axis=0)
+        v_2 = (share * (second - mean_2) ** 2).sum(axis=0)
+        v_12 = (share * (mean - mean_1) * (second - mean_2)).sum(axis=0)
+        slope, elements = cavity.natural(at, np.array([v_1, v_2, v_12]))
+        none = np.zeros_like(e_1)
+        return Tilted(
+            np.concatenate([nodes.log_z, none, none]),
+            sum_rows(mean_1, mean_2),
+            covariance_rows(v_1, v_2, v_12),
+            np.concatenate([*slope, none]),
+            precision_rows(*elements),
+        )
