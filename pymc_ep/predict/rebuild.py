@@ -87,11 +87,12 @@ def _posterior_at_present(idata: Container, model: pm.Model, wanted: Sequence[st
         raise UnsupportedModelError(_why_not_gaussian(form))
     cast(CompiledSiteForm, form).solve_in(settings(idata).get("solver", "auto"))
     method = get_method(fit_method(idata), form.form)
-    n, p = sum(y.size for y in form.observed()), form.start.size
+    # Sites of two predictors have more rows than observations.
+    n, p = sum(len(y) for y in cast(CompiledSiteForm, form).residuals()), form.start.size
     if state["shift"].size != n or state["theta"].size != p:
         raise ValueError(
             f"The result holds {state['shift'].size} sites and {state['theta'].size} hyperparameters, but the model "
-            f"now has {n} observations and {p} hyperparameters. Set the data of the fit again, or fit anew."
+            f"now has {n} sites and {p} hyperparameters. Set the data of the fit again, or fit anew."
         )
     posterior = cast(SitePosterior, method.rebuild(form, state))
     prior = posterior.mode[1]

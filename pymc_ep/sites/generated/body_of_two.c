@@ -195,19 +195,22 @@ static bool hidden(double f, double step, const frame *s, double ends[2][ENDS])
   const cavity *c = &s->at;
   for (int axis = 0; axis < 2; axis++) {
     for (int k = 0; k < POINTS; k++) {
-      double x[2] = {0.0, 0.0};
+      double x[2] = {0.0, 0.0}, bend = 0.0;
+      const double spacing = (axis == 0 ? s->s_2 : s->s_1) * step;
       x[axis] = grid[k];
       for (int j = 0; j < ALONG; j++) {
         const peak here = slopes_at(x[0], x[1], c);
         const peak near = axis == 0 ? slopes_at(x[0], x[1] + DIFFERENCE, c) : slopes_at(x[0] + DIFFERENCE, x[1], c);
         const double slope = axis == 0 ? here.h_12 : here.h_11, after = axis == 0 ? near.h_12 : near.h_11;
-        const double move = slope / fmax((slope - after) / DIFFERENCE, LEAST);
+        bend = (slope - after) / DIFFERENCE;
+        const double move = slope / fmax(bend, LEAST);
         if (!isfinite(move)) break;
         const double taken = fmin(fmax(move, -FAR), FAR);
         x[1 - axis] += taken;
         if (taken * slope < FOUND) break;
       }
       if (!(slopes_at(x[0], x[1], c).f > f - SEEN)) continue;
+      if (bend * spacing * spacing > NARROW) return true;
       const double u_1 = (x[0] - s->z_1) / s->s_1, u_2 = (x[1] - s->z_2 - s->s_21 * u_1) / s->s_2;
       const double place = floor(u_2 / step + 0.5) + MOST_ROWS;
       if (!(place >= 0 && place < ENDS)) return true;

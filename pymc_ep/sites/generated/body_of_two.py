@@ -51,6 +51,8 @@ ALONG = 8
 """Steps along it."""
 SEEN = 18.0
 """Depth below the mode, in nats, down to which such places must be on the lattice."""
+NARROW = 4.0
+"""Largest curvature there, along the other coordinate and in steps of the lattice, that this resolves."""
 SUMS = 17
 """Sums over nodes: of w, and of w times u, u u^T, u^3, g and u g^T, and their number that is bad."""
 LOG_2_PI = 1.8378770664093453
@@ -325,6 +327,7 @@ def hidden(f: float, step: float, frame: Frame, p: float, a: Fixed, ends: np.nda
     for axis in range(2):
         for place in GRID:
             x_1, x_2 = (place, 0.0) if axis == 0 else (0.0, place)
+            spacing, bend = (s_2 if axis == 0 else s_1) * step, 0.0
             for _ in range(ALONG):
                 g, g_1, g_2 = slopes_at(x_1, x_2, m_1, m_2, l_1, l_21, l_2, p, a)
                 if axis == 0:
@@ -333,7 +336,8 @@ def hidden(f: float, step: float, frame: Frame, p: float, a: Fixed, ends: np.nda
                 else:
                     _, after, _ = slopes_at(x_1 + DIFFERENCE, x_2, m_1, m_2, l_1, l_21, l_2, p, a)
                     slope = g_1
-                move = slope / max((slope - after) / DIFFERENCE, LEAST)
+                bend = (slope - after) / DIFFERENCE
+                move = slope / max(bend, LEAST)
                 if not np.isfinite(move):
                     break
                 move = min(max(move, -FAR), FAR)
@@ -345,6 +349,8 @@ def hidden(f: float, step: float, frame: Frame, p: float, a: Fixed, ends: np.nda
                     break
             g, g_1, g_2 = slopes_at(x_1, x_2, m_1, m_2, l_1, l_21, l_2, p, a)
             if g > f - SEEN:
+                if bend * spacing * spacing > NARROW:
+                    return True
                 u_1 = (x_1 - z_1) / s_1
                 u_2 = (x_2 - z_2 - s_21 * u_1) / s_2
                 row = np.floor(u_2 / step + 0.5) + MOST_ROWS

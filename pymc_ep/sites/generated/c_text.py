@@ -24,7 +24,7 @@ _CONSTANTS = {
     ),
     body_of_two: (
         *("STEP", "LANES", "MOST_PARTS", "MOST_ROWS", "LEVELS", "DROP", "HIGHER", "TOLERANCE", "STEPS", "HALVINGS"),
-        *("FAR", "LEAST", "FOUND", "DIFFERENCE", "ALONG", "SEEN", "SUMS", "LOG_2_PI"),
+        *("FAR", "LEAST", "FOUND", "DIFFERENCE", "ALONG", "SEEN", "NARROW", "SUMS", "LOG_2_PI"),
     ),
 }
 _TYPES = {"float64": "double", "bool": "mask"}

@@ -198,7 +198,8 @@ def affine_dominator(name: str, parameters: Sequence[TensorVariable], affine: Af
         depend = " and on ".join(sorted({names_of(p, noise) for p in carriers}))
         raise NotAffineError(
             f"{name!r} has more than one predictor: its parameters depend on {depend}, each in its own way, and a site "
-            f"takes one. Name only some of these in latent=[...], so that the others become hyperparameters."
+            f"takes one, or two of different parameters. Name only some of these in latent=[...], so that the others "
+            f"become hyperparameters."
         )
     raise NotAffineError(not_affine_message(name, carriers[0], affine))
 

@@ -25,7 +25,7 @@ from pymc_ep.graphs.predictor import (
     find_predictor,
     names_of,
 )
-from pymc_ep.graphs.queries import applies, depends_on, value_dependent
+from pymc_ep.graphs.queries import applies, depends_on, value_dependent, value_depends_on
 from pymc_ep.graphs.random_nodes import is_random, parameter_positions, with_parameters
 from pymc_ep.models.latent_gaussian.recognise.any_density import find_generic, leaf_name, verify
 from pymc_ep.models.latent_gaussian.recognise.rebuilder import Rebuilder
@@ -105,6 +105,11 @@ def _predictors(
 
     for parameter in parameters:
         visit(parameter)
+    for graph in list(found):
+        others = {v: v.type() for v in found if v is not graph}
+        if others and not value_depends_on(graph_replace([graph], others, strict=False)[0], noise):
+            # It is a multiple of another one.
+            del found[graph]
     if len(found) != 2:
         raise NotAffineError(
             f"{name!r} has {len(found)} predictors, of {' and of '.join(names_of(v, noise) for v in found)}, and a "

@@ -1,0 +1,267 @@
+"""Likelihoods with two predictors: recognition, EP against quadrature, the same answer however a model is written."""
+
+import numpy as np
+import pymc as pm
+import pytest
+from scipy import stats
+from scipy.special import expit, logsumexp
+
+import pymc_ep as pmep
+from pymc_ep.compat import group
+from pymc_ep.evidence.ep.evidence import Evidence, evidence_of
+from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.models.latent_gaussian.compiled import CompiledLatentGaussian
+from pymc_ep.models.latent_gaussian.methods.ep import OPTIONS
+from pymc_ep.models.latent_gaussian.recognise.recogniser import recognise_latent_gaussian
+
+GROUPS, EACH = 6, 5
+G = np.repeat(np.arange(GROUPS), EACH)
+RNG = np.random.default_rng(5)
+X, Z = RNG.standard_normal((2, len(G)))
+NOISE = RNG.standard_normal(len(G))
+Y = 0.7 + 0.5 * X + RNG.normal(0, 0.6, GROUPS)[G] + np.exp(-0.2 + 0.3 * Z) * NOISE
+COUNTS = RNG.poisson(np.exp(0.8 + 0.3 * X)) * (RNG.uniform(size=len(G)) < expit(0.8 + 0.5 * Z))
+
+
+def effects(units=1.0):
+    """Both predictors, of 2 + 6 values each, so that the second is none of hyperparameters."""
+    first, second = pm.Normal("first", 0.0, 2.0 * units, shape=2), pm.Normal("second", 0.0, 1.0, shape=2)
+    u = pm.Normal("u", 0.0, pm.HalfNormal("su", units), shape=GROUPS)
+    v = pm.Normal("v", 0.0, pm.HalfNormal("sv", 0.5), shape=GROUPS)
+    return first, second, u, v
+
+
+def location_scale(order=slice(None), units=1.0):
+    x, z, g = X[order], Z[order], G[order]
+    with pm.Model() as model:
+        first, second, u, v = effects(units)
+        scale = units * pm.math.exp(second[0] + second[1] * z + v[g])
+        pm.Normal("y", first[0] + first[1] * x + u[g], scale, observed=units * Y[order])
+    return model
+
+
+def compiled(model, **start):
+    form = recognise_latent_gaussian(model)
+    values = {"su": 0.6, "sv": 0.4} | start
+    return CompiledLatentGaussian(form, [np.log(values[name]) for name in form.hyper_names])
+
+
+def fitted(model, **options):
+    defaults = {"draws": 0, "progressbar": False, "random_seed": 1}
+    return pmep.fit(model=model, **defaults | options)
+
+
+FIXED = {"hyper": "fixed", "start": {"su": 0.6, "sv": 0.4}}
+
+
+def zero_inflated(name, parameters, **kwargs):
+    eta, zeros = parameters
+    return pm.ZeroInflatedPoisson(name, psi=pm.math.invlogit(zeros), mu=pm.math.exp(eta), **kwargs)
+
+
+FAMILIES = {
+    "Normal": lambda a, b: pm.Normal("y", a, pm.math.exp(b), observed=Y),
+    "StudentT": lambda a, b: pm.StudentT("y", nu=4, mu=a, sigma=pm.math.exp(b), observed=Y),
+    "Gumbel": lambda a, b: pm.Gumbel("y", a, pm.math.exp(b), observed=Y),
+    "SkewNormal": lambda a, b: pm.SkewNormal("y", mu=a, sigma=pm.math.exp(b), alpha=2.0, observed=Y),
+    "LogNormal": lambda a, b: pm.LogNormal("y", a, pm.math.exp(b), observed=np.exp(Y)),
+    "softplus": lambda a, b: pm.Normal("y", a, pm.math.log1pexp(b), observed=Y),
+    "NegativeBinomial": lambda a, b: pm.NegativeBinomial("y", mu=pm.math.exp(a), alpha=pm.math.exp(b), observed=COUNTS),
+    "Gamma": lambda a, b: pm.Gamma("y", alpha=pm.math.exp(b), beta=pm.math.exp(b - a), observed=np.exp(Y)),
+    "Weibull": lambda a, b: pm.Weibull("y", alpha=pm.math.exp(b), beta=pm.math.exp(a), observed=np.exp(Y)),
+    "Beta": lambda a, b: pm.Beta("y", mu=pm.math.invlogit(a), nu=pm.math.exp(b), observed=expit(Y)),
+    "BetaBinomial": lambda a, b: pm.BetaBinomial(
+        "y",
+        n=40,
+        alpha=pm.math.invlogit(a) * pm.math.exp(b),
+        beta=pm.math.invlogit(-a) * pm.math.exp(b),
+        observed=COUNTS,
+    ),
+    "ZeroInflatedPoisson": lambda a, b: zero_inflated("y", (a, b), observed=COUNTS),
+    "HurdlePoisson": lambda a, b: pm.HurdlePoisson("y", psi=pm.math.invlogit(b), mu=pm.math.exp(a), observed=COUNTS),
+}
+
+
+@pytest.mark.parametrize("family", list(FAMILIES))
+def test_both_predictors_are_found(family):
+    with pm.Model() as model:
+        first, second, u, v = effects()
+        FAMILIES[family](first[0] + first[1] * X + u[G], second[0] + second[1] * Z + v[G])
+    form = recognise_latent_gaussian(model)
+    assert form.groups[0].site.predictors == 2
+    assert set(form.latent_names) == {"first", "second", "u", "v"} and form.hyper_names == ("su", "sv")
+
+
+def test_few_values_stay_hyperparameters():
+    # Integrals over them have no error of EP.
+    with pm.Model() as model:
+        a, c = pm.Normal("a", 0.0, 2.0), pm.Normal("c", 0.0, 1.0, shape=3)
+        u = pm.Normal("u", 0.0, 1.0, shape=GROUPS)
+        pm.Normal("y", a + u[G], pm.math.exp(c[0] + c[1] * Z + c[2] * X), observed=Y)
+    assert recognise_latent_gaussian(model).hyper_names == ("c",)
+    assert set(recognise_latent_gaussian(model, latent=["a", "u", "c"]).latent_names) == {"a", "u", "c"}
+
+
+def test_products_of_two_predictors_are_none():
+    # Discrimination times ability minus difficulty: the posterior is symmetric in signs.
+    with pm.Model() as model:
+        ability, slope = pm.Normal("ability", 0.0, 1.0, shape=GROUPS), pm.Normal("slope", 1.0, 0.3, shape=EACH)
+        item = np.tile(np.arange(EACH), GROUPS)
+        pm.Bernoulli("y", logit_p=slope[item] * ability[G], observed=Y > 0)
+    assert recognise_latent_gaussian(model).hyper_names
+
+
+def test_three_predictors_are_refused_by_name():
+    with pm.Model() as model:
+        a, b, c = (pm.Normal(name, 0.0, 1.0, shape=GROUPS) for name in "abc")
+        pm.SkewNormal("y", mu=a[G], sigma=pm.math.exp(b[G]), alpha=c[G], observed=Y)
+    with pytest.raises(UnsupportedModelError, match="'y' has more than one predictor"):
+        recognise_latent_gaussian(model, latent=["a", "b", "c"])
+
+
+def test_evidence_and_moments_of_one_observation_are_exact():
+    with pm.Model() as model:
+        a, b = pm.Normal("a", 0.5, 1.5), pm.Normal("b", -0.3, 0.7)
+        pm.Normal("y", a, pm.math.exp(b), observed=[2.0])
+    found = fitted(model, latent=["a", "b"])
+    z = np.linspace(-10.0, 10.0, 20_001)
+    log_scale = -0.3 + 0.7 * z
+    terms = stats.norm.logpdf(2.0, 0.5, np.hypot(1.5, np.exp(log_scale))) + stats.norm.logpdf(z)
+    mass = np.exp(terms - logsumexp(terms))
+    assert float(group(found, "fit")["log_evidence"]) == pytest.approx(logsumexp(terms) + np.log(z[1] - z[0]), abs=1e-6)
+    mean = mass @ log_scale
+    assert float(group(found, "posterior_mean")["b"]) == pytest.approx(mean, abs=1e-5)
+    sd = np.sqrt(mass @ (log_scale - mean) ** 2)
+    assert float(group(found, "posterior_sd")["b"]) == pytest.approx(sd, abs=1e-5)
+
+
+def test_three_latents_against_a_grid():
+    # A level, a slope of the logarithm of the scale, and its level, with twelve observations.
+    y, x = Y[:12], X[:12]
+    with pm.Model() as model:
+        a, b, c = pm.Normal("a", 0.0, 1.5), pm.Normal("b", 0.0, 0.5), pm.Normal("c", 0.0, 0.5)
+        pm.Normal("y", a, pm.math.exp(b + c * x), observed=y)
+    found = fitted(model, latent=["a", "b", "c"])
+    lines = [np.linspace(-6, 6, 201) * s for s in (0.6, 0.5, 0.5)]
+    at = np.array(np.meshgrid(*lines, indexing="ij")).reshape(3, -1)
+    log_p = sum(stats.norm.logpdf(v, 0.0, s) for v, s in zip(at, (1.5, 0.5, 0.5)))
+    for yi, xi in zip(y, x):
+        log_p = log_p + stats.norm.logpdf(yi, at[0], np.exp(at[1] + at[2] * xi))
+    mass = np.exp(log_p - logsumexp(log_p))
+    mean = at @ mass
+    sd = np.sqrt((at - mean[:, None]) ** 2 @ mass)
+    evidence = logsumexp(log_p) + sum(np.log(line[1] - line[0]) for line in lines)
+    assert float(group(found, "fit")["log_evidence"]) == pytest.approx(evidence, abs=0.1)
+    for k, name in enumerate("abc"):
+        assert float(group(found, "posterior_mean")[name]) == pytest.approx(mean[k], abs=0.1 * sd[k])
+        assert float(group(found, "posterior_sd")[name]) == pytest.approx(sd[k], rel=0.1)
+
+
+def test_gradient_against_differences():
+    with pm.Model() as model:
+        first, second, u, v = effects()
+        alpha = pm.Exponential("alpha", 1.0)
+        pm.ZeroInflatedNegativeBinomial(
+            "y", psi=pm.math.invlogit(second[0] + v[G]), mu=pm.math.exp(first[0] + u[G]), alpha=alpha, observed=COUNTS
+        )
+    form = compiled(model, alpha=1.5)
+    evidence = evidence_of(form, OPTIONS | {"tol": 1e-10}, density="none")
+    theta, step = form.start, 1e-4
+    gradient = evidence.gradient(evidence.at(theta))
+    ends = [[evidence.at(theta + s * row).log_z for s in (-step, step)] for row in np.eye(theta.size)]
+    np.testing.assert_allclose(gradient, [(high - low) / (2 * step) for low, high in ends], rtol=2e-5, atol=2e-6)
+
+
+def test_all_representations_give_the_same():
+    expected, found = fitted(location_scale(), **FIXED), fitted(location_scale(), solver="observations", **FIXED)
+    _same(found, expected)
+
+
+def test_sparse_precisions():
+    groups = 160
+    g = np.repeat(np.arange(groups), 3)
+    y = np.random.default_rng(2).normal(0.0, 1.0, len(g))
+    with pm.Model() as model:
+        u, v = pm.Normal("u", 0.0, 0.7, shape=groups), pm.Normal("v", 0.0, 0.4, shape=groups)
+        pm.Normal("y", u[g], pm.math.exp(v[g]), observed=y)
+    found, expected = (fitted(model, solver=solver) for solver in ("precision", "coefficients"))
+    for which in ("posterior_mean", "posterior_sd"):
+        for name in "uv":
+            np.testing.assert_allclose(group(found, which)[name], group(expected, which)[name], rtol=1e-5, atol=1e-6)
+
+
+def test_permuted_rows_and_other_units():
+    expected = fitted(location_scale(), **FIXED)
+    order = np.random.default_rng(1).permutation(len(G))
+    _same(fitted(location_scale(order), **FIXED), expected)
+    units = 1e6
+    scaled = fitted(location_scale(units=units), hyper="fixed", start={"su": 0.6 * units, "sv": 0.4})
+    for name, factor in (("first", units), ("second", 1.0)):
+        for which in ("posterior_mean", "posterior_sd"):
+            np.testing.assert_allclose(group(scaled, which)[name] / factor, group(expected, which)[name], rtol=1e-5)
+    change = float(group(scaled, "fit")["log_evidence"] - group(expected, "fit")["log_evidence"])
+    assert change == pytest.approx(-len(Y) * np.log(units), abs=1e-5)
+
+
+def _same(found, expected):
+    fits = group(found, "fit"), group(expected, "fit")
+    assert bool(fits[0]["converged"]) and bool(fits[1]["converged"])
+    assert float(fits[0]["log_evidence"]) == pytest.approx(float(fits[1]["log_evidence"]), abs=1e-6)
+    for which in ("posterior_mean", "posterior_sd"):
+        for name in ("first", "second", "u", "v"):
+            np.testing.assert_allclose(group(found, which)[name], group(expected, which)[name], rtol=1e-5, atol=1e-6)
+
+
+def test_left_out_and_new_observations():
+    found = fitted(location_scale(), draws=200, chains=1, log_likelihood=True, **FIXED)
+    assert np.isfinite(group(found, "log_likelihood")["y"]).all()
+    assert group(found, "fit")["y_loo"].shape == Y.shape and np.isfinite(group(found, "fit")["y_loo"]).all()
+    inside = pmep.log_predictive(found, location_scale(), {"y": Y})["y"].to_numpy()
+    # A density that has seen the observation is higher.
+    assert (inside > group(found, "fit")["y_loo"].to_numpy()).all()
+
+
+def test_leaving_out_is_fitting_without():
+    keep = np.arange(len(G)) != 3
+    whole, without = fitted(location_scale(), **FIXED), fitted(location_scale(keep), **FIXED)
+    difference = float(group(whole, "fit")["log_evidence"] - group(without, "fit")["log_evidence"])
+    assert group(whole, "fit")["y_loo"].to_numpy()[3] == pytest.approx(difference, abs=0.05)
+
+
+def test_what_takes_one_predictor_says_so():
+    found = fitted(location_scale(), **FIXED)
+    with pytest.raises(UnsupportedModelError, match="'y' has two predictors"):
+        pmep.loo_pit(found, location_scale())
+    with pytest.raises(UnsupportedModelError, match="'y' has two predictors"):
+        fitted(location_scale(), schedule="sequential", **FIXED)
+    with pytest.raises(UnsupportedModelError, match="runs on the host"):
+        fitted(location_scale(), compile_kwargs={"mode": "JAX"}, **FIXED)
+    assert "two predictors" in pmep.explain(location_scale())
+
+
+@pytest.mark.parametrize("counts", [np.zeros_like(COUNTS), np.maximum(COUNTS, 1)], ids=["all zeros", "no zeros"])
+def test_counts_that_tell_one_part_alone(counts):
+    with pm.Model() as model:
+        first, second, u, v = effects()
+        zero_inflated("y", (first[0] + u[G], second[0] + v[G]), observed=counts)
+    found = fitted(model, **FIXED)
+    assert bool(group(found, "fit")["converged"])
+    assert np.sign(group(found, "posterior_mean")["second"][0]) == np.sign(counts.sum() - 0.5)
+
+
+def test_one_predictor_that_is_the_others_multiple():
+    with pm.Model() as model:
+        a = pm.Normal("a", 0.0, 1.0, shape=GROUPS)
+        pm.Normal("y", a[G], pm.math.exp(-0.5 * a[G]), observed=Y)
+    found = fitted(model, latent=["a"])
+    assert bool(group(found, "fit")["converged"])
+
+
+def test_engine_reports_the_observation():
+    form = compiled(location_scale())
+    evidence = evidence_of(form, OPTIONS)
+    assert isinstance(evidence, Evidence)
+    n = len(Y)
+    assert [evidence.observation(k) for k in (0, n + 2, 3 * n - 1)] == [
+        f"observation {k} of 'y'" for k in (0, 2, n - 1)
+    ]
