@@ -29,7 +29,7 @@ _CONSTANTS = {
 }
 _TYPES = {"float64": "double", "bool": "mask"}
 _OWN = (
-    *("exp", "expm1", "log", "log1p", "log1p_unit", "log1mexp"),
+    *("exp", "expm1", "log", "log1p", "log1p_unit", "log1mexp", "log_gamma", "digamma"),
     *("select", "maximum", "minimum", "number", "truth"),
 )
 """Functions of ``functions.c``, which hide those of the same names in C."""

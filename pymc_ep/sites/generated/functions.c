@@ -101,5 +101,33 @@ INLINED double log1mexp(double x)
                 pymc_ep_branch_free::log1p(-e));
 }
 
+/* log Gamma(x) for x > 0: Stirling's series at x, or at x + 7 less log(x (x + 1) ... (x + 6)). */
+INLINED double log_gamma(double x)
+{
+  const mask small = truth(x < 7.0);
+  const double z = select(small, x + 7.0, x), w = 1.0 / z, w2 = w * w;
+  const double product = ((x * (x + 1.0)) * ((x + 2.0) * (x + 3.0))) * (((x + 4.0) * (x + 5.0)) * (x + 6.0));
+  const double low = 1.0 / 12 + w2 * (-1.0 / 360 + w2 * (1.0 / 1260 - w2 / 1680));
+  const double rest = 1.0 / 1188 + w2 * (-691.0 / 360360 + w2 / 156);
+  const double value = (z - 0.5) * pymc_ep_branch_free::log(z) - z + 0.9189385332046727 +
+                       w * (low + w2 * w2 * w2 * w2 * rest) -
+                       pymc_ep_branch_free::log(select(small, product, 1.0));
+  return select(truth(x > 0.0), value, select(truth(x <= 0.0), INFINITY, NAN));
+}
+
+/* Its derivative. */
+INLINED double digamma(double x)
+{
+  const mask small = truth(x < 7.0);
+  const double z = select(small, x + 7.0, x), w = 1.0 / z, w2 = w * w;
+  const double sum = ((1.0 / x + 1.0 / (x + 1.0)) + (1.0 / (x + 2.0) + 1.0 / (x + 3.0))) +
+                     ((1.0 / (x + 4.0) + 1.0 / (x + 5.0)) + 1.0 / (x + 6.0));
+  const double low = 1.0 / 12 + w2 * (-1.0 / 120 + w2 * (1.0 / 252 - w2 / 240));
+  const double rest = 1.0 / 132 + w2 * (-691.0 / 32760 + w2 / 12);
+  const double value = pymc_ep_branch_free::log(z) - 0.5 * w - w2 * (low + w2 * w2 * w2 * w2 * rest) -
+                       select(small, sum, 0.0);
+  return select(truth(x > 0.0), value, NAN);
+}
+
 }
 #endif
