@@ -309,9 +309,12 @@ class NestedMoments:
         given, scaled = cavity.first * gradient, cavity.first**2 * precision
         e_1, e_2 = (share * given).sum(axis=0), (share * z).sum(axis=0)
         between = (share * (given - e_1) ** 2).sum(axis=0)
-        a_1, a_2 = between + (share / (1.0 + scaled)).sum(axis=0), (share * (z - e_2) ** 2).sum(axis=0)
+        # The shares of the cavity's variance that are left and gone: a density may be a spike.
+        left = 1.0 / (1.0 + scaled)
+        gone = np.where(scaled > 1.0, 1.0 - left, np.where(scaled > 1.0, 0.0, scaled) * left)
+        a_1, a_2 = between + (share * left).sum(axis=0), (share * (z - e_2) ** 2).sum(axis=0)
         a_12 = (share * (given - e_1) * (z - e_2)).sum(axis=0)
-        d_1 = between - (share * scaled / (1.0 + scaled)).sum(axis=0)
+        d_1 = between - (share * gone).sum(axis=0)
         at = _Whitened(np.array([e_1, e_2]), np.array([a_1, a_2, a_12]), np.array([d_1, a_2 - 1.0]))
         second, _ = cavity.at(z)
         mean, variance = (np.where(used, np.asarray(field), 0.0) for field in (nodes.inner.mean, nodes.inner.variance))

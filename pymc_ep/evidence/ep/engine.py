@@ -115,6 +115,8 @@ class EP:
         self.log_concave = all(s.site.log_concave for s in self.sites)
         self.inner = _INNER if self.automatic and schedule == "parallel" else 0
         self.pairs = any(s.site.predictors > 1 for s in self.sites)
+        self.one_fixed_point = all(s.site.log_concave or s.site.predictors > 1 for s in self.sites)
+        """Whether a fit is the same from any start, in practice; sites of two predictors start near the mode."""
 
     def with_sites(self, sites: Sequence[CompiledSite]) -> "EP":
         """Return the engine with the same options and other sites."""

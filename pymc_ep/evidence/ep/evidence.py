@@ -176,10 +176,11 @@ class Evidence(LogEvidence[EvidenceAt]):
     def settled(self, theta: np.ndarray, start: FitState | None = None, *, engine: EP | None = None) -> EvidenceAt:
         """Fit at `theta` so that the result does not depend on `start` beyond the tolerance.
 
-        Log-concave sites have one fixed point in practice: a warm start only saves sweeps. Other sites may have several
-        fixed points. For these, and where a warm start does not converge, the fit starts from the form's first sites.
+        Log-concave sites and those of two predictors have one fixed point in practice: a warm start only saves sweeps.
+        Other sites may have several fixed points. For these, and where a warm start does not converge, the fit starts
+        from the form's first sites.
         """
-        if start is not None and self.engine.log_concave:
+        if start is not None and self.engine.one_fixed_point:
             try:
                 at = self.at(theta, start, engine=engine)
             except NumericalError:
@@ -192,7 +193,7 @@ class Evidence(LogEvidence[EvidenceAt]):
         """Fit at `theta`, from sites interpolated between the nearest of other fits where there are enough of them."""
         near = nearest_points(points, theta, _BETWEEN * (theta.size + 1))
         start = near[0].state
-        if self.engine.log_concave and len(near) > theta.size + 1:
+        if self.engine.one_fixed_point and len(near) > theta.size + 1:
             sites = InterpolatedSites.between(near)
             start = sites(theta) if sites.varies else start
         assert self._repeats is not None, "known from the fits"

@@ -50,7 +50,7 @@ def recognise_sparse_linear(
     if has_laplace and latent is None:
         # Whatever is predicted later, the form is that of the fit.
         try:
-            form = recognise_latent_gaussian(model, finish=_with_potentials, prior=_prior_of)
+            form = recognise_latent_gaussian(model, finish=_with_potentials, prior=_prior_of, two=False)
         except UnsupportedModelError:
             has_laplace = False
         else:
@@ -59,7 +59,7 @@ def recognise_sparse_linear(
     if not has_field and not has_laplace:
         return None
     prior = _prior_of if has_laplace else gaussian_of
-    return recognise_latent_gaussian(model, latent, wanted, finish=_with_potentials, prior=prior)
+    return recognise_latent_gaussian(model, latent, wanted, finish=_with_potentials, prior=prior, two=False)
 
 
 def _prior_of(rv: TensorVariable) -> Gaussian | None:

@@ -1,8 +1,7 @@
-"""Branch-free elementary functions, of which loops become vector instructions. Errors are below 5e-16, relative,
-and 1e-14 of log Gamma and its derivative.
+"""Branch-free elementary functions, of which loops become vector instructions.
 
-Numbers below 2e-308 count as that number. NaN gives NaN. Polynomials are summed in pairs (Estrin), for chains of
-instructions that are short.
+Errors are below 5e-16, relative, and 1e-14 of log Gamma and its derivative. Numbers below 2e-308 count as that number.
+NaN gives NaN. Polynomials are summed in pairs (Estrin), for chains of instructions that are short.
 """
 
 import math

@@ -56,13 +56,13 @@ def running_product():
     pmep.RectifiedPoisson("y", pt.cumprod(normal()), observed=COUNTS)
 
 
-def two_predictors():
+def three_predictors():
     f, g = normal(), normal("g")
-    pm.SkewNormal("y", mu=f + g, sigma=pt.exp(f - g), alpha=1.0, observed=REALS)
+    pm.SkewNormal("y", mu=f + g, sigma=pt.exp(f - g), alpha=f, observed=REALS)
 
 
 def mean_and_scale():
-    pm.Normal("y", normal(), pt.exp(normal("g")), observed=REALS)
+    pm.Normal("y", pm.Normal("f", 0.0, pt.exp(normal("g"))), 1.0, observed=REALS)
 
 
 def free_categories():
@@ -109,7 +109,7 @@ CASES = [
     (shared_counts, {}, r"'y'.*[Dd]irichlet.?[Mm]ultinomial.*depend on each other"),
     (running_sum, {}, r"'y' is not affine.*Exp is applied to 'f' before CumOp.*not elementwise"),
     (running_product, {}, r"'y'.*CumOp.*not elementwise"),
-    (two_predictors, {"latent": ["f", "g"]}, r"'y' has more than one predictor.*'f', 'g'"),
+    (three_predictors, {"latent": ["f", "g"]}, r"'y' has more than one predictor.*'f', 'g'"),
     (mean_and_scale, {"latent": ["f", "g"]}, r"latent= names 'g', which enters a scale"),
     (free_categories, {}, r"categories of 'y'.*OrderedLogistic"),
     (batches, {}, r"'y' is observed in batches.*whole data"),

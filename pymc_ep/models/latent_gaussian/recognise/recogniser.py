@@ -1,6 +1,6 @@
 """Recognition of latent Gaussian models: Gaussian variables, and likelihoods of one affine predictor each."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -67,6 +67,7 @@ def recognise_latent_gaussian(
     *,
     finish: Finish = lambda form, latents, graphs: form,
     prior: PriorOf = gaussian_of,
+    two: bool = True,
 ) -> LatentGaussian:
     """Return the latent Gaussian form of a model.
 
@@ -82,6 +83,8 @@ def recognise_latent_gaussian(
         Extends each form that is tried, before it is accepted.
     prior : callable
         Reads latent variables.
+    two : bool
+        Whether likelihoods may have two predictors.
 
     Raises
     ------
@@ -99,28 +102,13 @@ def recognise_latent_gaussian(
         return finish(*_build(model, relevant, latents, wanted, prior=prior, registered_only=registered, two=two))
 
     candidates = gaussian_candidates(model, relevant, prior) or gaussian_candidates(model, relevant, prior, shared=True)
+    # What is left out of one predictor may have a second one.
+    of_two = gaussian_candidates(model, relevant, prior, two=True) if two else candidates
     if latent is not None:
         names = [latent] if isinstance(latent, str) else latent
-        try:
-            chosen = named_among(model, names, candidates, prior)
-        except UnsupportedModelError:
-            # Without this choice, the predictor may have been assigned to other variables.
-            behind = set(ancestors([model[name] for name in names if name in model.named_vars]))
-            among = gaussian_candidates(model, relevant, prior, among=behind)
-            try:
-                chosen = named_among(model, names, among, prior)
-            except UnsupportedModelError as refusal:
-                of_two = gaussian_candidates(model, relevant, prior, two=True)
-                try:
-                    chosen = named_among(model, names, of_two, prior)
-                except UnsupportedModelError:
-                    raise refusal from None
-        return _try_in_order(
-            *(
-                lambda registered, two=two: build(chosen, wanted=wanted, registered=registered, two=two)
-                for two in (False, True)
-            )
-        )
+        chosen = _chosen(model, names, relevant, prior, candidates, of_two)
+        ways = [partial(build, chosen, wanted=wanted, two=own) for own in (False, True)[: 1 + two]]
+        return _try_in_order(*(lambda registered, way=way: way(registered=registered) for way in ways))
     if not candidates and not any(map(correlated_gaussian, model.observed_RVs)):
         for rv in model.observed_RVs:
             require_univariate(separated(rv))
@@ -136,8 +124,8 @@ def recognise_latent_gaussian(
     def with_one() -> LatentGaussian:
         return _try_in_order(with_all, with_most)
 
-    # What is left out of one predictor may have a second one.
-    of_two = gaussian_candidates(model, relevant, prior, two=True)
+    if not two:
+        return with_one()
 
     def with_two() -> LatentGaussian:
         return build(of_two, wanted=wanted, registered=False, two=True)
@@ -155,6 +143,32 @@ def recognise_latent_gaussian(
         except UnsupportedModelError:
             raise refusal from None
     return _first_that_fits(with_two, lambda: form) if left(form.latent_names) > _MOST_OUTSIDE else form
+
+
+def _chosen(
+    model: Model,
+    names: Sequence[str],
+    relevant: Sequence[TensorVariable],
+    prior: PriorOf,
+    *candidates: Sequence[TensorVariable],
+) -> list[TensorVariable]:
+    """Return the latent variables of the user's names, among the first candidates that have them all."""
+
+    def sets() -> Iterator[Sequence[TensorVariable]]:
+        one, of_two = candidates
+        yield one
+        # Without this choice, the predictor may have been assigned to other variables.
+        behind = set(ancestors([model[name] for name in names if name in model.named_vars]))
+        yield gaussian_candidates(model, relevant, prior, among=behind)
+        yield of_two
+
+    refusals = []
+    for among in sets():
+        try:
+            return named_among(model, names, among, prior)
+        except UnsupportedModelError as refusal:
+            refusals.append(refusal)
+    raise refusals[1]
 
 
 def _first_that_fits(one: Callable[[], LatentGaussian], other: Callable[[], LatentGaussian]) -> LatentGaussian:

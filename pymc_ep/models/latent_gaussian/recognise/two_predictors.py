@@ -24,6 +24,7 @@ from pymc_ep.graphs.predictor import (
     at_zero_noise_and_shape,
     find_predictor,
     names_of,
+    not_affine_message,
 )
 from pymc_ep.graphs.queries import applies, depends_on, value_dependent, value_depends_on
 from pymc_ep.graphs.random_nodes import is_random, parameter_positions, with_parameters
@@ -84,9 +85,14 @@ def find_two_predictors(
 def _predictors(
     name: str, parameters: Sequence[TensorVariable], affine: AffineTest
 ) -> tuple[TensorVariable, TensorVariable]:
-    """Return the two affine graphs that the parameters of a likelihood depend on; raise where there are others."""
+    """Return the two affine graphs that the parameters of a likelihood depend on; raise where there are others.
+
+    Two in one parameter, as in a sum of two rates, may change places: their posterior has several modes.
+    """
     noise = list(affine.noise)
     dependent = value_dependent(parameters, noise)
+    if sum(parameter in dependent for parameter in parameters) < 2:
+        raise NotAffineError(not_affine_message(name, next(p for p in parameters if p in dependent), affine))
     found: dict[TensorVariable, None] = {}
     seen: set[TensorVariable] = set()
 
