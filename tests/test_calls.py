@@ -170,8 +170,8 @@ def test_what_is_recognised_is_shown_in_lines_and_as_a_table(model):
     told = pmep.explain(model)
     assert repr(told) == str(told) == f"{told}"
     assert len(repr(told).splitlines()) == told._repr_html_().count("<tr>") > 5
-    assert told.splitlines()[-1] == "methods          ep"
-    assert ">methods</td>" in told._repr_html_() and ">ep</td>" in told._repr_html_()
+    assert told.splitlines()[-1] == "methods          ep, laplace, vg"
+    assert ">methods</td>" in told._repr_html_() and ">ep, laplace, vg</td>" in told._repr_html_()
 
 
 def test_the_table_of_what_is_supported():

@@ -279,6 +279,9 @@ class CompiledSiteForm(HyperForm, Protocol):
     def residuals(self) -> Sequence[np.ndarray]:
         """Return the observations of each factor, (n,), counted from the origins of their predictors."""
 
+    def typical_sites(self, prior: Prior) -> tuple[np.ndarray, np.ndarray]:
+        """Return shift and precision of sites, (n,) each, with the typical mean and variance of each factor alone."""
+
     def first_sites(self, prior: Prior) -> tuple[np.ndarray, np.ndarray] | None:
         """Return initial shift and precision of all sites, (n,) each; None stands for zeros."""
 

@@ -13,11 +13,13 @@ class MethodOptions(TypedDict, total=False):
         ``power=1.0`` in (0, 1], ``damping="auto"`` or in (0, 1], ``tol=1e-8``, ``max_iter=200``,
         ``schedule="parallel"`` or ``"sequential"``, ``solver="auto"``, ``"observations"``, ``"coefficients"`` or
         ``"precision"``; of wavelet coefficients ``translations=1`` grids to average over.
+    "laplace", "vg", the variational Gaussian, and "dsb", local bounds, of latent Gaussian models
+        ``tol``, ``max_iter`` and ``solver`` as those of "ep".
     "ep", "laplace" and "jaakkola", for comparisons of items
         ``learn="evidence"`` or ``"em"``, ``held_out=0``, a share of comparisons, ``max_pairs=None``, a largest number
         of comparisons of a user, ``partitions``, a number of parts of the users, ``client``, a `distributed.Client`
         whose workers hold these, ``evidence_tol=1e-5`` nats a comparison, ``tol=1e-8``, ``max_iter=200``, ``seed=0``.
-    "dsb", the double loop
+    "dsb", the double loop, of images
         ``variance="auto"``, ``"exact"``, ``"perturb-and-map"`` or ``"lanczos"``, ``n_samples=30``,
         ``lanczos_steps=100``, ``outer=50`` loops at most, ``tol``, by default 1e-4 with exact variances and 1e-3 with
         others, ``inner="irls"``, ``"lbfgs"`` or ``"newton-cg"``, ``inner_max_iter=50``, ``cg_tol=1e-4``,
@@ -25,7 +27,7 @@ class MethodOptions(TypedDict, total=False):
     "map", the mode of the density
         ``outer``, ``inner``, ``cg_tol`` and ``cg_max_iter`` as of the double loop; ``tol=1e-4``,
         ``inner_max_iter=1000``, ``smoothing=1e-8``.
-    "vg", the variational Gaussian
+    "vg", the variational Gaussian, of matrices
         ``covariance="diagonal"`` or ``"full"``, ``estimate=()``, names of matrices and biases that are points without a
         posterior, ``tol=1e-6`` nats a cell and step, ``max_iter=200``, ``seed=0``.
     "vbmf", shrinkage of singular values

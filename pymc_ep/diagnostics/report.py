@@ -253,7 +253,8 @@ def _sites(
         "kurtosis": repeats.each(kurtosis),
         "non_gaussianity": repeats.each(information),
     }
-    reason = why_no_correction(posterior.form, float(settings(idata).get("power", 1.0)), len(mean))
+    power = settings(idata).get("power", 1.0) if fit.attrs["method"] == "ep" else 0.0
+    reason = why_no_correction(posterior.form, float(power), len(mean))
     if not bool(fit["converged"]):
         reason = "the fit did not converge, and the expansion is about what it converges to"
     correction = None

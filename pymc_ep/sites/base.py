@@ -134,6 +134,10 @@ class Site:
     analytic : bool
         True if log t is analytic in eta: it has neither kinks nor jumps, nor pieces joined by derivatives alone. Fewer
         nodes are then enough for the same accuracy.
+    kinked : bool
+        True if log t has a kink or jump in eta for some y, so that it need have no curvature at a mode.
+    vanishes : bool
+        True if t is zero at some eta for some y, so that its expected log is minus infinity under a Gaussian eta.
     logp : callable
         ``logp(y, eta, *parameters)``: PyTensor graph of log t.
     tilted : callable, optional
@@ -195,6 +199,8 @@ class Site:
     additive: tuple[str, ...] | None = None
     takes_averages: bool = False
     analytic: bool = False
+    kinked: bool = False
+    vanishes: bool = False
     response: Response | None = None
     options: dict[str, Any] = field(default_factory=dict, hash=False)
 

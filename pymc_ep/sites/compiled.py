@@ -25,6 +25,7 @@ from pymc_ep.numerics.backend.namespace import Array, is_jax
 from pymc_ep.numerics.quadrature.gauss_legendre import REACH, reweighted
 from pymc_ep.sites.base import Site, Tilted, get_site
 from pymc_ep.sites.bounds import BoundFunctions
+from pymc_ep.sites.expectations import ExpectationFunctions
 from pymc_ep.sites.log_density_rows import by_rows
 from pymc_ep.sites.quadrature import QuadratureFunctions, among, gathered
 
@@ -88,7 +89,7 @@ _INTERPRETED: "WeakValueDictionary[tuple, CompiledSite]" = WeakValueDictionary()
 """Sites of the densities of models' own distributions, which no other has: they go with the last of their forms."""
 
 
-class CompiledSite(QuadratureFunctions, BoundFunctions):
+class CompiledSite(QuadratureFunctions, BoundFunctions, ExpectationFunctions):
     """The functions of arrays of one site. Made by `compile_site`.
 
     Arguments broadcast against each other and results have the broadcast shape; y may be of any real dtype.
@@ -333,9 +334,7 @@ class CompiledSite(QuadratureFunctions, BoundFunctions):
             inputs = [pt.tensor(k, dtype="float64", shape=s) for k, s in zip(names, shapes, strict=True)]
             y, eta, *parameters = inputs
             log_t = self._log_t(y, eta, parameters)
-            scalar_ops = (getattr(v.owner.op, "scalar_op", None) for v in ancestors([log_t]) if v.owner is not None)
-            own = any(isinstance(op, ScalarKernel) for op in scalar_ops)
-            function = self._function(inputs, [log_t], None if own else numpy_mode())
+            function = self._function(inputs, [log_t], _numpy_mode_for([log_t]))
             self._log_density_functions[shapes] = function
         return self._log_density_functions[shapes]
 
@@ -363,10 +362,21 @@ class CompiledSite(QuadratureFunctions, BoundFunctions):
         found = [self._log_t(y, eta, parameters)]
         for _ in range(3):
             found.append(pytensor.grad(found[-1].sum(), eta))
-        return self._function(inputs, found)
+        return self._function(inputs, found, self._mode_of_derivatives(found))
+
+    def _mode_of_derivatives(self, outputs: Sequence[Any]) -> Mode:
+        """Return the mode of derivatives of log t, by NumPy where possible: Numba has no polygamma functions."""
+        # That rewrite fails, with a traceback, on the bool in derivatives of pt.clip.
+        return get_mode(_numpy_mode_for(outputs) or self.mode).excluding("local_greedy_distributor")
 
     def _by_closed_form(self, *arrays: Array) -> Sequence[Any]:
         return self._closed_function(*arrays)
+
+
+def _numpy_mode_for(outputs: Sequence[Any]) -> Mode | None:
+    """Return the mode of NumPy, which need not compile; None for graphs with kernels, which it runs one by one."""
+    scalar_ops = (getattr(v.owner.op, "scalar_op", None) for v in ancestors(outputs) if v.owner is not None)
+    return None if any(isinstance(op, ScalarKernel) for op in scalar_ops) else numpy_mode()
 
 
 def _without_checks(mode: Mode | str | None) -> Mode:

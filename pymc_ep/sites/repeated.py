@@ -14,7 +14,7 @@ from typing import Any
 import pytensor.tensor as pt
 
 from pymc_ep.numerics.backend.namespace import namespace
-from pymc_ep.sites.base import Site, Tilted
+from pymc_ep.sites.base import Site, SuperGaussian, Tilted
 
 __all__ = ["is_additive", "repeated"]
 
@@ -70,6 +70,12 @@ def repeated(site: Site) -> Site:
         shift = namespace(y, count).log(count)
         return (*site.knots(y, *parameters), *(s * shift + step for s in (-1.0, 1.0) for step in (-2.0, 2.0)))
 
+    bound, curvature = site.super_gaussian, site.curvature_bound
+
+    def curvature_bound(y: Any, count: Any, log_constant: Any, *parameters: Any) -> Any:
+        assert curvature is not None, "called where there is a bound"
+        return count * curvature(y, *parameters)
+
     return Site(
         name=site.name,
         parameters=("count", "log_constant", *site.parameters),
@@ -82,5 +88,19 @@ def repeated(site: Site) -> Site:
         nodes=site.nodes,
         interpreted=site.interpreted,
         analytic=site.analytic,
+        kinked=site.kinked,
+        vanishes=site.vanishes,
+        super_gaussian=None if bound is None else _repeated_bound(bound),
+        curvature_bound=None if curvature is None else curvature_bound,
         options=site.options,
+    )
+
+
+def _repeated_bound(bound: SuperGaussian) -> SuperGaussian:
+    """Return the bound on the site of k observations: the sum of bounds that touch at one distance."""
+    return SuperGaussian(
+        centre=lambda y, count, log_constant, *rest: bound.centre(y, *rest),
+        slope=lambda y, count, log_constant, *rest: count * bound.slope(y, *rest),
+        log_at=lambda y, x, count, log_constant, *rest: count * bound.log_at(y, x, *rest) + log_constant,
+        precision=lambda y, x, count, log_constant, *rest: count * bound.precision(y, x, *rest),
     )

@@ -23,7 +23,7 @@ from pymc_ep.numerics.optimise.anderson import anderson
 from pymc_ep.sites.base import Tilted
 from pymc_ep.sites.compiled import CompiledSite, check_finite
 
-__all__ = ["EP"]
+__all__ = ["EP", "settled_status", "with_slopes"]
 
 _DEPTH = 5
 """Number of iterates in the Anderson extrapolation; more gained nothing on the benchmark's problems."""
@@ -311,30 +311,11 @@ class EP:
 
     def finished(self, state: State) -> Status | None:
         """Test the change against the tolerance."""
-        change, rounding = self.change(state), self.rounding(state)
+        change = self.change(state)
         settled = change <= self.tol
         ended = settled or state.stale >= _PATIENCE or state.damping < _LEAST_DAMPING
-        if ended and rounding > _MOST_ROUNDING:
-            return Status(
-                False,
-                f"lost to rounding: prior variances are so large next to posterior ones, or observations tell so much "
-                f"more of a combination of variables than of each, that moments are off by up to {rounding:.2g} "
-                f"standard deviations; solver='coefficients' loses no digits to independent wide priors alone, else "
-                f"make the priors narrower, or the noise less precise",
-            )
-        if settled and rounding <= _TOLD_ROUNDING:
-            return Status(True, f"converged: the largest change of a site is {change:.2g}")
-        if settled or (ended and change <= rounding):
-            return Status(
-                True,
-                f"converged to rounding: the largest change of a site is {change:.2g}, and prior variances are so "
-                f"large, or a combination of variables is so well determined, that moments are off by up to "
-                f"{rounding:.2g} standard deviations; solver='coefficients' loses no digits to wide priors alone",
-            )
-        if ended and change <= _STILL:
-            return Status(
-                True, f"converged: the largest change of a site is {change:.2g}, and further steps do not lower it"
-            )
+        if found := settled_status(change, self.rounding(state), settled=settled, ended=ended):
+            return found
         if state.stale >= _LAST_PATIENCE:
             return Status(
                 False,
@@ -362,8 +343,8 @@ class EP:
             variance = np.asarray(state.sweep.posterior.variance)
             weights = np.concatenate([np.sqrt(variance), variance])
             # In terms of the slope at the mean, b - pi m, a change of precision alone does not move the mean.
-            points, residuals = (_with_slopes(x, mean, -1.0) for x in (state.points, state.residuals))
-            extrapolated = _with_slopes(anderson(points, residuals, weights)[None], mean, 1.0)[0]
+            points, residuals = (with_slopes(x, mean, -1.0) for x in (state.points, state.residuals))
+            extrapolated = with_slopes(anderson(points, residuals, weights)[None], mean, 1.0)[0]
             # Log-concave sites have positive precisions at the fixed point. Those that the extrapolation makes
             # negative take the damped update.
             negative = self.log_concave & (extrapolated[n:] < 0)
@@ -425,6 +406,44 @@ class EP:
             )
 
 
+def settled_status(change: float, rounding: float, *, settled: bool, ended: bool) -> Status | None:
+    """Return the status of sites that have settled to a tolerance or to rounding; None of others.
+
+    Parameters
+    ----------
+    change : float
+        Largest change of a site in a plain update.
+    rounding : float
+        Rounding error of posterior moments, in standard deviations.
+    settled : bool
+        Whether the change is below the tolerance.
+    ended : bool
+        Whether further steps do not lower it.
+    """
+    if ended and rounding > _MOST_ROUNDING:
+        return Status(
+            False,
+            f"lost to rounding: prior variances are so large next to posterior ones, or observations tell so much "
+            f"more of a combination of variables than of each, that moments are off by up to {rounding:.2g} "
+            f"standard deviations; solver='coefficients' loses no digits to independent wide priors alone, else "
+            f"make the priors narrower, or the noise less precise",
+        )
+    if settled and rounding <= _TOLD_ROUNDING:
+        return Status(True, f"converged: the largest change of a site is {change:.2g}")
+    if settled or (ended and change <= rounding):
+        return Status(
+            True,
+            f"converged to rounding: the largest change of a site is {change:.2g}, and prior variances are so "
+            f"large, or a combination of variables is so well determined, that moments are off by up to "
+            f"{rounding:.2g} standard deviations; solver='coefficients' loses no digits to wide priors alone",
+        )
+    if ended and change <= _STILL:
+        return Status(
+            True, f"converged: the largest change of a site is {change:.2g}, and further steps do not lower it"
+        )
+    return None
+
+
 def _informative(prior: GaussianPrior) -> bool:
     """Return whether the prior is proper at least in some directions, not flat in all coefficients."""
     return prior.regular() is prior or bool(np.any(np.asarray(cast(CoordinatePrior, prior).precision)))
@@ -441,7 +460,7 @@ def _without_history(state: State) -> State:
     return state._replace(points=state.points[-1:], residuals=state.residuals[-1:])
 
 
-def _with_slopes(rows: np.ndarray, mean: np.ndarray, sign: float) -> np.ndarray:
+def with_slopes(rows: np.ndarray, mean: np.ndarray, sign: float) -> np.ndarray:
     """Add ``sign * precision * mean`` to the shifts in rows of (shift, precision), (k, 2 n)."""
     n = len(mean)
     return np.concatenate([rows[:, :n] + sign * rows[:, n:] * mean, rows[:, n:]], axis=1)

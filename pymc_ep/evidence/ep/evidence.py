@@ -146,7 +146,7 @@ class Evidence(LogEvidence[EvidenceAt]):
         engine = engine or self.engine
         record = self.checkpoint.record(self.grid, self.form.solver.name, theta, np.array(engine.tol), *(start or ()))
         if start is None:
-            start = self.form.first_sites(prior)
+            start = self.first_sites(prior)
         if start is not None:
             start = repeats.together(start[0]), repeats.together(start[1])
         try:
@@ -160,6 +160,10 @@ class Evidence(LogEvidence[EvidenceAt]):
         if self.exact and self.engine.rounding(found.state) > _MOST_ROUNDING:
             raise LostDigits(self.form.solver.name, self.exact)
         return at
+
+    def first_sites(self, prior: Prior) -> FitState | None:
+        """Return the sites, (n,) each, that a fit without a start begins at; None for those of the engine."""
+        return self.form.first_sites(prior)
 
     def _repeats_at(self, theta: np.ndarray, prior: Prior) -> Repeats:
         """Return which observations share a predictor, found at the first theta."""

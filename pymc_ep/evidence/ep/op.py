@@ -3,6 +3,7 @@
 At the fixed point log Z is stationary in the sites, so that its gradient is a by-product (Seeger 2005, section 4).
 """
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -28,21 +29,26 @@ class EPEvidenceOp(EvidenceOp):
     form : CompiledSiteForm
         Data are read from its shared variables at each evaluation.
     settings : dict
-        Options of EP, all of them.
+        Options of the method, all of them.
+    make : callable
+        ``make(form, settings, density=)`` returns the evidence, by default EP's; for pickling see `EvidenceOp`.
     """
 
     form: CompiledSiteForm
 
-    def __init__(self, form: CompiledSiteForm, settings: dict[str, Any]):
+    def __init__(
+        self, form: CompiledSiteForm, settings: dict[str, Any], make: Callable[..., LogEvidence] = evidence_of
+    ):
         self.settings = settings
-        super().__init__(form, lambda own, density: evidence_of(own, self.settings, density=density))
+        self.make = make
+        super().__init__(form, lambda own, density: make(own, self.settings, density=density))
 
     def _begin(self) -> None:
         super()._begin()
         self._data: list[Any] = []
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"form": self.form, "settings": self.settings}
+        return {"form": self.form, "settings": self.settings, "make": self.make}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         EPEvidenceOp.__init__(self, **state)
@@ -57,7 +63,7 @@ class EPEvidenceOp(EvidenceOp):
         # Fits that far out converge within a few iterations or not at all.
         settings = self.settings | {"max_iter": min(20, self.settings["max_iter"])}
         return with_all_digits(
-            settings, lambda own: endless_directions(evidence_of(self.form, own, density="unconstrained"), theta)
+            settings, lambda own: endless_directions(self.make(self.form, own, density="unconstrained"), theta)
         )
 
     def _fit(self, theta: np.ndarray) -> tuple[EvidenceAt, np.ndarray]:

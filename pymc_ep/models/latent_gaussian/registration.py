@@ -4,6 +4,7 @@ from pymc_ep.forms.registry import FormEntry, register_form, register_method
 from pymc_ep.graphs.families import site_names
 from pymc_ep.models.latent_gaussian.compiled import CompiledLatentGaussian
 from pymc_ep.models.latent_gaussian.form import LatentGaussian
+from pymc_ep.models.latent_gaussian.methods.ascent import DSB, LAPLACE, VG
 from pymc_ep.models.latent_gaussian.methods.ep import EP
 from pymc_ep.models.latent_gaussian.recognise.recogniser import recognise_latent_gaussian
 from pymc_ep.sites import sites
@@ -28,4 +29,5 @@ register_form(
         current=CompiledLatentGaussian.is_current,
     )
 )
-register_method(EP)
+for method in (EP, LAPLACE, VG, DSB):
+    register_method(method)

@@ -29,7 +29,7 @@ from pymc_ep.numerics.quadrature.peak_search import (
     surveyed,
 )
 
-__all__ = ["Smooth", "known_smooth_nodes", "seen_smooth_nodes", "standard_normal_rule"]
+__all__ = ["Smooth", "hermite_rule", "known_smooth_nodes", "seen_smooth_nodes", "standard_normal_rule"]
 
 _NARROW, _PEAKED = 16, 32
 """Nodes about the cavity's mean, and about a peak."""
@@ -105,7 +105,7 @@ def seen_smooth_nodes(
     rules: list[tuple[np.ndarray, TiltedNodes]] = []
     rest = np.ones(len(y), dtype=bool)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore", under="ignore"):
-        seen, log_t, slope = surveyed(log_density, *arrays, also=_rule(_NARROW)[0])
+        seen, log_t, slope = surveyed(log_density, *arrays, also=hermite_rule(_NARROW)[0])
         sd = np.sqrt(variance)
         single = has_one_peak(seen)
         narrow = single & is_near(seen) & _is_narrow(slopes_beside(seen, variance), sd)
@@ -138,7 +138,7 @@ def _nodes_about(
 ) -> tuple[TiltedNodes, np.ndarray]:
     """Evaluate and weigh nodes about centres; see `_weighed`."""
     y, mean, variance, power, *parameters = arrays
-    log_t, slope = log_density(centre + _rule(nodes)[0][:, None] * width, y, *parameters)
+    log_t, slope = log_density(centre + hermite_rule(nodes)[0][:, None] * width, y, *parameters)
     return _weighed(nodes, log_t, slope, centre, width, mean, variance, power)
 
 
@@ -153,7 +153,7 @@ def _weighed(
     power: np.ndarray,
 ) -> tuple[TiltedNodes, np.ndarray]:
     """Return the rules with nodes at ``centre + width * x``, and for which sites the ratio is smooth, (n,)."""
-    node, weight, last = _rule(nodes)
+    node, weight, last = hermite_rule(nodes)
     offset = node[:, None] * width
     # The sum rounds the node: to first order, log t is moved to the exact node of the Gaussian.
     log_t = log_t + slope * (offset - ((centre + offset) - centre))
@@ -199,7 +199,7 @@ def _accept_smooth(rules: list, rest: np.ndarray, sites: np.ndarray, rule: Tilte
 
 def _share_outside(rule: TiltedNodes, seen: Survey) -> np.ndarray:
     """Return a bound on the share of mass and variance outside the nodes, (n,)."""
-    node, weight, _ = _rule(len(rule.offset))
+    node, weight, _ = hermite_rule(len(rule.offset))
     ends, width = [0, -1], rule.panels.width / (node[-1] - node[0])
     density = (rule.weight[ends] / weight[ends, None]) * np.exp(-0.5 * node[ends, None] ** 2) / np.sqrt(2 * np.pi)
     log_mass = rule.log_z + 0.5 * np.log(2 * np.pi * rule.variance)
@@ -222,7 +222,7 @@ def standard_normal_rule(nodes: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @lru_cache
-def _rule(nodes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def hermite_rule(nodes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return nodes and weights for the standard normal, and the last orthonormal polynomials at the nodes."""
     node, weight = standard_normal_rule(nodes)
     polynomials = [np.ones(nodes), node]

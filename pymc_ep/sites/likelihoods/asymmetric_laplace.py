@@ -29,6 +29,7 @@ ASYMMETRIC_LAPLACE = register_site(
         domain="real",
         located=True,
         log_concave=True,
+        kinked=True,
         logp=logp,
         typical=lambda y, b, kappa: (y, (1 + kappa**4) / (b * kappa) ** 2),
         tilted=tilted,

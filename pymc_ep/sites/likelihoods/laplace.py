@@ -78,6 +78,7 @@ LAPLACE = register_site(
         located=True,
         response=located(lambda b: 2.0 * b**2),
         log_concave=True,
+        kinked=True,
         logp=logp,
         typical=lambda y, b: (y, 2 * b**2),
         tilted=tilted,

@@ -1,7 +1,7 @@
 """Expectation propagation for latent Gaussian models: options, treatment of hyperparameters, solution."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -34,7 +34,21 @@ from pymc_ep.models.latent_gaussian.methods.solution import (
 )
 from pymc_ep.models.latent_gaussian.site_functions import SiteFunctions
 
-__all__ = ["EP", "OPTIONS", "TREATMENTS", "Fitted", "checked", "condition", "evidence_op", "fitted", "solve"]
+__all__ = [
+    "EP",
+    "OPTIONS",
+    "TREATMENTS",
+    "Fitted",
+    "checked",
+    "choose_hyper",
+    "condition",
+    "conditioned",
+    "cost",
+    "evidence_op",
+    "fitted",
+    "solution_of",
+    "solve",
+]
 
 OPTIONS = {
     "power": 1.0,
@@ -74,16 +88,22 @@ def solve(call: Call[CompiledLatentGaussian]) -> Solution:
     settings = checked(OPTIONS | call.options)
     call.form.solve_in(settings["solver"])
     fit = fitted(call, settings)
-    if fit.integral is not None:
-        solution = integral_solution(call.form, fit.evidence, fit.integral, fit.settings)
-    else:
-        solution = mode_solution(call.form, fit.evidence, fit.found, fit.settings)
-    if boundary := boundary_warning(call.form, fit.found.at.theta):
-        warnings.warn(f"The fit is of another model than is written: {boundary}.", stacklevel=3)
-        solution = replace(solution, status=f"{solution.status}; {boundary}")
+    solution = solution_of(call.form, fit)
     if not (warning := error_warning(fit.evidence, fit.found.at)):
         return solution
     return replace(solution, converged=False, status=f"{warning}; {solution.status}")
+
+
+def solution_of(form: CompiledLatentGaussian, fit: Fitted) -> Solution:
+    """Return the solution of a fit, with a warning about the boundary of a pm.gp.HSGP."""
+    if fit.integral is not None:
+        solution = integral_solution(form, fit.evidence, fit.integral, fit.settings)
+    else:
+        solution = mode_solution(form, fit.evidence, fit.found, fit.settings)
+    if not (boundary := boundary_warning(form, fit.found.at.theta)):
+        return solution
+    warnings.warn(f"The fit is of another model than is written: {boundary}.", stacklevel=4)
+    return replace(solution, status=f"{solution.status}; {boundary}")
 
 
 def cost(call: Call[CompiledLatentGaussian]) -> Cost:
@@ -92,17 +112,25 @@ def cost(call: Call[CompiledLatentGaussian]) -> Cost:
     return cost_of(call.form, call.hyper)
 
 
-def fitted(call: Call[SiteFunctions], settings: dict[str, Any], *, spread: bool = True) -> Fitted:
+def fitted(
+    call: Call[SiteFunctions],
+    settings: dict[str, Any],
+    *,
+    spread: bool = True,
+    make: Callable[..., Evidence] = evidence_of,
+) -> Fitted:
     """Return the fit, with hyperparameters fixed, maximised or integrated over as the call says.
 
-    `spread` says whether to evaluate the curvature at a mode.
+    `spread` says whether to evaluate the curvature at a mode, and `make` makes the evidence, by default EP's.
     """
-    return with_all_digits(settings, lambda settings: _fitted(call, settings, spread=spread))
+    return with_all_digits(settings, lambda settings: _fitted(call, settings, make, spread=spread))
 
 
-def _fitted(call: Call[SiteFunctions], settings: dict[str, Any], *, spread: bool) -> Fitted:
+def _fitted(
+    call: Call[SiteFunctions], settings: dict[str, Any], make: Callable[..., Evidence], *, spread: bool
+) -> Fitted:
     integrates = call.hyper == "integrate" and call.theta.size > 0
-    evidence = evidence_of(
+    evidence = make(
         call.form,
         settings,
         report=call.report,
@@ -160,12 +188,19 @@ def evidence_op(form: SiteFunctions, options: dict[str, Any]) -> EPEvidenceOp:
 
 def condition(call: Call[SiteFunctions], thetas: np.ndarray) -> Solution:
     """Fit at each of k draws of the hyperparameters, (k, p); the solution takes draws from each fit."""
+    return conditioned(call, thetas, checked(OPTIONS | call.options), evidence_of)
+
+
+def conditioned(
+    call: Call[SiteFunctions], thetas: np.ndarray, settings: dict[str, Any], make: Callable[..., Evidence]
+) -> Solution:
+    """Return `condition` by the evidence that `make` makes."""
 
     def fit(settings: dict[str, Any]) -> Solution:
-        evidence = evidence_of(call.form, settings, report=call.report, density="none")
+        evidence = make(call.form, settings, report=call.report, density="none")
         return conditional_solution(call.form, evidence, fit_many(evidence, thetas), settings)
 
-    return with_all_digits(checked(OPTIONS | call.options), fit)
+    return with_all_digits(settings, fit)
 
 
 EP = Method(

@@ -1,0 +1,319 @@
+"""Sites at the maximum of a function of the posterior: Laplace's approximation and two variational bounds.
+
+As in EP, sites exp(b f - pi f^2 / 2) replace the factors t(f), and the posterior is that of the prior under them. Each
+approximation has the fixed point
+
+    pi = c,    b - pi m = g,
+
+with slope g and negative curvature c of log t at the posterior mean m, or of the expected log t in m under the marginal
+N(m, V), or of the best Gaussian lower bound on t there. It maximises
+
+    Laplace:               sum log t(m) - (m - m0)^T K^{-1} (m - m0) / 2,
+    variational Gaussian:  sum E log t - KL(posterior || prior)  (Opper and Archambeau 2009),
+    local bounds:          sum E log bound - KL(posterior || prior)  (Seeger and Nickisch 2011).
+
+A step goes from the present sites towards those of g and c: a full one is Newton's method, a natural gradient step
+(Khan and Lin 2017), or one of expectation maximisation. It points uphill, as its derivative there is a square in the
+posterior covariance, or in the inverse of Fisher's information. It is halved until the function does not fall. Bounds,
+whose steps converge linearly, are extrapolated from their last steps first, where that does not lower them.
+"""
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from pymc_ep.engines.base import Status
+from pymc_ep.evidence.ep.engine import settled_status, with_slopes
+from pymc_ep.evidence.ep.sweep import KNOWN, Problem, Sweep, group_slices
+from pymc_ep.exceptions import NumericalError
+from pymc_ep.numerics.gaussian.protocol import ROUNDING
+from pymc_ep.numerics.optimise.anderson import anderson
+from pymc_ep.sites.base import Site, Tilted
+from pymc_ep.sites.compiled import CompiledSite
+from pymc_ep.sites.expectations import Expected
+
+__all__ = ["EXPECTED", "LAPLACE", "LOCAL", "Ascent", "Rule", "State"]
+
+_DEPTH = 5
+"""Number of steps in the extrapolation, as in EP."""
+_LEAST_STEP = 2.0**-30
+"""Share of a step at which the ascent gives up: the function does not rise by more than its rounding."""
+
+
+class Rule(NamedTuple):
+    """What is maximised.
+
+    Attributes
+    ----------
+    expected : callable
+        ``expected(site, y, mean, variance, *parameters)`` returns (expected) log t, (n,), with slope and negative
+        curvature.
+    slopes : callable
+        ``slopes(site, y, mean, variance, moved, *parameters)`` returns the derivatives of the log evidence in the
+        parameters of sites, (n,) each; `moved` is the response of the mean, where the evidence is not stationary in it.
+    of_variance : bool
+        Whether the function depends on the variances of the posterior, as bounds do: it is then the log evidence.
+    lacks : callable
+        ``lacks(site)`` returns why a site has no such maximum; empty where it may have one.
+    """
+
+    expected: Callable[..., Expected]
+    slopes: Callable[..., tuple[np.ndarray, ...]]
+    of_variance: bool
+    lacks: Callable[[Site], str]
+
+    def refusal(self, site: Site) -> str:
+        """Return why sites of a likelihood cannot be found by this rule; empty where they can."""
+        return f"a site is a {site.name}, known to EP alone" if site.predictors > 1 else self.lacks(site)
+
+
+def _at_mean(
+    site: CompiledSite, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, *values: np.ndarray
+) -> Expected:
+    return site.at_point(y, mean, *values)
+
+
+def _below(site: CompiledSite, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, *values: np.ndarray) -> Expected:
+    # A predictor that is known has no variance, and a Laplace site at its peak no bound then.
+    found = site.bounded(y, mean, np.maximum(variance, KNOWN), *values)
+    return Expected(found.value, found.gradient, found.precision)
+
+
+def _slopes_at_mean(site: CompiledSite, y: Any, mean: Any, variance: Any, moved: Any, *values: Any) -> tuple[Any, ...]:
+    return site.point_parameter_gradient(y, mean, moved, 0.5 * variance, *values)
+
+
+def _expected_slopes(site: CompiledSite, y: Any, mean: Any, variance: Any, moved: Any, *values: Any) -> tuple[Any, ...]:
+    return site.expected_parameter_gradient(y, mean, variance, *values)
+
+
+def _slopes_below(site: CompiledSite, y: Any, mean: Any, variance: Any, moved: Any, *values: Any) -> tuple[Any, ...]:
+    return site.bounded_parameter_gradient(y, mean, np.maximum(variance, KNOWN), *values)
+
+
+def _no_curvature(site: Site) -> str:
+    return f"the log density of a {site.name} site has a kink, where a mode has no curvature" if site.kinked else ""
+
+
+def _no_expectation(site: Site) -> str:
+    vanishes = f"a {site.name} site vanishes at some predictors, so that its expected log is minus infinity"
+    return vanishes if site.vanishes else ""
+
+
+def _no_bound(site: Site) -> str:
+    return "" if site.has_bound else f"no Gaussian lower bound on a {site.name} site is known"
+
+
+LAPLACE = Rule(_at_mean, _slopes_at_mean, False, _no_curvature)
+EXPECTED = Rule(CompiledSite.expected, _expected_slopes, True, _no_expectation)
+LOCAL = Rule(_below, _slopes_below, True, _no_bound)
+
+
+class State(NamedTuple):
+    """Sites and the posterior under them.
+
+    Attributes
+    ----------
+    shift, precision : ndarray, (n,)
+    sweep : Sweep
+        With the sites that a full step leads to. Its ``tilted`` has (expected) log t and derivatives, its cavities are
+        the posterior's own marginals, and ``log_z`` is Laplace's log evidence or the bound.
+    objective : float
+        What is maximised.
+    damping : float
+        Share of the last step that was taken; zero where none rises.
+    points, residuals : ndarray, (k, 2 n)
+        Last sites and their full steps, for the extrapolation of a bound.
+    """
+
+    shift: np.ndarray
+    precision: np.ndarray
+    sweep: Sweep
+    objective: float
+    damping: float
+    points: np.ndarray
+    residuals: np.ndarray
+
+
+class Packed(NamedTuple):
+    """Arrays of which a state is made again."""
+
+    shift: np.ndarray
+    precision: np.ndarray
+    damping: float
+    points: np.ndarray
+    residuals: np.ndarray
+
+
+class Ascent:
+    """Ascent to the sites of a `Rule`, on NumPy.
+
+    Parameters
+    ----------
+    rule : Rule
+    sites : sequence of CompiledSite
+        One for each group of observations.
+    tol : float
+        Largest change of a site at which the iteration ends, as in EP.
+    """
+
+    power, schedule = 0.0, "parallel"
+    """The attributes of these names of EP: no share of a site is removed, and all are updated at once."""
+
+    def __init__(self, rule: Rule, sites: Sequence[CompiledSite], *, tol: float):
+        self.rule = rule
+        self.sites = list(sites)
+        self.tol = tol
+        self.log_concave = all(s.site.log_concave for s in self.sites)
+        self.one_fixed_point = self.log_concave
+        """Whether a fit is the same from any start."""
+
+    def with_sites(self, sites: Sequence[CompiledSite]) -> "Ascent":
+        """Return the engine with the same options and other sites."""
+        out = copy(self)
+        out.sites = list(sites)
+        return out
+
+    def rough(self, n: int, effective: float) -> "Ascent":
+        """Return this engine: Laplace's evidence is not stationary in the sites, and its last steps are few."""
+        return self
+
+    def init(self, problem: Problem, start: tuple[np.ndarray, np.ndarray] | None = None) -> State:
+        """Start from given sites (shift, precision), or from the prior.
+
+        Raises
+        ------
+        NumericalError
+            Where the function is not finite there.
+        """
+        shift, precision = (np.array(p) for p in start or np.zeros((2, len(problem.mean))))
+        found = self._evaluated(problem, shift, precision, 1.0)
+        if found is None:
+            raise NumericalError(
+                "The sites that the fit starts from have no proper posterior, or the log density of some observation "
+                "is not finite there; fit with method='ep', or give the latent variables narrower priors."
+            )
+        return found
+
+    def step(self, problem: Problem, state: State) -> State:
+        """Go towards the sites of the rule, by the longest of the halved steps that does not lower the function."""
+        least = state.objective - _rounding(problem, state)
+        if len(state.points) > 1:
+            shift, precision = np.split(self._extrapolated(state), 2)
+            found = self._evaluated(problem, shift, precision, 1.0, state)
+            if found is not None and found.objective >= least:
+                return found
+        damping = 1.0
+        while damping >= _LEAST_STEP:
+            ends = ((state.shift, state.sweep.shift), (state.precision, state.sweep.precision))
+            shift, precision = ((1.0 - damping) * old + damping * new for old, new in ends)
+            found = self._evaluated(problem, shift, precision, damping, state)
+            if found is not None and found.objective >= least:
+                return found
+            damping /= 2.0
+        return state._replace(damping=0.0)
+
+    def _extrapolated(self, state: State) -> np.ndarray:
+        """Return the sites, (2 n,), to which the last full steps lead, in terms of slopes at the mean as in EP."""
+        posterior = state.sweep.posterior
+        weights = np.concatenate([np.sqrt(posterior.variance), posterior.variance])
+        points, residuals = (with_slopes(x, posterior.mean, -1.0) for x in (state.points, state.residuals))
+        return with_slopes(anderson(points, residuals, weights)[None], posterior.mean, 1.0)[0]
+
+    def _evaluated(
+        self,
+        problem: Problem,
+        shift: np.ndarray,
+        precision: np.ndarray,
+        damping: float,
+        before: State | None = None,
+    ) -> State | None:
+        """Return the state at given sites, after another; None where it is improper or the function not finite."""
+        log_concave = self.log_concave and bool((precision >= 0.0).all())
+        posterior = problem.prior.posterior(problem.mean, shift, precision, log_concave=log_concave)
+        variance = posterior.variance
+        if not bool(posterior.proper) or not np.all(variance >= 0.0):
+            return None
+        parts = [
+            self.rule.expected(site, y, posterior.mean[here], variance[here], *values)
+            for site, y, values, here in zip(
+                self.sites, problem.observed, problem.parameters, group_slices(problem.observed)
+            )
+        ]
+        value, gradient, target = (np.concatenate(field) for field in zip(*parts))
+        if not np.isfinite([value.sum(), gradient.sum(), target.sum()]).all():
+            return None
+        if self.log_concave:
+            target = np.maximum(target, 0.0)
+        density = float(value.sum() - 0.5 * problem.prior.energy(posterior, problem.mean))
+        spread = 0.5 * float(precision @ variance) if self.rule.of_variance else 0.0
+        log_z = density + spread - 0.5 * float(posterior.log_det)
+        change = np.maximum(
+            np.abs(target - precision) * variance, np.abs(gradient - posterior.weights) * np.sqrt(variance)
+        )
+        tilted = Tilted(value, posterior.mean, variance, gradient, target)
+        sweep = Sweep(
+            gradient + target * posterior.mean,
+            target,
+            posterior,
+            posterior.mean,
+            variance,
+            tilted,
+            log_z,
+            change.max(),
+            True,
+            problem.prior.rounding(posterior),
+        )
+        objective = log_z if self.rule.of_variance else density
+        point = np.concatenate([shift, precision])[None]
+        residual = np.concatenate([sweep.shift, sweep.precision])[None] - point
+        if before is not None and self.rule.of_variance:
+            point = np.concatenate([before.points, point])[-_DEPTH:]
+            residual = np.concatenate([before.residuals, residual])[-_DEPTH:]
+        return State(shift, precision, sweep, objective, damping, point, residual)
+
+    def objective(self, state: State) -> float:
+        """Return Laplace's log evidence, or the bound."""
+        return float(state.sweep.log_z)
+
+    def change(self, state: State) -> float:
+        """Return the largest change of a site in a full step."""
+        return float(state.sweep.change)
+
+    def rounding(self, state: State) -> float:
+        """Return the rounding error of posterior means and variances, in standard deviations or relative."""
+        return max(float(state.sweep.rounding), ROUNDING * self.change(state))
+
+    def exhausted(self, state: State, iterations: int) -> str:
+        """Return the sentence for a fit that is not finished at the largest number of iterations."""
+        return f"stopped after {iterations} iterations with a change of {self.change(state):.2g}; raise max_iter"
+
+    def finished(self, state: State) -> Status | None:
+        """Test the change against the tolerance."""
+        settled, stuck = self.change(state) <= self.tol, state.damping == 0.0
+        found = settled_status(self.change(state), self.rounding(state), settled=settled, ended=settled or stuck)
+        if found is None and stuck:
+            return Status(
+                False,
+                f"stalled with a change of {self.change(state):.2g}: no step raises the objective, as where a log "
+                f"density has a kink at the mode, or sites that are not log-concave meet at a saddle; use method='ep'",
+            )
+        return found
+
+    def packed(self, state: State) -> Packed:
+        """Return what a state is made of again."""
+        return Packed(state.shift, state.precision, state.damping, state.points, state.residuals)
+
+    def unpacked(self, problem: Problem, packed: Packed) -> State:
+        """Return the state again, by one evaluation."""
+        found = cast(State, self._evaluated(problem, packed.shift, packed.precision, packed.damping))
+        return found._replace(points=packed.points, residuals=packed.residuals)
+
+
+def _rounding(problem: Problem, state: State) -> float:
+    """Return the rounding error of the function, in nats: of the sums that it is a difference of."""
+    at = state.sweep
+    energy, log_det = problem.prior.energy(at.posterior, problem.mean), at.posterior.log_det
+    return 4.0 * ROUNDING * float(np.abs(at.tilted.log_z).sum() + abs(energy) + abs(log_det) + 1.0)

@@ -1,0 +1,215 @@
+"""Log density of a site at a point, and its expectation under a Gaussian predictor, each with slope and curvature.
+
+With f = m + s x and x standard normal, Stein's identity gives the derivatives of E log t in the mean m and variance s^2
+from the slope of log t alone, so that kinks do no harm:
+
+    d/dm E log t = E (log t)',      2 d/ds^2 E log t = E (log t)'' = E[(log t)' x] / s.
+
+Most integrands are polynomials of low degree as far as a Gauss-Hermite rule sees, which its last coefficients tell.
+The others, such as a narrow density under a wide Gaussian, have panels that are halved until the halves agree.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import scipy.special
+
+from pymc_ep.concurrency import compiled_property
+from pymc_ep.numerics.quadrature.gauss_hermite import hermite_rule
+from pymc_ep.sites.base import Site
+from pymc_ep.sites.log_density_rows import BLOCK
+
+__all__ = ["ExpectationFunctions", "Expected"]
+
+_NODES, _PANEL = 32, 16
+"""Nodes of the Gauss-Hermite rule, and of a panel."""
+_NEGLIGIBLE = 1e-9
+"""Largest of the last coefficients, relative to the first ones: those that a rule of so many nodes misses are of twice
+the degree, about the square of this."""
+_CUTS = np.array([-38.0, -19.0, -9.5, -5.0, -2.5, 0.0, 2.5, 5.0, 9.5, 19.0, 38.0])
+"""First panels, in standard deviations: beyond 38 the normal density is zero. A rate exp(f) has its mean s of them out,
+so that 9.5 are not enough."""
+_AGREEMENT, _HALVINGS = 1e-12, 40
+"""Difference of a panel and its halves, as a share of the integral of moduli, at which these are taken, and the largest
+number of halvings, by which a jump is left in 1e-12 of a panel."""
+_NO_MASS = 1e-100
+"""Weight below which a node where the density overflows, or is not defined, has no part in the integral."""
+
+
+class Expected(NamedTuple):
+    """Value, slope and negative curvature of the (expected) log of sites in the (mean of the) predictor, (n,) each."""
+
+    value: np.ndarray
+    gradient: np.ndarray
+    precision: np.ndarray
+
+
+class _Rule(NamedTuple):
+    """Nodes of some sites.
+
+    Attributes
+    ----------
+    which : ndarray of int, (m,)
+        The sites.
+    site : ndarray of int, (columns,)
+        Place among these of each column.
+    node, weight : ndarray, (nodes, columns)
+        Standardised, and probabilities.
+    log_t, slope : ndarray, (nodes, columns)
+    """
+
+    which: np.ndarray
+    site: np.ndarray
+    node: np.ndarray
+    weight: np.ndarray
+    log_t: np.ndarray
+    slope: np.ndarray
+
+    def sums(self, values: np.ndarray) -> np.ndarray:
+        """Return sums for each site, (m,), of values, (nodes, columns)."""
+        return np.bincount(self.site, values.sum(axis=0), minlength=len(self.which))
+
+
+class ExpectationFunctions:
+    """Functions of a compiled site for approximations by its log density, on NumPy alone."""
+
+    site: Site
+    options: dict[str, Any]
+    _density_function: Callable[..., Sequence[Any]]
+    _density_gradient_function: Callable[..., Sequence[Any]]
+    _flatten: Callable[..., tuple[tuple[int, ...], list[Any]]]
+    _function: Callable[..., Callable[..., Any]]
+    _log_t: Callable[..., Any]
+    _mode_of_derivatives: Callable[..., Any]
+    _vectors: Callable[..., list[Any]]
+    log_density_derivatives: Callable[..., tuple[Any, ...]]
+
+    def at_point(self, y: Any, eta: Any, *parameters: Any) -> Expected:
+        """Return log t at predictors, (n,), with slope and negative curvature."""
+        value, slope, curvature, _ = self.log_density_derivatives(y, eta, *parameters)
+        return Expected(value, slope, -curvature)
+
+    def expected(self, y: Any, mean: Any, variance: Any, *parameters: Any) -> Expected:
+        """Return E log t under N(mean, variance), (n,) each, with slope and negative curvature in the mean.
+
+        Minus infinity where t vanishes at predictors of some probability.
+        """
+        _, (y, mean, variance, *values) = self._flatten(y, mean, variance, *parameters)
+        sd = np.sqrt(variance)
+        out = np.empty((3, len(mean)))
+        for rule in self._averages([y, mean, sd, *values]):
+            scale = np.where(sd > 0, sd, 1.0)[rule.which]
+            by_slope = rule.weight * rule.slope
+            out[:, rule.which] = (
+                rule.sums(rule.weight * rule.log_t),
+                rule.sums(by_slope),
+                -rule.sums(by_slope * rule.node) / scale,
+            )
+        return Expected(*out)
+
+    def expected_parameter_gradient(self, y: Any, mean: Any, variance: Any, *parameters: Any) -> tuple[np.ndarray, ...]:
+        """Return the derivatives of E log t in each parameter, (n,) each; for arguments see `expected`."""
+        _, (y, mean, variance, *values) = self._flatten(y, mean, variance, *parameters)
+        sd = np.sqrt(variance)
+        out = np.empty((len(values), len(mean)))
+        for rule in self._averages([y, mean, sd, *values]):
+            column = rule.which[rule.site]
+            arrays = (array[column] for array in (y, *values))
+            parts = self._density_gradient_function(mean[column] + sd[column] * rule.node, rule.weight, *arrays)
+            out[:, rule.which] = [np.bincount(rule.site, part, minlength=len(rule.which)) for part in parts]
+        return tuple(out)
+
+    def point_parameter_gradient(
+        self, y: Any, eta: Any, by_slope: Any, by_curvature: Any, *parameters: Any
+    ) -> tuple[np.ndarray, ...]:
+        """Return the derivatives of log t + b (log t)' + c (log t)'' in each parameter, at fixed b and c, (n,) each."""
+        _, arrays = self._flatten(y, eta, by_slope, by_curvature, *parameters)
+        return tuple(self._point_gradient_function(*arrays))
+
+    @compiled_property
+    def _point_gradient_function(self) -> Callable[..., Sequence[Any]]:
+        y, eta, by_slope, by_curvature, *parameters = inputs = self._vectors("y", "eta", "by_slope", "by_curvature")
+        log_t = self._log_t(y, eta, parameters)
+        slope = pytensor.grad(log_t.sum(), eta)
+        total = log_t + by_slope * slope + by_curvature * pytensor.grad(slope.sum(), eta)
+        found = pytensor.grad(total.sum(), parameters, disconnected_inputs="ignore")
+        found = [part + pt.zeros_like(eta) for part in found]
+        return self._function(inputs, found, self._mode_of_derivatives(found))
+
+    def _averages(self, arrays: Sequence[np.ndarray]) -> Iterator[_Rule]:
+        """Yield rules of averages over Gaussians, for blocks of sites; arrays are y, mean, sd and parameters."""
+        node, weight, last = hermite_rule(_NODES)
+        size = max(1, BLOCK // _NODES)
+        for start in range(0, len(arrays[0]), size):
+            which = np.arange(start, min(start + size, len(arrays[0])))
+            rule = self._evaluated(which, np.arange(len(which)), node[:, None], weight[:, None], arrays)
+            smooth = np.isfinite(rule.log_t).all(axis=0) & np.isfinite(rule.slope).all(axis=0)
+            for part in (rule.log_t, rule.slope * arrays[2][which]):
+                with np.errstate(invalid="ignore"):
+                    size_of = np.maximum(np.abs(rule.weight * part).sum(axis=0), 1.0)
+                    smooth &= np.abs(last @ (rule.weight * part)).max(axis=0) <= _NEGLIGIBLE * size_of
+            if smooth.any():
+                yield _Rule(which[smooth], np.arange(smooth.sum()), *(part[:, smooth] for part in rule[2:]))
+            if not smooth.all():
+                yield self._halved(which[~smooth], arrays)
+
+    def _evaluated(
+        self, which: np.ndarray, site: np.ndarray, node: np.ndarray, weight: np.ndarray, arrays: Sequence[np.ndarray]
+    ) -> _Rule:
+        """Evaluate the density at nodes, (nodes, columns)."""
+        y, mean, sd, *values = (array[which[site]] for array in arrays)
+        log_t, slope = self._density_function(mean + sd * node, y, *values)
+        node, weight = np.broadcast_to(node, log_t.shape), np.broadcast_to(weight, log_t.shape)
+        lost = (weight < _NO_MASS) & ~(np.isfinite(log_t) & np.isfinite(slope))
+        return _Rule(which, site, node, weight, np.where(lost, 0.0, log_t), np.where(lost, 0.0, slope))
+
+    def _halved(self, which: np.ndarray, arrays: Sequence[np.ndarray]) -> _Rule:
+        """Return a rule of panels, halved until the halves agree with them."""
+        x, unit = (part[:, None] for part in _lobatto(_PANEL))
+
+        def evaluated(site: np.ndarray, left: np.ndarray, width: np.ndarray) -> tuple[_Rule, np.ndarray]:
+            node = left + width * x
+            weight = np.exp(-0.5 * node**2) / np.sqrt(2 * np.pi) * width * unit
+            rule = self._evaluated(which, site, node, weight, arrays)
+            by_slope = rule.weight * rule.slope * arrays[2][which[site]]
+            return rule, np.array([part.sum(axis=0) for part in (weight * rule.log_t, by_slope, by_slope * node)])
+
+        site = np.repeat(np.arange(len(which)), len(_CUTS) - 1)
+        left, width = np.tile(_CUTS[:-1], len(which)), np.tile(np.diff(_CUTS), len(which))
+        rule, whole = evaluated(site, left, width)
+        size = np.maximum([np.bincount(site, np.abs(part), minlength=len(which)) for part in whole], 1.0)
+        done = []
+        for _ in range(_HALVINGS):
+            half = 0.5 * width
+            left, width = np.column_stack([left, left + half]).ravel(), np.repeat(half, 2)
+            rule, halves = evaluated(np.repeat(site, 2), left, width)
+            with np.errstate(invalid="ignore"):
+                error = np.abs(halves[:, ::2] + halves[:, 1::2] - whole)
+                differs = np.repeat((error > _AGREEMENT * size[:, site]).any(axis=0), 2)
+            done.append(_columns(rule, ~differs))
+            rule, left, width, whole = _columns(rule, differs), left[differs], width[differs], halves[:, differs]
+            site = rule.site
+            if not site.size:
+                break
+        done.append(rule)
+        return _Rule(which, *(np.concatenate(parts, axis=-1) for parts in list(zip(*done))[1:]))
+
+
+@lru_cache
+def _lobatto(nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return nodes and weights of the Gauss-Lobatto rule on (0, 1).
+
+    Its nodes at the ends see a kink next to one, which no other rule of a panel and of its halves would.
+    """
+    node = np.concatenate([[-1.0], scipy.special.roots_jacobi(nodes - 2, 1.0, 1.0)[0], [1.0]])
+    weight = 1.0 / (nodes * (nodes - 1) * scipy.special.eval_legendre(nodes - 1, node) ** 2)
+    return (node + 1.0) / 2.0, weight
+
+
+def _columns(rule: _Rule, kept: np.ndarray) -> _Rule:
+    """Return the rule with some of its columns."""
+    return _Rule(rule.which, rule.site[kept], *(part[:, kept] for part in rule[2:]))
