@@ -3,6 +3,7 @@
 from pymc_ep import datasets as datasets
 from pymc_ep import operators as operators
 from pymc_ep import plots as plots
+from pymc_ep.comparison import compare_methods
 from pymc_ep.contracts.options import MethodOptions
 from pymc_ep.datasets import from_events
 from pymc_ep.diagnostics import compare_to_mcmc, diagnose, loo, loo_pit, rank_metrics
@@ -55,6 +56,7 @@ __all__ = [
     "WaveletTree",
     "apply_operator",
     "call_verb",
+    "compare_methods",
     "compare_to_mcmc",
     "datasets",
     "diagnose",
