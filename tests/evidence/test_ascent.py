@@ -333,3 +333,11 @@ def test_diagnosis_has_no_expansion_about_ep():
     found = pmep.diagnose(pmep.fit("vg", model=model, random_seed=1, progressbar=False), model)
     assert "expansion is about EP" in found.attrs["absent"]
     assert abs(float(found["importance_correction"])) < 0.1
+
+
+@pytest.mark.parametrize("method", RULES)
+def test_a_variable_without_observations_is_refused(method):
+    with pm.Model() as model:
+        pm.Bernoulli("y", logit_p=pm.Normal("b", 0, 1) * np.zeros(0), observed=np.zeros(0, dtype=int))
+    with pytest.raises(pmep.InvalidDataError, match="'y' has no observations; pass at least one"):
+        pmep.fit(method, model=model)

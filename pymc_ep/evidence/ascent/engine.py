@@ -313,7 +313,12 @@ class Ascent:
 
 
 def _rounding(problem: Problem, state: State) -> float:
-    """Return the rounding error of the function, in nats: of the sums that it is a difference of."""
+    """Return the rounding error of the function, in nats: of the sums that it is a difference of.
+
+    Each has the relative error of the posterior: without it a fit of 234 bits under a smooth process stalled 7e-6 from
+    its mode.
+    """
     at = state.sweep
     energy, log_det = problem.prior.energy(at.posterior, problem.mean), at.posterior.log_det
-    return 4.0 * ROUNDING * float(np.abs(at.tilted.log_z).sum() + abs(energy) + abs(log_det) + 1.0)
+    size = np.abs(at.tilted.log_z).sum() + abs(energy) + abs(log_det) + 1.0
+    return max(4.0 * ROUNDING, float(at.rounding)) * float(size)
