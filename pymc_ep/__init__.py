@@ -7,6 +7,7 @@ from pymc_ep.comparison import compare_methods
 from pymc_ep.contracts.options import MethodOptions
 from pymc_ep.datasets import from_events
 from pymc_ep.diagnostics import compare_to_mcmc, diagnose, loo, loo_pit, rank_metrics
+from pymc_ep.distributions.gaussian_markov import GaussianMarkov
 from pymc_ep.distributions.rectified_poisson import RectifiedPoisson
 from pymc_ep.distributions.softplus_poisson import SoftplusPoisson
 from pymc_ep.exceptions import ClusterError, ConvergenceWarning, InvalidDataError, NumericalError, UnsupportedModelError
@@ -42,6 +43,7 @@ __all__ = [
     "ClusterError",
     "CollaborativeRNN",
     "ConvergenceWarning",
+    "GaussianMarkov",
     "InvalidDataError",
     "MethodOptions",
     "NumericalError",

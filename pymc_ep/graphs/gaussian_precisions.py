@@ -20,6 +20,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_ep.distributions.gaussian_markov import GaussianMarkovRV
 from pymc_ep.graphs.adjacency import laplacian_of, log_pseudo_determinant, sparse_value
 from pymc_ep.graphs.random_nodes import parameters_of
 
@@ -48,6 +49,8 @@ class SparsePrecision:
     sum_sd : TensorVariable, (), optional
         Standard deviation s of the variable's sum: e e^T / s^2, with e of ones, is part of the prior beside Q, and
         of `log_det`.
+    null_space : ndarray, (d, k), optional
+        Orthonormal N, with Q N = 0, to which the variable is orthogonal; `log_det` is that on the vectors that are.
     """
 
     rows: np.ndarray
@@ -56,6 +59,15 @@ class SparsePrecision:
     log_det: TensorVariable | None
     log_excess: TensorVariable
     sum_sd: TensorVariable | None = None
+    null_space: np.ndarray | None = None
+
+    @property
+    def constraints(self) -> np.ndarray:
+        """Vectors, (d, k), along which the variable is zero, or has the standard deviation of its sum."""
+        d = int(self.rows.max()) + 1
+        if self.null_space is not None:
+            return self.null_space
+        return np.ones((d, 0 if self.sum_sd is None else 1))
 
     def graphs(self) -> dict[str, TensorVariable | None]:
         """Return the graphs of the parameters by field."""
@@ -64,11 +76,11 @@ class SparsePrecision:
     def scaled(self, s: TensorVariable) -> "SparsePrecision | None":
         """Return that of s x for the variable x, s () or (d,): its values are ``Q_ij / (s_i s_j)``.
 
-        None where each value has its own s and their sum is constrained.
+        None where each value has its own s and sums of them are constrained.
         """
-        if s.ndim and self.sum_sd is not None:
+        if s.ndim and self.constraints.size:
             return None
-        d = int(self.rows.max()) + 1
+        d = int(self.rows.max()) + 1 - (0 if self.null_space is None else self.null_space.shape[1])
         by_row, by_column = (s[self.rows], s[self.columns]) if s.ndim else (s, s)
         log_scales = pt.log(pt.abs(s)).sum() * (1 if s.ndim else d)
         return replace(
@@ -259,6 +271,14 @@ def _intrinsic_autoregression(rv: TensorVariable, shape: Sizes) -> SparsePrecisi
     return SparsePrecision(lower.row.astype(np.int64), lower.col.astype(np.int64), values, log_det, excess, sd)
 
 
+def _gaussian_markov(rv: TensorVariable, shape: Sizes) -> SparsePrecision:
+    coefficients, log_det = parameters_of(rv)
+    given = rv.owner.op.matrices
+    values = pt.constant(given.basis) @ coefficients
+    nulls = given.null_space if len(given.pins) else None
+    return SparsePrecision(given.rows, given.columns, values, log_det, pt.constant(0.0), null_space=nulls)
+
+
 _READERS: dict[type, Callable[[TensorVariable, Sizes], SparsePrecision | None]] = {
     NormalRV: _normal,
     FlatRV: _flat,
@@ -267,5 +287,6 @@ _READERS: dict[type, Callable[[TensorVariable, Sizes], SparsePrecision | None]] 
     AutoRegressiveRV: _autoregression,
     CARRV: _conditional_autoregression,
     ICARRV: _intrinsic_autoregression,
+    GaussianMarkovRV: _gaussian_markov,
 }
 """Function from a random variable and its shape to its precision, by type of its Op; the first that matches is used."""

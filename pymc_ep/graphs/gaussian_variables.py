@@ -18,12 +18,14 @@ from pytensor.tensor.basic import get_underlying_scalar_constant_value
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_ep.distributions.gaussian_markov import GaussianMarkovRV
 from pymc_ep.graphs.adjacency import require_car, require_connected
 from pymc_ep.graphs.matrix_parameters import (
     InitialValue,
     Labels,
     constant_value,
     require_definite,
+    require_definite_sum,
     require_symmetric,
     require_symmetric_factored,
 )
@@ -316,6 +318,36 @@ def _intrinsic_autoregression(rv: TensorVariable) -> Gaussian:
     return _from_precision(precision, None, (weights, sigma, zero_sum_sd), log_excess, check)
 
 
+def _gaussian_markov(rv: TensorVariable) -> Gaussian:
+    """Field of a sparse precision Q: with N its null space, Q^+ = P (Q + q N N^T)^{-1} P, P = I - N N^T, for any q."""
+    coefficients, log_det = parameters_of(rv)
+    of = rv.owner.op.matrices
+    nulls = pt.constant(of.null_space)
+
+    def whole() -> TensorVariable:
+        # Each place once: the gradient of an assignment counts all of its values.
+        lower = pt.zeros((of.n, of.n))[of.rows, of.columns]
+        half = pt.set_subtensor(lower, pt.constant(of.basis) @ coefficients * (0.5 * of.twice))
+        dense = half + half.T
+        return dense + pt.diagonal(dense).mean() * (nulls @ nulls.T) if len(of.pins) else dense
+
+    def projected(rows: TensorVariable) -> TensorVariable:
+        return rows - (rows @ nulls) @ nulls.T if len(of.pins) else rows
+
+    def root(shape: Shape) -> TensorVariable:
+        factor = pt.linalg.cholesky(whole())
+        return projected(pt.linalg.solve_triangular(factor, pt.eye(of.n), lower=True))
+
+    def covariance(shape: Shape) -> TensorVariable:
+        return projected(projected(pt.linalg.inv(whole())).T)
+
+    def check(name: str, value: InitialValue = constant_value, labels: Labels = None) -> None:
+        require_definite_sum(name, of, value(coefficients, False), labels)
+
+    inputs = coefficients, log_det
+    return Gaussian(None, covariance, root, inputs, check=check, degenerate=bool(len(of.pins)))
+
+
 def _zero_sum_normal(rv: TensorVariable) -> Gaussian:
     """Independent normals minus their means along the last axes, with one scale along these axes."""
     sigma, _ = parameters_of(rv)
@@ -359,6 +391,7 @@ _READERS: dict[type, Callable[[TensorVariable], Gaussian | None]] = {
     AutoRegressiveRV: _autoregression,
     CARRV: _conditional_autoregression,
     ICARRV: _intrinsic_autoregression,
+    GaussianMarkovRV: _gaussian_markov,
     ZeroSumNormalRV: _zero_sum_normal,
 }
 """Function from a random variable to its `Gaussian`, by type of its Op; the first that matches is used."""

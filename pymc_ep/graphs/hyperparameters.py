@@ -18,6 +18,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.concurrency import compiling
+from pymc_ep.distributions.gaussian_markov import NullSpaceTransform
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.graphs.densities import outside_support
 from pymc_ep.graphs.gaussian_variables import gaussian_of
@@ -136,9 +137,9 @@ def kind_of(rv: TensorVariable) -> str:
 
 
 def keeps_gaussian(model: Model, rv: TensorVariable) -> bool:
-    """Whether a variable's transform is the identity or the linear map of a zero-sum constraint."""
+    """Whether a variable's transform is the identity or the linear map of a constraint on sums."""
     transform = model.rvs_to_transforms.get(rv)
-    return transform is None or isinstance(transform, ZeroSumTransform)
+    return transform is None or isinstance(transform, ZeroSumTransform | NullSpaceTransform)
 
 
 def follows_from(model: Model, variable: TensorVariable, relevant: Sequence[TensorVariable]) -> bool:

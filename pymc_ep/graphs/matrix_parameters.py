@@ -16,6 +16,7 @@ from pymc_ep.exceptions import InvalidDataError, labelled
 from pymc_ep.graphs.queries import core_op
 from pymc_ep.graphs.random_nodes import is_random
 from pymc_ep.modes import quick_mode
+from pymc_ep.numerics.sparse.matrix_sum import MatrixSum
 
 __all__ = [
     "InitialValue",
@@ -23,6 +24,7 @@ __all__ = [
     "constant_value",
     "depends_on_unknowns",
     "require_definite",
+    "require_definite_sum",
     "require_symmetric",
     "require_symmetric_factored",
 ]
@@ -107,6 +109,21 @@ def require_definite(name: str, matrix: TensorVariable, labels: Labels) -> None:
             f"The {what} of {which} is not positive definite (its eigenvalues are {least:.3g} to {largest:.3g}). "
             f"Correct it, as by smaller correlations or a larger diagonal."
         )
+
+
+def require_definite_sum(name: str, matrices: MatrixSum, coefficients: np.ndarray | None, labels: Labels) -> None:
+    """Raise for a sparse precision that is not positive definite on the vectors that the variable may be."""
+    if coefficients is None or (node := matrices.failed_node(coefficients)) is None:
+        return
+    raise InvalidDataError(
+        f"The precision matrix of {name!r} is not positive definite at the coefficients {_written(coefficients)}, the "
+        f"initial ones: its factor fails at {labelled(node, labels)}. Correct it, or where it is zero along some "
+        f"vectors, give these as null_space=."
+    )
+
+
+def _written(values: np.ndarray) -> str:
+    return ", ".join(f"{value:.4g}" for value in values)
 
 
 def require_symmetric_factored(name: str, factor: TensorVariable, value: InitialValue) -> None:

@@ -7,6 +7,7 @@ import pytensor.tensor as pt
 import pytest
 import scipy.sparse
 
+from pymc_ep.distributions.gaussian_markov import GaussianMarkov
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.graphs.gaussian_variables import gaussian_of
 
@@ -48,6 +49,7 @@ DISTRIBUTIONS = {
     "car": lambda: pm.CAR.dist(np.arange(5.0), RING, alpha=0.6, tau=1.7),
     "car sparse": lambda: pm.CAR.dist(np.arange(5.0), scipy.sparse.csr_matrix(RING), alpha=0.6, tau=1.7),
     "icar": lambda: pm.ICAR.dist(RING, sigma=0.8, zero_sum_stdev=0.1),
+    "markov": lambda: GaussianMarkov.dist([(1.7, np.diag(RING.sum(axis=0))), (-0.9, RING)]),
 }
 
 
@@ -92,6 +94,25 @@ def test_zero_sum_normal_is_its_draws():
     expected = np.kron(np.diag([0.25, 4.0]), block)
     np.testing.assert_allclose(covariance, expected, atol=1e-12)
     np.testing.assert_allclose(root.T @ root, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("nulls", [1, 2])
+def test_intrinsic_fields_have_the_pseudo_inverse(nulls):
+    """The density on the vectors orthogonal to the null space is PyMC's, which has no excess."""
+    differences = np.diff(np.eye(6), nulls, axis=0)
+    matrices = [differences.T @ np.diag(w) @ differences for w in (np.ones(6 - nulls), np.arange(1.0, 7 - nulls))]
+    null_space = np.vander(np.arange(6.0), nulls)
+    rv = GaussianMarkov.dist([(0.7, matrices[0]), (1.3, matrices[1])], null_space=null_space)
+    gaussian, precision = gaussian_of(rv), 0.7 * matrices[0] + 1.3 * matrices[1]
+    covariance, root = evaluate(gaussian.covariance((6,)), gaussian.root((6,)))
+    np.testing.assert_allclose(covariance, np.linalg.pinv(precision), atol=1e-10)
+    np.testing.assert_allclose(root.T @ root, covariance, atol=1e-10)
+    x = covariance @ np.arange(6.0) ** 3
+    (density,) = evaluate(pm.logp(rv, x))
+    values = np.linalg.eigvalsh(precision)[nulls:]
+    expected = -0.5 * (len(values) * np.log(2 * np.pi) - np.log(values).sum() + x @ precision @ x)
+    np.testing.assert_allclose(density, expected, rtol=1e-10)
+    assert gaussian.log_excess is None and gaussian.degenerate
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ PATTERN = PrecisionPattern(
     ROWS,
     COLUMNS,
     scipy.sparse.csr_array(DESIGN),
-    sums=[slice(0, RING)],
+    sums=(np.arange(DESIGN.shape[1]) < RING).astype(float)[:, None],
     factored=[slice(RING, RING + WALK)],
 )
 MEAN, SHIFT, PRECISION = RNG.normal(size=N), RNG.normal(size=N), RNG.gamma(1.0, size=N)

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytensor.tensor as pt
+import scipy.linalg
 import scipy.sparse
 from pytensor.tensor.variable import TensorVariable
 
@@ -115,10 +116,11 @@ class PrecisionDesign:
             np.concatenate([one.rows + here.start for one, here in zip(precisions, parts)]),
             np.concatenate([one.columns + here.start for one, here in zip(precisions, parts)]),
             maps[""],
-            sums=[here for one, here in zip(precisions, parts) if one.sum_sd is not None],
+            sums=scipy.linalg.block_diag(*(one.constraints for one in precisions)),
             factored=[here for one, here in zip(precisions, parts) if one.log_det is None],
         )
         self._entries = np.cumsum([len(one.rows) for one in precisions])
+        self._soft = np.array([one.sum_sd is not None for one in precisions for _ in one.constraints.T], dtype=bool)
         self.variables = {name: UnknownsMap(entries) for name, entries in maps.items() if name}
 
     @property
@@ -143,11 +145,11 @@ class PrecisionDesign:
         """Return the prior from the values of `precision_graphs`."""
         count = len(self.sizes)
         values, log_det, sums = arrays[:count], arrays[count], arrays[count + 1 :]
-        return SparsePrecisionPrior(
-            np.concatenate(values), float(log_det), np.array([float(sd) for sd in sums]), self.pattern
-        )
+        sum_sd = np.zeros(len(self._soft))
+        sum_sd[self._soft] = sums
+        return SparsePrecisionPrior(np.concatenate(values), float(log_det), sum_sd, self.pattern)
 
     def cotangents(self, cotangent: np.ndarray) -> list[np.ndarray]:
         """Return the gradient in each of `precision_graphs` from the prior's own cotangent."""
-        *values, rest = np.split(cotangent, self._entries)
-        return [*values, *(np.asarray(part) for part in rest)]
+        *values, (of_log_det, *of_sums) = np.split(cotangent, self._entries)
+        return [*values, *(np.asarray(part) for part in [of_log_det, *np.array(of_sums)[self._soft]])]

@@ -8,6 +8,7 @@ import numpy as np
 import scipy.sparse
 
 from pymc_ep.numerics.sparse.factor import Analysis, SparseFactor
+from pymc_ep.numerics.sparse.matrix_sum import pinned_nodes
 from pymc_ep.numerics.sparse.row_pairs import row_pairs
 
 __all__ = ["PrecisionPattern"]
@@ -22,8 +23,8 @@ class PrecisionPattern:
         Places of the lower triangle of Q that may be other than zero, each once; all of the diagonal is here.
     design : csr_array, (n, p)
         A.
-    sums : sequence of slice
-        Unknowns of each soft constraint on a sum.
+    sums : ndarray, (p, k), optional
+        Weights of the unknowns in each sum that is constrained.
     factored : sequence of slice
         Unknowns of each block of Q whose log determinant is that of a factor.
     """
@@ -33,11 +34,12 @@ class PrecisionPattern:
         rows: np.ndarray,
         columns: np.ndarray,
         design: scipy.sparse.csr_array,
-        sums: Sequence[slice] = (),
+        sums: np.ndarray | None = None,
         factored: Sequence[slice] = (),
     ):
-        self.rows, self.columns, self.sums = rows, columns, tuple(sums)
         keys, p = self._pairs_of(design), design.shape[1]
+        self.rows, self.columns, self.sums = rows, columns, np.zeros((p, 0)) if sums is None else sums
+        self.pins = pinned_nodes(self.sums)
         self.keys, places = np.unique(np.concatenate([rows * np.int64(p) + columns, keys]), return_inverse=True)
         self.prior_places, self.pair_places = np.split(places, [len(rows)])
         self.analysis = Analysis(self.keys // p, self.keys % p, p)

@@ -10,14 +10,17 @@ Every pair of unknowns that a predictor has is in the pattern of P, so that the 
 are all that is needed (Rue and Held 2005). log |Q| is given by structure where a factor of Q would lose digits: an
 intrinsic prior has none, and that of a long walk of second order is singular in doubles.
 
-A soft constraint on the sum of some unknowns adds e e^T / s^2 to Q, which is dense. Its effect is of rank one. Since Q
-alone may be singular, c is added to one diagonal element first, and taken out again last:
+A constraint on a sum, e^T x ~ N(0, s^2), adds e e^T / s^2 to Q, which is dense. Its effect is of rank one, for s = 0
+too, where e^T x = 0. Where P is not positive definite without it, c is added to one diagonal element first, and taken
+out again last:
 
     S_0 = (P + c d d^T)^{-1},    S_1 = S_0 - Z M^{-1} Z^T,  Z = S_0 e,  M = s^2 + e^T Z,
     S = S_1 + H N^{-1} H^T,  H = S_1 d,  N = 1 / c - d^T H.
+
+For s = 0 log |P| is that on the vectors x, for e of length one: log |P| + log (e^T P^{-1} e).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,12 +39,14 @@ _COLUMNS = 64
 """Right-hand sides that are solved for at a time: bounds the memory."""
 _WIDE = 64
 """Entries of a row of a map from which on its variance takes a solution, not the inverse's entries at all pairs."""
+_LOST = 1e8
+"""Ratio of a diagonal element to its pivot above which P counts as singular without constraints: half of the digits."""
 _NEAR = 1e-3
 """Precision added to the diagonal of an intrinsic prior for a first iterate, relative to the diagonal's mean."""
 
 
 class SumCorrection(NamedTuple):
-    """Correction of S_0 by k soft constraints on sums: S = S_0 - Z M^{-1} Z^T + G G^T, with G = H N^{-1/2}.
+    """Correction of S_0 by k constraints on sums: S = S_0 - Z M^{-1} Z^T + G G^T, with G = H N^{-1/2}.
 
     Attributes
     ----------
@@ -67,11 +72,11 @@ class SumCorrection(NamedTuple):
             "ek,kl,el->e", self.z[i], self.inverse, self.z[j]
         )
 
-    def moved(self, draws: np.ndarray, sums: Sequence[slice], rng: np.random.Generator) -> np.ndarray:
+    def moved(self, draws: np.ndarray, sums: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return draws of N(0, S), (m, p), from those of N(0, S_0): by Matheron's rule, then spread by G."""
-        normal = rng.standard_normal((2, len(draws), len(sums)))
-        seen = np.stack([draws[:, here].sum(axis=1) for here in sums], axis=1) + self.sd * normal[0]
-        return draws - seen @ self.inverse @ self.z.T + normal[1] @ self.g.T
+        normal = rng.standard_normal((2, len(draws), sums.shape[1]))
+        seen = draws @ sums + self.sd * normal[0]
+        return draws - seen @ self.inverse @ self.z.T + normal[1][:, : self.g.shape[1]] @ self.g.T
 
 
 class PosteriorFactor(NamedTuple):
@@ -153,16 +158,16 @@ class PrecisionPosterior(CoefficientPosterior):
 
 
 class SparsePrecisionPrior(NamedTuple):
-    """The predictors m0 + A x, of which x has the precision Q, and soft constraints on sums.
+    """The predictors m0 + A x, of which x has the precision Q, and constraints on sums.
 
     Attributes
     ----------
     values : ndarray, (e,)
         Q at the pattern's places.
     log_det : float
-        log |Q|, of blocks whose log determinant is given, soft constraints included.
+        log |Q|, of blocks whose log determinant is given, constraints included.
     sum_sd : ndarray, (k,)
-        Standard deviation s of each sum.
+        Standard deviation s of each sum; zero where the sum is zero.
     pattern : PrecisionPattern
     """
 
@@ -210,8 +215,8 @@ class SparsePrecisionPrior(NamedTuple):
         squares = np.bincount(self.pattern.design.indices, self.pattern.design.data**2, minlength=len(diagonal))
         flat = diagonal == 0.0
         ridge[flat] = widened(squares[flat], self.pattern.design.shape[0], diagonal[flat]) ** -2.0
-        for here in self.pattern.sums:
-            ridge[here] += _NEAR * diagonal[here].mean()
+        for weights in self.pattern.sums.T:
+            ridge[weights != 0.0] += _NEAR * diagonal[weights != 0.0].mean()
         if not ridge.any():
             return self
         values = self.values.copy()
@@ -233,9 +238,9 @@ class SparsePrecisionPrior(NamedTuple):
 
     def undetermined(self) -> np.ndarray:
         """Return the unknowns that neither prior nor predictors determine, of the first that there is; else none."""
-        if self.precision.all() and not self.pattern.sums:
+        if self.precision.all() and not self.sum_sd.size:
             return np.zeros(0, dtype=np.int64)
-        found = self._factor(np.ones(self.pattern.design.shape[0]))
+        found = self._factor(np.ones(self.pattern.design.shape[0]), self._pins)
         return np.zeros(0, dtype=np.int64) if found.proper else np.array([found.failed])
 
     def not_finite(self) -> tuple[float, int, int] | None:
@@ -251,12 +256,16 @@ class SparsePrecisionPrior(NamedTuple):
         self, mean: Array, shift: Array, precision: Array, *, log_concave: bool = False, with_variances: bool = True
     ) -> PrecisionPosterior:
         """Multiply by Gaussian sites; see `pymc_ep.numerics.gaussian.observation_space.DensePrior.posterior`."""
-        factor = self._factor(precision)
+        pins = np.zeros(0)
+        factor = self._factor(precision, pins)
+        if self.sum_sd.size and not (factor.proper and factor.loss < _LOST):
+            pins = self._pins
+            factor = self._factor(precision, pins)
         n, p = self.pattern.design.shape
         log_det, proper, whitener = factor.log_det - self.log_det, factor.proper, PosteriorFactor(self.pattern, factor)
         variance = np.full(n, np.nan)
-        if proper and self.pattern.sums:
-            whitener, of_sums, proper = self._with_sums(factor)
+        if proper and self.sum_sd.size:
+            whitener, of_sums, proper = self._with_sums(factor, pins)
             log_det += of_sums
         if proper:
             log_det -= sum(own.log_det for own in self.pattern.block_factors(self.values))
@@ -306,33 +315,29 @@ class SparsePrecisionPrior(NamedTuple):
         for block, factor in zip(pattern.blocks, pattern.block_factors(self.values)):
             of_values[block.entries] += 0.5 * block.twice * factor.inverse_entries()
         of_sums = []
-        for here, sd in zip(pattern.sums, self.sum_sd):
-            ones = np.zeros(len(x))
-            ones[here] = 1.0
-            # That of 1 / s^2 is -(e^T S e + (e^T x)^2) / 2.
-            of_sums.append((posterior.solve(ones)[here].sum() + x[here].sum() ** 2) / sd**3)
+        for weights, sd in zip(pattern.sums.T, self.sum_sd):
+            # That of 1 / s^2 is -(e^T S e + (e^T x)^2) / 2; a sum of zero has no parameter.
+            of_sums.append((weights @ posterior.solve(weights) + (weights @ x) ** 2) / sd**3 if sd else 0.0)
         return np.concatenate([of_values, [0.5], of_sums])
 
-    def _factor(self, precision: np.ndarray) -> SparseFactor:
-        """Return the factor of P, with c added to a diagonal element of each sum."""
+    def _factor(self, precision: np.ndarray, pins: np.ndarray) -> SparseFactor:
+        """Return the factor of P, with c added to a diagonal element of each sum, for c = `pins`, (k,) or none."""
         entries = self.pattern.posterior_values(self.values, precision)
-        for here, c in zip(self.pattern.sums, self._pins):
-            entries[self.pattern.prior_places[self.pattern.diagonal[here.start]]] += c
+        entries[self.pattern.prior_places[self.pattern.diagonal[self.pattern.pins[: len(pins)]]]] += pins
         return self.pattern.analysis.factor(entries)
 
     @property
-    def _pins(self) -> list[float]:
-        """c of each sum: of the size of the diagonal of Q there."""
-        return [float(self.precision[here].mean()) for here in self.pattern.sums]
+    def _pins(self) -> np.ndarray:
+        """c of each sum, (k,): of the size of the diagonal of Q there."""
+        return np.array([self.precision[weights != 0.0].mean() for weights in self.pattern.sums.T])
 
-    def _with_sums(self, factor: SparseFactor) -> tuple[PosteriorFactor, float, bool]:
+    def _with_sums(self, factor: SparseFactor, pins: np.ndarray) -> tuple[PosteriorFactor, float, bool]:
         """Return S with the sums, what they add to log |P|, and whether P is positive definite."""
-        sums, (_, p), pins = self.pattern.sums, self.pattern.design.shape, np.array(self._pins)
-        ones, first = np.zeros((p, len(sums))), np.zeros((p, len(sums)))
-        for k, here in enumerate(sums):
-            ones[here, k] = first[here.start, k] = 1.0
-        z = factor.solve(ones)
-        m = np.diag(self.sum_sd**2) + ones.T @ z
+        sums = self.pattern.sums
+        first = np.zeros((len(sums), len(pins)))
+        first[self.pattern.pins[: len(pins)], np.arange(len(pins))] = 1.0
+        z = factor.solve(sums)
+        m = np.diag(self.sum_sd**2) + sums.T @ z
         inverse = np.linalg.inv(m)
         h = factor.solve(first) - z @ (inverse @ (z.T @ first))
         n = np.diag(1.0 / pins) - first.T @ h
@@ -341,13 +346,13 @@ class SparsePrecisionPrior(NamedTuple):
         except np.linalg.LinAlgError:
             return PosteriorFactor(self.pattern, factor), np.nan, False
         g = np.linalg.solve(root, h.T).T
-        log_det = np.linalg.slogdet(m)[1] - 2.0 * np.log(self.sum_sd).sum()
+        soft = self.sum_sd[self.sum_sd > 0.0]
+        log_det = np.linalg.slogdet(m)[1] - 2.0 * np.log(soft).sum()
         log_det += 2.0 * np.log(np.diagonal(root)).sum() + np.log(pins).sum()
         return PosteriorFactor(self.pattern, factor, SumCorrection(z, g, inverse, self.sum_sd)), float(log_det), True
 
     def _times(self, x: np.ndarray) -> np.ndarray:
         """Return Q x, soft constraints included, (p,)."""
-        out = self.pattern.symmetric(self.values) @ x
-        for here, sd in zip(self.pattern.sums, self.sum_sd):
-            out[here] += x[here].sum() / sd**2
-        return out
+        soft = self.sum_sd > 0.0
+        sums = self.pattern.sums[:, soft]
+        return self.pattern.symmetric(self.values) @ x + sums @ (sums.T @ x / self.sum_sd[soft] ** 2)

@@ -59,6 +59,30 @@ def areas(prior):
     return write
 
 
+def markov():
+    """With a precision of two terms."""
+    w, n = lattice(SIDE), SIDE**2
+    with pm.Model() as model:
+        tau, a = pm.Gamma("t", 2, 1), pm.Beta("a", 5, 1)
+        x = pmep.GaussianMarkov("x", precision=[(tau, scipy.sparse.diags_array(w @ np.ones(n))), (-tau * a, w)])
+        pm.Poisson("y", pm.math.exp(pm.Normal("b", 0, 2) + x), observed=counts(n))
+    return model
+
+
+def intrinsic():
+    """Of two groups of areas and a curve, with sums of zero; the second group has no observations."""
+    w, n = scipy.sparse.block_diag([lattice(SIDE), lattice(3)]), SIDE**2 + 9
+    group = (np.arange(n) < n - 9).astype(float)
+    rough = scipy.sparse.csr_array(np.diff(np.eye(40), 2, axis=0))
+    with pm.Model() as model:
+        s, differences = pm.HalfNormal("s", 0.5), scipy.sparse.diags_array(w @ np.ones(n)) - w
+        x = pmep.GaussianMarkov("x", precision=differences, null_space=np.stack([group, 1 - group], 1))
+        z = pmep.GaussianMarkov("z", precision=[(4.0, rough.T @ rough)], null_space=np.vander(np.arange(40.0), 2))
+        eta = pm.Normal("b", 0, 2) + s * x[: n - 9] + z[np.arange(n - 9) % 40]
+        pm.Poisson("y", pm.math.exp(eta), observed=counts(n - 9))
+    return model
+
+
 def crossed():
     """Effects of users and of items, whose slopes are correlated, and three fixed ones."""
     rng, rows = np.random.default_rng(3), 700
@@ -87,6 +111,8 @@ MODELS = {
     "autoregression": autoregression,
     "car": areas("car"),
     "icar": areas("icar"),
+    "markov": markov,
+    "intrinsic": intrinsic,
     "crossed": crossed,
     "compared": compared,
 }

@@ -1,0 +1,136 @@
+"""Sums Q = sum_k c_k M_k of sparse symmetric matrices, which share one factor's pattern, and Gaussians of precision Q.
+
+With N, (n, k), orthonormal and Q N = 0, the field is constrained to N^T x = 0 and has the covariance Q^+. Nodes D, as
+many as vectors, are pinned: with a number p and D the columns of the identity at these nodes,
+
+    log |Q|_+ = log |Q + p D D^T| - k log p - 2 log |det N^T D|,
+    Q^+ = P (Q + p D D^T)^{-1} P,    P = I - N N^T.
+
+The derivative in Q of the first is (Q + p D D^T)^{-1}, at its entries.
+"""
+
+import threading
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse
+
+from pymc_ep.numerics.sparse.factor import Analysis, SparseFactor
+
+__all__ = ["MatrixSum", "pinned_nodes"]
+
+
+def pinned_nodes(vectors: np.ndarray) -> np.ndarray:
+    """Return as many nodes, (k,), as there are vectors, (n, k), at which these have a determinant far from zero."""
+    _, order = scipy.linalg.qr(vectors.T, mode="r", pivoting=True)
+    return np.sort(order[: vectors.shape[1]])
+
+
+class MatrixSum:
+    """Pattern and terms of Q, (n, n).
+
+    Parameters
+    ----------
+    matrices : sequence of sparse array, (n, n)
+        M_k, symmetric.
+    null_space : ndarray, (n, k), optional
+        Independent vectors that all M_k map to zero.
+
+    Attributes
+    ----------
+    n : int
+    rows, columns : ndarray of int, (e,)
+        Places of the lower triangle, row >= column; all of the diagonal is here.
+    basis : ndarray, (e, K)
+        M_k at these places.
+    twice : ndarray, (e,)
+        2 below the diagonal, 1 on it.
+    null_space : ndarray, (n, k)
+        N.
+    pins : ndarray of int, (k,)
+        The nodes of D.
+    """
+
+    def __init__(self, matrices: Sequence[Any], null_space: np.ndarray | None = None):
+        parts = [scipy.sparse.tril(scipy.sparse.csr_array(matrix, dtype=float)).tocoo() for matrix in matrices]
+        n = parts[0].shape[0]
+        own = [part.row.astype(np.int64) * n + part.col for part in parts]
+        keys = np.unique(np.concatenate([*own, np.arange(n, dtype=np.int64) * (n + 1)]))
+        self.n, self.rows, self.columns = n, keys // n, keys % n
+        self.basis = np.zeros((len(keys), len(parts)))
+        for k, (part, places) in enumerate(zip(parts, own)):
+            np.add.at(self.basis[:, k], np.searchsorted(keys, places), part.data)
+        self.twice = np.where(self.rows == self.columns, 1.0, 2.0)
+        self.null_space = np.zeros((n, 0)) if null_space is None else np.linalg.qr(null_space)[0]
+        self.pins = pinned_nodes(self.null_space)
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key not in ("_lock", "_analysis")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock())
+
+    @property
+    def rank(self) -> int:
+        """Rank of Q, n - k."""
+        return self.n - len(self.pins)
+
+    def values(self, coefficients: np.ndarray) -> np.ndarray:
+        """Return Q at its places, (e,)."""
+        return self.basis @ coefficients
+
+    def times(self, x: np.ndarray) -> np.ndarray:
+        """Return M_k x, (n, m, K), for x of shape (n, m)."""
+        out = np.zeros((*x.shape, self.basis.shape[1]))
+        below = self.rows != self.columns
+        np.add.at(out, self.rows, self.basis[:, None] * x[self.columns][..., None])
+        np.add.at(out, self.columns[below], self.basis[below, None] * x[self.rows[below]][..., None])
+        return out
+
+    def log_determinant(self, coefficients: np.ndarray) -> tuple[float, np.ndarray]:
+        """Return log |Q|_+ and its gradient in the coefficients, (K,); minus infinity and zeros for any other Q."""
+        with self._lock:
+            factor, pin = self._factor(coefficients)
+            if not np.isfinite(factor.log_det):
+                return -np.inf, np.zeros(len(coefficients))
+            gradient = self.basis.T @ (self.twice * factor.inverse_entries())
+        minor = np.linalg.slogdet(self.null_space[self.pins])[1]
+        return float(factor.log_det - len(self.pins) * np.log(pin) - 2.0 * minor), gradient
+
+    def draw(self, coefficients: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
+        """Return draws of N(0, Q^+), (size, n).
+
+        Raises
+        ------
+        LinAlgError
+            Where Q has an eigenvalue that is not positive beside those of the null space; the message names the node.
+        """
+        with self._lock:
+            factor, _ = self._factor(coefficients)
+            if not factor.proper:
+                raise np.linalg.LinAlgError(
+                    f"the precision matrix is not positive definite, at node {factor.failed} of {self.n}"
+                )
+            out = factor.draw(size, rng)
+        return out - (out @ self.null_space) @ self.null_space.T
+
+    def failed_node(self, coefficients: np.ndarray) -> int | None:
+        """Return the node at which the factor of Q fails; None where there is one."""
+        with self._lock:
+            factor, _ = self._factor(coefficients)
+        return None if factor.proper else factor.failed
+
+    @cached_property
+    def _analysis(self) -> Analysis:
+        return Analysis(self.rows, self.columns, self.n)
+
+    def _factor(self, coefficients: np.ndarray) -> tuple[SparseFactor, float]:
+        """Return the factor of Q + p D D^T, and p, the mean of the diagonal of Q."""
+        values, diagonal = self.values(coefficients), np.flatnonzero(self.rows == self.columns)
+        pin = float(np.abs(values[diagonal]).mean())
+        values[diagonal[self.pins]] += pin
+        return self._analysis.factor(values), pin
