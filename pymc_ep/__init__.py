@@ -7,9 +7,13 @@ from pymc_ep.comparison import compare_methods
 from pymc_ep.contracts.options import MethodOptions
 from pymc_ep.datasets import from_events
 from pymc_ep.diagnostics import compare_to_mcmc, diagnose, loo, loo_pit, rank_metrics
+from pymc_ep.distributions import priors as priors
+from pymc_ep.distributions.bym2 import BYM2
 from pymc_ep.distributions.gaussian_markov import GaussianMarkov
+from pymc_ep.distributions.random_walk2 import RandomWalk2
 from pymc_ep.distributions.rectified_poisson import RectifiedPoisson
 from pymc_ep.distributions.softplus_poisson import SoftplusPoisson
+from pymc_ep.distributions.spde import SPDE
 from pymc_ep.exceptions import ClusterError, ConvergenceWarning, InvalidDataError, NumericalError, UnsupportedModelError
 from pymc_ep.fit import explain, fit, supported
 from pymc_ep.forms import register_form, register_method, register_verb
@@ -22,6 +26,7 @@ from pymc_ep.models.preferences.distributions.preference_utility import Preferen
 from pymc_ep.models.sequences.distribution import CollaborativeRNN
 from pymc_ep.models.sparse_linear.distributions.sparse_field import SparseField
 from pymc_ep.models.sparse_linear.distributions.wavelet_tree import WaveletTree
+from pymc_ep.numerics import meshes as meshes
 from pymc_ep.operators import apply_operator
 from pymc_ep.predict import (
     call_verb,
@@ -38,6 +43,8 @@ from pymc_ep.predict import (
 from pymc_ep.sites import register_site, tilted_moments
 
 __all__ = [
+    "BYM2",
+    "SPDE",
     "BilinearBernoulli",
     "BilinearPoisson",
     "ClusterError",
@@ -51,6 +58,7 @@ __all__ = [
     "PairwiseLogit",
     "PairwiseProbit",
     "PreferenceUtility",
+    "RandomWalk2",
     "RectifiedPoisson",
     "SoftplusPoisson",
     "SparseField",
@@ -70,11 +78,13 @@ __all__ = [
     "loo",
     "loo_pit",
     "marginalize",
+    "meshes",
     "next_items",
     "next_pairs",
     "operators",
     "plots",
     "predict",
+    "priors",
     "rank_items",
     "rank_metrics",
     "recommend",

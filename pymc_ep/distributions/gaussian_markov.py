@@ -1,6 +1,6 @@
 """Gaussian Markov random fields: Gaussian vectors with a sparse precision matrix."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,14 +34,22 @@ class GaussianMarkovRV(RandomVariable):
     Parameters
     ----------
     matrices : MatrixSum
+    check : callable, optional
+        ``check(name, coefficients)`` raises or warns of what a fit starts from.
     """
 
     name = "gaussian_markov"
     _print_name = ("GaussianMarkov", "\\operatorname{GaussianMarkov}")
     __props__ = ("matrices", "dtype", "inplace")
 
-    def __init__(self, matrices: MatrixSum, dtype: str = "float64", inplace: bool = False):
-        self.matrices = matrices
+    def __init__(
+        self,
+        matrices: MatrixSum,
+        dtype: str = "float64",
+        inplace: bool = False,
+        check: Callable[[str, np.ndarray], None] | None = None,
+    ):
+        self.matrices, self.check = matrices, check
         super().__init__(name=self.name, signature="(k),()->(n)", dtype=dtype, inplace=inplace)
 
     def _supp_shape_from_params(self, dist_params: Any, param_shapes: Any = None) -> tuple[Any, ...]:
@@ -60,7 +68,8 @@ class GaussianMarkovRV(RandomVariable):
 def _gaussian_markov_logp(op: GaussianMarkovRV, values: Any, *inputs: Any, **kwargs: Any) -> Any:
     (value,), (coefficients, log_det), of = values, inputs[2:], op.matrices
     entries = pt.constant(of.basis) @ coefficients * of.twice
-    square = (entries * value[..., of.rows] * value[..., of.columns]).sum(axis=-1)
+    # As variables: PyTensor would look at plain indices one by one, in Python.
+    square = (entries * value[..., pt.constant(of.rows)] * value[..., pt.constant(of.columns)]).sum(axis=-1)
     density = -0.5 * (of.rank * np.log(2.0 * np.pi) - log_det + square)
     if not len(of.pins):
         return density
@@ -129,6 +138,8 @@ class GaussianMarkov(Continuous):
     log_det : tensor_like, optional
         log |Q|, or that of the product of the eigenvalues other than those of N, where a formula is known. By default
         a Cholesky factor tells it, of each evaluation if there are several terms.
+    check : callable, optional
+        ``check(name, c)``, which raises or warns of the coefficients c, (K,), that a fit starts from.
     **kwargs
         For the variable, such as ``dims="node"``.
 
@@ -166,7 +177,9 @@ class GaussianMarkov(Continuous):
         return random_draw(op, *parameters, size=size, rng=rng)[1]
 
     @classmethod
-    def dist(cls, precision: Any, *, null_space: Any = None, log_det: Any = None, **kwargs: Any) -> Any:
+    def dist(
+        cls, precision: Any, *, null_space: Any = None, log_det: Any = None, check: Any = None, **kwargs: Any
+    ) -> Any:
         """Return a variable of this distribution outside of any model."""
         pairs = _pairs(precision)
         coefficients = pt.stack([_coefficient(k, c) for k, (c, _) in enumerate(pairs)])
@@ -181,7 +194,7 @@ class GaussianMarkov(Continuous):
         elif log_det is None:
             log_det = LogDeterminant(matrices)(coefficients)[0]
         parameters = coefficients, pt.as_tensor_variable(log_det).astype("float64")
-        variable = super().dist(parameters, op=GaussianMarkovRV(matrices), **kwargs)
+        variable = super().dist(parameters, op=GaussianMarkovRV(matrices, check=check), **kwargs)
         if variable.ndim > 1:
             raise InvalidDataError("shape= and dims= of a field have one axis; write each field as its own variable.")
         return variable

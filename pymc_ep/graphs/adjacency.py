@@ -7,6 +7,7 @@ from scipy.sparse import csr_array, diags_array, tril
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import splu
 
+from pymc_ep.distributions.bym2 import require_weights
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError, labelled
 from pymc_ep.graphs.matrix_parameters import InitialValue, Labels, constant_value, depends_on_unknowns
 
@@ -50,33 +51,11 @@ def sparse_value(adjacency: TensorVariable, value: InitialValue = constant_value
 
 
 def _require_weights(name: str, weights: csr_array, labels: Labels) -> None:
-    """Raise for weights that are not symmetric by PyMC's test, not finite or negative, or leave an area alone.
+    """Raise for weights that are no symmetric, positive ones, or leave an area alone.
 
     Of all others D - alpha W is diagonally dominant, and so positive definite.
     """
-    entries = weights.tocoo()
-    wrong = np.flatnonzero(~(np.isfinite(entries.data) & (entries.data >= 0.0)))
-    if wrong.size:
-        i, j = int(entries.row[wrong[0]]), int(entries.col[wrong[0]])
-        raise InvalidDataError(
-            f"The CAR prior of {name!r} has the weight {entries.data[wrong[0]]:.6g} in W between areas "
-            f"{labelled(i, labels)} and {labelled(j, labels)}. Weights of neighbours are zero or positive: correct "
-            f"it."
-        )
-    # As np.isclose, which has no form for sparse arrays.
-    row, column = ((abs(weights - weights.T) - 1e-5 * abs(weights.T)) > 1e-8).nonzero()
-    if len(row):
-        i, j = min(zip(row.tolist(), column.tolist()))
-        cure = "Give the adjacency matrix, in which areas i and j are neighbours of each other, or (W + W.T) / 2."
-        if np.allclose(weights.sum(axis=1), 1.0):
-            cure = (
-                "Its rows sum to one, as row-standardised weights do: give the adjacency matrix of zeros and ones, of "
-                "libpysal by w.transform = 'b' before w.full()."
-            )
-        raise InvalidDataError(
-            f"The CAR prior of {name!r} needs a symmetric W, but W is {weights[i, j]:.6g} at index ({i}, {j}) and "
-            f"{weights[j, i]:.6g} at ({j}, {i}), areas {labelled(i, labels)} and {labelled(j, labels)}. {cure}"
-        )
+    require_weights("CAR", name, weights, labels, of_itself=True)
     alone = np.flatnonzero(weights.sum(axis=0) == 0)
     if alone.size:
         named = labelled(int(alone[0]), labels)

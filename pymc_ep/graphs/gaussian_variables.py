@@ -326,7 +326,7 @@ def _gaussian_markov(rv: TensorVariable) -> Gaussian:
 
     def whole() -> TensorVariable:
         # Each place once: the gradient of an assignment counts all of its values.
-        lower = pt.zeros((of.n, of.n))[of.rows, of.columns]
+        lower = pt.zeros((of.n, of.n))[pt.constant(of.rows), pt.constant(of.columns)]
         half = pt.set_subtensor(lower, pt.constant(of.basis) @ coefficients * (0.5 * of.twice))
         dense = half + half.T
         return dense + pt.diagonal(dense).mean() * (nulls @ nulls.T) if len(of.pins) else dense
@@ -342,7 +342,10 @@ def _gaussian_markov(rv: TensorVariable) -> Gaussian:
         return projected(projected(pt.linalg.inv(whole())).T)
 
     def check(name: str, value: InitialValue = constant_value, labels: Labels = None) -> None:
-        require_definite_sum(name, of, value(coefficients, False), labels)
+        found = value(coefficients, False)
+        require_definite_sum(name, of, found, value(log_det, False), labels)
+        if rv.owner.op.check is not None and found is not None:
+            rv.owner.op.check(name, found)
 
     inputs = coefficients, log_det
     return Gaussian(None, covariance, root, inputs, check=check, degenerate=bool(len(of.pins)))

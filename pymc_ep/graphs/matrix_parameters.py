@@ -111,10 +111,13 @@ def require_definite(name: str, matrix: TensorVariable, labels: Labels) -> None:
         )
 
 
-def require_definite_sum(name: str, matrices: MatrixSum, coefficients: np.ndarray | None, labels: Labels) -> None:
+def require_definite_sum(
+    name: str, matrices: MatrixSum, coefficients: np.ndarray | None, log_det: np.ndarray | None, labels: Labels
+) -> None:
     """Raise for a sparse precision that is not positive definite on the vectors that the variable may be."""
-    if coefficients is None or (node := matrices.failed_node(coefficients)) is None:
+    if coefficients is None or log_det is None or np.isfinite(log_det):
         return
+    node = matrices.failed_node(coefficients) or 0
     raise InvalidDataError(
         f"The precision matrix of {name!r} is not positive definite at the coefficients {_written(coefficients)}, the "
         f"initial ones: its factor fails at {labelled(node, labels)}. Correct it, or where it is zero along some "

@@ -194,7 +194,21 @@ def test_a_fit_names_the_node_of_a_precision_that_is_none():
         line = np.diag(np.ones(2), 1) + np.diag(np.ones(2), -1)
         x = pmep.GaussianMarkov("x", precision=[(1.0, np.eye(3)), (-alpha, line)], dims="node")
         pm.Poisson("y", pm.math.exp(x), observed=[1, 2, 3])
-    with pytest.raises(
-        InvalidDataError, match=r"matrix of 'x' is not positive definite at the coef.* fails at"
-    ):
+    with pytest.raises(InvalidDataError, match=r"matrix of 'x' is not positive definite at the coef.* fails at"):
         pmep.fit(model=model, progressbar=False)
+
+
+def test_nuts_has_the_posterior_of_a_fit():
+    """Of a field of two terms, whose log determinant is an Op, and of an intrinsic one."""
+    w = lattice(4)
+    d = scipy.sparse.diags_array(w.sum(axis=0))
+    with pm.Model() as model:
+        tau = pm.Gamma("tau", 3, 1)
+        x = pmep.GaussianMarkov("x", precision=[(tau, d), (-0.9 * tau, w)])
+        z = pmep.GaussianMarkov("z", precision=[(4.0, d - w)], null_space=np.ones(16))
+        pm.Normal("y", x + z, 0.5, observed=np.random.default_rng(5).normal(size=16))
+        chains = pm.sample(1_000, tune=500, chains=2, cores=1, random_seed=6, progressbar=False)
+    found = pmep.fit(model=model, random_seed=7, progressbar=False)
+    table = pmep.compare_to_mcmc(found, chains, var_names=["tau", "x", "z"])
+    assert table["mean_difference"].abs().max() < 0.15
+    np.testing.assert_allclose(table["sd_ratio"], 1.0, atol=0.12)

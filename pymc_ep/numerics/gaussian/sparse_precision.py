@@ -336,10 +336,10 @@ class SparsePrecisionPrior(NamedTuple):
         sums = self.pattern.sums
         first = np.zeros((len(sums), len(pins)))
         first[self.pattern.pins[: len(pins)], np.arange(len(pins))] = 1.0
-        z = factor.solve(sums)
+        z, first_solved = np.hsplit(factor.solve(np.concatenate([sums, first], axis=1)), [sums.shape[1]])
         m = np.diag(self.sum_sd**2) + sums.T @ z
         inverse = np.linalg.inv(m)
-        h = factor.solve(first) - z @ (inverse @ (z.T @ first))
+        h = first_solved - z @ (inverse @ (z.T @ first))
         n = np.diag(1.0 / pins) - first.T @ h
         try:
             root = np.linalg.cholesky(n)

@@ -118,6 +118,15 @@ class MatrixSum:
             out = factor.draw(size, rng)
         return out - (out @ self.null_space) @ self.null_space.T
 
+    def variances(self, coefficients: np.ndarray) -> np.ndarray:
+        """Return the diagonal of Q^+, (n,)."""
+        with self._lock:
+            factor, _ = self._factor(coefficients)
+            own = factor.inverse_entries()[self.rows == self.columns]
+            crossed = factor.solve(self.null_space) if len(self.pins) else self.null_space
+        within = self.null_space.T @ crossed
+        return own + ((self.null_space @ within - 2.0 * crossed) * self.null_space).sum(axis=1)
+
     def failed_node(self, coefficients: np.ndarray) -> int | None:
         """Return the node at which the factor of Q fails; None where there is one."""
         with self._lock:

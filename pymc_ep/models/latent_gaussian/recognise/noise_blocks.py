@@ -49,12 +49,14 @@ class NoiseGraphs:
         self._shapes = {rv: infer_shape([rv], (), ())[0] for rv in self.latents}
         self._in_noise: dict = {}
         self._in_scaled: dict = {}
+        self._about: dict = {}
         for rv in self.latents:
             about_mean = self._about_mean(rv)
             transform = model.rvs_to_transforms.get(rv)
             # With a linear transform, the value variable holds the coordinates of the transformed variable.
             value = about_mean if transform is None else transform.forward(about_mean, *rv.owner.inputs)
             self._in_noise[model.rvs_to_values[rv]] = value
+            self._about[rv] = about_mean
 
     def __call__(self, expressions: Sequence[TensorVariable]) -> list[TensorVariable]:
         """Return graphs of random variables as graphs of hyperparameter values and noise."""
@@ -74,7 +76,13 @@ class NoiseGraphs:
         return noise if _is_constant_zero(graph) else pt.add(graph.astype(noise.dtype), noise)
 
     def _by_values(self, expressions: Sequence[TensorVariable]) -> list[TensorVariable]:
-        return self.model.replace_rvs_by_values(list(expressions))
+        """Return graphs of values, and of noise in place of a variable that its coordinates would give back."""
+        transformed = [rv for rv in self._about if self.model.rvs_to_transforms.get(rv) is not None]
+        written = self.model.replace_rvs_by_values([*expressions, *transformed])
+        if not transformed:
+            return written
+        given_back = dict(zip(written[len(expressions) :], (self._about[rv] for rv in transformed)))
+        return graph_replace(written[: len(expressions)], given_back, strict=False)
 
     def _replace(self, expressions: Sequence[TensorVariable]) -> list[TensorVariable]:
         return graph_replace(list(expressions), self._in_noise, strict=False) if self._in_noise else list(expressions)
@@ -129,7 +137,7 @@ class NoiseGraphs:
 
     def is_central(self, rv: TensorVariable) -> bool:
         """Whether the mean of a latent variable is zero, so that it is its noise."""
-        return self._in_noise[self.model.rvs_to_values[rv]] is self.noise[rv]
+        return self._about[rv] is self.noise[rv]
 
     def is_standard(self, rv: TensorVariable) -> bool:
         """Whether a latent variable is a vector of independent standard normals, whatever the hyperparameters."""
