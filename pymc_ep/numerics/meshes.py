@@ -4,8 +4,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import scipy
 import scipy.sparse
-from scipy.spatial import ConvexHull, Delaunay, QhullError, cKDTree
 
 from pymc_ep.exceptions import InvalidDataError
 
@@ -23,7 +23,7 @@ _TILT = np.sqrt(0.75)
 """Height of an equilateral triangle."""
 _INSIDE = 1e-9
 """Least barycentric coordinate of a point in a triangle, by rounding."""
-_CANDIDATES = 16
+_CANDIDATES = 4
 """Triangles of near centres that are tried first for a point; then four times as many, and so on."""
 
 
@@ -113,8 +113,8 @@ class Mesh:
         return corners, coordinates
 
     @cached_property
-    def _centres(self) -> cKDTree:
-        return cKDTree(self.vertices[self.triangles].mean(axis=1))
+    def _centres(self) -> Any:
+        return scipy.spatial.cKDTree(self.vertices[self.triangles].mean(axis=1))
 
     def _best(self, points: np.ndarray, near: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return, of some triangles, (m, k), that with a point's largest least coordinate, and all of these, (m, 3)."""
@@ -154,8 +154,8 @@ def around(points: Any, *, longest: float, rim: float | None = None) -> Mesh:
         if not 0.0 < length < np.inf:
             raise InvalidDataError(f"{name}={length} of a mesh is a length in units of the coordinates, above zero.")
     try:
-        hull = points[ConvexHull(points).vertices]
-    except (QhullError, ValueError):
+        hull = points[scipy.spatial.ConvexHull(points).vertices]
+    except (scipy.spatial.QhullError, ValueError):
         raise InvalidDataError(
             f"A mesh needs three points that are on no line, and got {len(points)} different ones; give the corners of "
             f"the area too."
@@ -169,7 +169,7 @@ def around(points: Any, *, longest: float, rim: float | None = None) -> Mesh:
         edge *= _GROWTH
         distance += _TILT * edge
     nodes = np.concatenate(parts)
-    triangles = Delaunay(nodes).simplices
+    triangles = scipy.spatial.Delaunay(nodes).simplices
     triangles = triangles[_doubled_areas(nodes, triangles) > 2.0 * _FLAT * _longest_squared(nodes, triangles)]
     used, triangles = np.unique(triangles, return_inverse=True)
     return Mesh(nodes[used], triangles.reshape(-1, 3))

@@ -16,7 +16,7 @@ from pymc_ep.results import posterior_moments, require_dims, selected
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_coverage", "plot_image"]
+__all__ = ["moment_of", "plot_coverage", "plot_image"]
 
 _PANEL = (3.4, 2.9)
 """Width and height of one image with its colour bar, in inches."""
@@ -72,7 +72,7 @@ def plot_image(
         Where `var_name` is no image in the fit, and for a truth or data of the wrong shape.
     """
     what = "mode" if var_name in posterior_moments(idata, "mode") else "mean"
-    mean, sds = _moment(idata, var_name, what), posterior_moments(idata, "sd")
+    mean, sds = moment_of(idata, var_name, what), posterior_moments(idata, "sd")
     require_dims(coords, [mean])
     mean = selected(mean, coords, squeeze=True)
     panels = []
@@ -138,7 +138,7 @@ def plot_coverage(
     ValueError
         Where the fit has no moments of `var_name`, and for a truth of another shape or without a number.
     """
-    mean, sd = (_moment(idata, var_name, what).to_numpy() for what in ("mean", "sd"))
+    mean, sd = (moment_of(idata, var_name, what).to_numpy() for what in ("mean", "sd"))
     truth = np.asarray(truth, dtype=float)
     if truth.shape != mean.shape:
         raise ValueError(
@@ -162,7 +162,8 @@ def plot_coverage(
     return panel
 
 
-def _moment(idata: Container, name: str, what: str) -> xr.DataArray:
+def moment_of(idata: Container, name: str, what: str) -> xr.DataArray:
+    """Return the posterior moment of a variable, such as "mean"; raise where the fit has none."""
     moments = posterior_moments(idata, what)
     if name not in moments:
         found = ", ".join(map(repr, map(str, moments))) or "none"

@@ -119,6 +119,8 @@ class CompiledLatentGaussian(SiteFunctions):
     @property
     def blocks(self) -> Blocks | None:
         """Return the division of the coefficients, for the current data; None where there is none."""
+        if not all(self.independent):
+            return None
         design = self._design()
         return None if design is None else design.blocks
 
