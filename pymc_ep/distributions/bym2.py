@@ -7,11 +7,10 @@ import pymc as pm
 import pytensor.tensor as pt
 import scipy.sparse
 from pymc.model import modelcontext
-from pytensor.graph.basic import Constant
 from scipy.sparse.csgraph import connected_components
 
-from pymc_ep.distributions.gaussian_markov import GaussianMarkov
-from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError, labelled
+from pymc_ep.distributions.gaussian_markov import GaussianMarkov, require_between
+from pymc_ep.exceptions import InvalidDataError, labelled
 from pymc_ep.numerics.sparse.matrix_sum import MatrixSum
 
 __all__ = ["BYM2", "require_weights", "scaled_intrinsic"]
@@ -70,8 +69,8 @@ class BYM2:
         weights = scipy.sparse.csr_array(W, dtype=float)
         require_weights("BYM2", name, weights, labels)
         sigma, rho = (pt.as_tensor_variable(parameter) for parameter in (sigma, rho))
-        _require_between(name, "sigma", sigma, np.inf, "Give it a prior, such as pmep.priors.pc_sigma.")
-        _require_between(
+        require_between(name, "sigma", sigma, np.inf, "Give it a prior, such as pmep.priors.pc_sigma.")
+        require_between(
             name,
             "rho",
             rho,
@@ -145,12 +144,3 @@ def require_weights(
             f"The {prior} prior of {name!r} has area {labelled(int(own[0]), labels)} as its own neighbour in W; set "
             f"the diagonal to zero."
         )
-
-
-def _require_between(name: str, what: str, parameter: Any, most: float, cure: str) -> None:
-    """Raise for a parameter that is no single one, and for a constant not between zero and `most`."""
-    if parameter.ndim:
-        raise UnsupportedModelError(f"{what}= of {name!r} has {parameter.ndim} axes, and is one number.")
-    if isinstance(parameter, Constant) and not 0.0 < parameter.data < most:
-        high = "" if most == np.inf else f" and below {most:g}"
-        raise InvalidDataError(f"{name!r} has {what} = {parameter.data:.6g}, which must be above 0{high}. {cure}")

@@ -12,6 +12,7 @@ from pymc.distributions.distribution import Continuous
 from pymc.distributions.transforms import Transform, _default_transform
 from pymc.logprob.abstract import _logprob
 from pymc.model import modelcontext
+from pytensor.graph.basic import Constant
 from pytensor.tensor.random.op import RandomVariable
 from scipy.sparse.csgraph import connected_components
 
@@ -20,7 +21,7 @@ from pymc_ep.distributions.log_determinant import LogDeterminant
 from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.numerics.sparse.matrix_sum import MatrixSum
 
-__all__ = ["GaussianMarkov", "GaussianMarkovRV", "NullSpaceTransform"]
+__all__ = ["GaussianMarkov", "GaussianMarkovRV", "NullSpaceTransform", "require_between"]
 
 _ASYMMETRY = 1e-8
 """Largest difference of opposite entries, relative to the largest entry, that is rounding."""
@@ -202,6 +203,15 @@ class GaussianMarkov(Continuous):
     def support_point(rv: Any, size: Any, *parameters: Any) -> Any:
         """Return the graph of the initial value: zeros."""
         return pt.zeros(rv.owner.op.matrices.n)
+
+
+def require_between(name: str, what: str, parameter: Any, most: float, cure: str) -> None:
+    """Raise for a parameter that is no single one, and for a constant not between zero and `most`."""
+    if parameter.ndim:
+        raise InvalidDataError(f"{what}= of {name!r} has {parameter.ndim} axes, and is one number.")
+    if isinstance(parameter, Constant) and not 0.0 < parameter.data < most:
+        high = "" if most == np.inf else f" and below {most:g}"
+        raise InvalidDataError(f"{name!r} has {what} = {parameter.data:.6g}, which must be above 0{high}. {cure}")
 
 
 def _pairs(precision: Any) -> Sequence[tuple[Any, Any]]:

@@ -9,7 +9,7 @@ import pytensor.tensor as pt
 import scipy.sparse
 from pymc.model import modelcontext
 
-from pymc_ep.distributions.gaussian_markov import GaussianMarkov
+from pymc_ep.distributions.gaussian_markov import GaussianMarkov, require_between
 from pymc_ep.exceptions import InvalidDataError
 
 __all__ = ["RandomWalk2"]
@@ -80,14 +80,17 @@ class RandomWalk2:
     ) -> Any:
         """Add the curve to the model."""
         times = None if dims is None else modelcontext(None).coords.get(dims if isinstance(dims, str) else dims[-1])
-        given = period or (shape if times is None else len(times))
-        n = int(given[0] if isinstance(given, tuple | list) else given or 0)
+        length = period or (shape if times is None else len(times))
+        n = int(length[0] if isinstance(length, tuple | list) else length or 0)
         if n < 3:
             raise InvalidDataError(
                 f"{name!r} has {n} values, and a curve at least three; give dims=, shape= or period=."
             )
         if not period:
             _warn_of_gaps(name, times)
+        given = slope is not None and not np.isscalar(slope)
+        if period and given:
+            raise InvalidDataError(f"{name!r} is a cyclic curve, which has no slope: leave out slope= or period=.")
         if not period and (slope is None or (np.isscalar(slope) and slope != 0)):
             raise InvalidDataError(
                 f"{name!r} has slope={slope!r}, and second differences do not tell its slope. Give slope= a prior of "
@@ -95,9 +98,10 @@ class RandomWalk2:
             )
         matrix, null_space, log_det, variances = (_cycle if period else _line)(n)
         scale = np.exp(np.log(variances).mean()) if scaled else 1.0
-        precision = scale * pt.as_tensor_variable(sigma).astype("float64") ** -2.0
+        sigma = pt.as_tensor_variable(sigma)
+        require_between(name, "sigma", sigma, np.inf, "Give it a prior, such as pmep.priors.pc_sigma.")
+        precision = scale * sigma.astype("float64") ** -2.0
         log_det = log_det + (n - null_space.shape[1]) * pt.log(precision)
-        given = slope is not None and not np.isscalar(slope)
         own = f"{name}_curve" if given else name
         curve = GaussianMarkov(own, [(precision, matrix)], null_space=null_space, log_det=log_det, dims=dims)
         if not given:

@@ -8,7 +8,7 @@ import numpy as np
 import pytensor.tensor as pt
 import scipy.sparse
 
-from pymc_ep.distributions.gaussian_markov import GaussianMarkov
+from pymc_ep.distributions.gaussian_markov import GaussianMarkov, require_between
 from pymc_ep.distributions.log_determinant import LogDeterminant
 from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.numerics.meshes import Mesh
@@ -77,7 +77,10 @@ class SPDE:
                 f"mesh= of {name!r} is {type(mesh).__name__}; give pymc_ep.meshes.around(points, longest=...), or "
                 f"pymc_ep.meshes.Mesh(vertices, triangles)."
             )
-        range, sigma = (pt.as_tensor_variable(parameter).astype("float64") for parameter in (range, sigma))
+        range, sigma = (pt.as_tensor_variable(parameter) for parameter in (range, sigma))
+        for what, parameter in (("range", range), ("sigma", sigma)):
+            require_between(name, what, parameter, np.inf, f"Give it a prior, such as pmep.priors.pc_{what}.")
+        range, sigma = range.astype("float64"), sigma.astype("float64")
         areas, g = mesh.areas, mesh.stiffness
         c = scipy.sparse.diags_array(areas)
         kappa2 = 8.0 / range**2

@@ -106,5 +106,9 @@ def test_bad_input_is_named():
             pmep.RandomWalk2("x", sigma=1.0)
         with pytest.raises(InvalidDataError, match=r"'x' has slope=None, and .*, such as pm.Normal.dist"):
             pmep.RandomWalk2("x", sigma=1.0, dims="time")
+        with pytest.raises(InvalidDataError, match="'x' is a cyclic curve, which has no slope"):
+            pmep.RandomWalk2("x", sigma=1.0, slope=pm.Normal.dist(0, 1), period=12)
+        with pytest.raises(InvalidDataError, match=r"'x' has sigma = 0, which must be above 0\. Give it a prior"):
+            pmep.RandomWalk2("x", sigma=0.0, period=12)
         with pytest.raises(InvalidDataError, match="'x' has 12 values, but the dim 'time' has the length 9"):
             pmep.RandomWalk2("x", sigma=1.0, dims="time", period=12)

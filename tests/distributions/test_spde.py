@@ -163,6 +163,8 @@ def test_bad_input_is_named():
     with pm.Model(coords={"node": range(5)}):
         with pytest.raises(InvalidDataError, match=r"mesh= of 'f' is ndarray; give pymc_ep.meshes.around"):
             pmep.SPDE("f", mesh=PLACES, range=1.0, sigma=1.0)
+        with pytest.raises(InvalidDataError, match="'f' has range = -1, which must be above 0"):
+            pmep.SPDE("f", mesh=COARSE, range=-1.0, sigma=1.0)
         with pytest.raises(InvalidDataError, match="values, but the dim 'node' has the length 5"):
             pmep.SPDE("f", mesh=COARSE, range=1.0, sigma=1.0, dims="node")
         f = pmep.SPDE("f", mesh=COARSE, range=1.0, sigma=1.0)
