@@ -93,6 +93,8 @@ class MatrixSum:
 
     def log_determinant(self, coefficients: np.ndarray) -> tuple[float, np.ndarray]:
         """Return log |Q|_+ and its gradient in the coefficients, (K,); minus infinity and zeros for any other Q."""
+        if not np.isfinite(coefficients).all():
+            return -np.inf, np.zeros(len(coefficients))
         with self._lock:
             factor, pin = self._factor(coefficients)
             if not np.isfinite(factor.log_det):
