@@ -42,6 +42,7 @@ GAUSSIANS = {
     "matrix normal": lambda p: pm.MatrixNormal.dist(
         p([[100, 2, 3], [4, 50, 60]]), rowcov=p(MATRIX[:2, :2]), colcov=p(MATRIX)
     ),
+    "gaussian markov": lambda p: pmep.GaussianMarkov.dist([(p(20), MATRIX), (p(3), np.eye(3, dtype=int))]),
     "random walk": lambda p: pm.GaussianRandomWalk.dist(
         p(100), p(20), init_dist=pm.Normal.dist(p(50), p(100)), steps=4
     ),
