@@ -255,6 +255,8 @@ def _sites(
     }
     power = settings(idata).get("power", 1.0) if fit.attrs["method"] == "ep" else 0.0
     reason = why_no_correction(posterior.form, float(power), len(mean))
+    if of_two := [factor.name for factor in posterior.form.form.factors if factor.site.predictors > 1]:
+        reason = f"{of_two[0]!r} has two predictors, whose sites have no indicators of their own"
     if not bool(fit["converged"]):
         reason = "the fit did not converge, and the expansion is about what it converges to"
     correction = None

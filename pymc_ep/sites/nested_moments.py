@@ -300,6 +300,25 @@ class NestedMoments:
             z = at[steep] + _NEXT[:, None] * reach
         return centre, 1.0 / np.sqrt(np.maximum(curvature, _WIDEST**-2))
 
+    def third_moments(self, nodes: Nodes, cavity: Cavity, y: np.ndarray, values: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the third central moments 111, 112, 122 and 222 of the tilted densities, (4, n)."""
+        share, (second, centre) = nodes.share, cavity.at(nodes.z)
+        used = share > 0
+        mean, variance = (np.where(used, np.asarray(field), 0.0) for field in (nodes.inner.mean, nodes.inner.variance))
+        inner = self._arguments(second, values)
+        own, wide = (np.broadcast_to(part, centre.shape) for part in (y, cavity.first**2))
+        with np.errstate(all="ignore"):
+            skewness = np.asarray(self._inner.cumulants(own, centre, wide, *inner)[0])
+        skewness = np.where(used & np.isfinite(skewness), skewness, 0.0)
+        d_1, d_2 = mean - (share * mean).sum(axis=0), second - (share * second).sum(axis=0)
+        terms = (
+            skewness * variance**1.5 + 3.0 * variance * d_1 + d_1**3,
+            (variance + d_1**2) * d_2,
+            d_1 * d_2**2,
+            d_2**3,
+        )
+        return np.array([(share * term).sum(axis=0) for term in terms])
+
     def moments(self, nodes: Nodes, cavity: Cavity) -> Tilted:
         """Return the tilted moments of sites from their nodes, by rows."""
         share, z = nodes.share, nodes.z

@@ -108,7 +108,7 @@ class CompiledTwoPredictorSite(CompiledSite):
         """Return the tilted moments of the rows, fields (3 n,)."""
         y, mean, variance, *values = (np.asarray(a, dtype=float) for a in (y, mean, variance, *parameters))
         n = len(y) // ROWS
-        fields, rest, _ = self._by_lattice(y, mean, variance, power, values)
+        fields, rest, *_ = self._by_lattice(y, mean, variance, power, values)
         for places, cavity, *_, nodes in self._nested.pieces(y, mean, variance, power, values, rest):
             for field, value in zip(fields, self._nested.moments(nodes, cavity)):
                 field.reshape(ROWS, n)[:, places] = value.reshape(ROWS, -1)
@@ -121,15 +121,15 @@ class CompiledTwoPredictorSite(CompiledSite):
         variance: np.ndarray,
         power: Array,
         parameters: Sequence[np.ndarray],
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return fields of moments, (5, 3 n), the sites that are left, and derivatives in parameters, (k, n)."""
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return fields of moments, (5, 3 n), the sites left, derivatives in parameters, (k, n), and third moments."""
         n = len(y) // ROWS
         fields, slopes = np.zeros((len(Tilted._fields), len(y))), np.zeros((len(parameters), n))
         (m_1, m_2, _), (v_1, v_2, v_sum) = mean.reshape(ROWS, n), variance.reshape(ROWS, n)
         arguments = [y[:n], m_1, m_2, v_1, v_2, 0.5 * (v_sum - v_1 - v_2), np.broadcast_to(power, n)]
         found = self._lattice([*arguments, *(value[:n] for value in parameters)])
         if found is None:
-            return fields, np.arange(n), slopes
+            return fields, np.arange(n), slopes, np.zeros((4, n))
         at = dict(zip(FIELDS_OF_TWO, found))
         none = np.zeros(n)
         fields[:] = (
@@ -139,7 +139,8 @@ class CompiledTwoPredictorSite(CompiledSite):
             np.concatenate([at["gradient_1"], at["gradient_2"], none]),
             precision_rows(at["precision_11"], at["precision_22"], at["precision_12"]),
         )
-        return fields, np.flatnonzero(found[-1] == 0), found[len(FIELDS_OF_TWO) : -1]
+        first = len(FIELDS_OF_TWO)
+        return fields, np.flatnonzero(found[-1] == 0), found[first:-1], found[first - 4 : first]
 
     def moments_and_nearby(
         self, y: Array, mean: Array, variance: Array, power: float, *parameters: Array
@@ -158,7 +159,7 @@ class CompiledTwoPredictorSite(CompiledSite):
         if not self.site.parameters:
             return ()
         y, mean, variance, *values = (np.asarray(a, dtype=float) for a in (y, mean, variance, *parameters))
-        _, rest, out = self._by_lattice(y, mean, variance, power, values)
+        _, rest, out, _ = self._by_lattice(y, mean, variance, power, values)
         for places, cavity, own, own_values, nodes in self._nested.pieces(y, mean, variance, power, values, rest):
             second, centre = cavity.at(nodes.z)
             inner = self._inner_arguments(second, own_values)
@@ -176,6 +177,14 @@ class CompiledTwoPredictorSite(CompiledSite):
             for one, value in zip(out, found):
                 one[places] = np.asarray(value).reshape(second.shape).sum(axis=0)
         return tuple(out)
+
+    def third_moments(self, y: Array, mean: Array, variance: Array, *parameters: Array) -> np.ndarray:
+        """Return the third central moments 111, 112, 122 and 222 of the tilted densities, (4, n)."""
+        y, mean, variance, *values = (np.asarray(a, dtype=float) for a in (y, mean, variance, *parameters))
+        _, rest, _, out = self._by_lattice(y, mean, variance, 1.0, values)
+        for places, cavity, own, own_values, nodes in self._nested.pieces(y, mean, variance, 1.0, values, rest):
+            out[:, places] = self._nested.third_moments(nodes, cavity, own, own_values)
+        return out
 
     def log_density(self, y: Array, eta: Array, *parameters: Array) -> Array:
         """Return log t(eta_1, eta_2; y, parameters); the first of the parameters is eta_2."""

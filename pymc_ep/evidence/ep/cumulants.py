@@ -143,8 +143,6 @@ def why_no_correction(form: CompiledSiteForm, power: float, predictors: int) -> 
     """Return the reason why a form's evidence has no correction; empty where it has one."""
     if power != 1.0:
         return "the expansion is about EP with power 1, whose tilted moments match the posterior's"
-    if of_two := [factor.name for factor in form.form.factors if factor.site.predictors > 1]:
-        return f"{of_two[0]!r} has two predictors, for whose cumulants there is no expansion"
     if coupled := [factor.name for factor in form.form.factors if factor.site.coupled]:
         return f"the prior of {coupled[0]!r} is one factor of many predictors, whose cumulants are not known"
     many = predictors > _LARGEST

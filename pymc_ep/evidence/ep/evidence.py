@@ -22,6 +22,7 @@ from pymc_ep.evidence.ep.cumulants import (
     cumulants_at,
     why_no_correction,
 )
+from pymc_ep.evidence.ep.directions import MOST_ROWS, Directions, directions_at
 from pymc_ep.evidence.ep.engine import EP
 from pymc_ep.evidence.ep.fit import EvidenceAt, KeptFit, Shape
 from pymc_ep.evidence.ep.interpolated_sites import InterpolatedSites, error_between
@@ -119,6 +120,7 @@ class Evidence(LogEvidence[EvidenceAt]):
         self._repeats: Repeats | None = None
         self._sampled: int | None = None
         self._last: tuple[EvidenceAt, tuple[np.ndarray, np.ndarray]] | None = None
+        self._directions: tuple[EvidenceAt, Directions] | None = None
         self._origins = np.concatenate(form.origins())
         self._spacing = np.spacing(np.abs(self._origins)) * (self._origins != 0.0)
 
@@ -220,7 +222,7 @@ class Evidence(LogEvidence[EvidenceAt]):
 
     def _skewness(self, at: EvidenceAt) -> np.ndarray | None:
         """Return the skewness of the tilted distributions of distinct predictors; None where it is not finite."""
-        if not at.status.converged or why_no_correction(self.form, self.engine.power, len(at.problem.mean)):
+        if not at.status.converged or self.engine.pairs or self.why_no_correction(len(at.problem.mean)):
             return None
         try:
             return self.cumulants(at)[0]
@@ -233,15 +235,32 @@ class Evidence(LogEvidence[EvidenceAt]):
             self._last = at, cumulants_at(at)
         return self._last[1]
 
+    def why_no_correction(self, predictors: int) -> str:
+        """Return the reason why there is no correction; empty where there is one."""
+        many = self.engine.pairs and predictors > MOST_ROWS
+        own = (
+            f"over {MOST_ROWS} rows of sites of two predictors, for all pairs of which there is no room" if many else ""
+        )
+        return why_no_correction(self.form, self.engine.power, predictors) or own
+
+    def directions(self, at: EvidenceAt) -> Directions:
+        """Return the directions of sites of two predictors at a fit; kept until those of another one are asked for."""
+        if self._directions is None or self._directions[0] is not at:
+            self._directions = at, directions_at(at)
+        return self._directions[1]
+
     def corrected_fits(self, at: EvidenceAt) -> str:
         """Return which fits have a correction by cumulants."""
         predictors = len(at.problem.mean)
-        if why_no_correction(self.form, self.engine.power, predictors):
+        if self.why_no_correction(predictors):
             return "none"
         return "all" if predictors <= _MOST_CORRECTED else "some"
 
     def correction(self, at: EvidenceAt) -> float:
         """Return the correction by cumulants of the sites, in nats; NaN where the series diverges."""
+        if self.engine.pairs:
+            of_two = self.directions(at).correction()
+            return np.nan if of_two.diverges else of_two.total
         # One sample for all hyperparameters, so that its error hardly depends on them; the first fit tells how large.
         found = correction_at(at, self._sampled or SAMPLE, self.cumulants(at))
         if self._sampled is None:

@@ -9,7 +9,8 @@ from scipy.special import expit, logsumexp
 import pymc_ep as pmep
 from pymc_ep.compat import group
 from pymc_ep.evidence.ep.evidence import Evidence, evidence_of
-from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.evidence.ep.shape import variance_ratio
+from pymc_ep.exceptions import ConvergenceWarning, UnsupportedModelError
 from pymc_ep.models.latent_gaussian.compiled import CompiledLatentGaussian
 from pymc_ep.models.latent_gaussian.methods.ep import OPTIONS
 from pymc_ep.models.latent_gaussian.recognise.recogniser import recognise_latent_gaussian
@@ -155,6 +156,44 @@ def test_three_latents_against_a_grid():
     for k, name in enumerate("abc"):
         assert float(group(found, "posterior_mean")[name]) == pytest.approx(mean[k], abs=0.1 * sd[k])
         assert float(group(found, "posterior_sd")[name]) == pytest.approx(sd[k], rel=0.1)
+
+
+def one_group(n, sd):
+    """A level and the logarithm of a scale, with n observations, and their moments by a grid."""
+    y = np.random.default_rng(0).normal(0.5, 1.0, n)
+    with pm.Model() as model:
+        u, v = pm.Normal("u", 0.0, 1.0), pm.Normal("v", 0.0, sd)
+        pm.Normal("y", u, pm.math.exp(v), observed=y)
+    lines = np.linspace(-6.0, 6.0, 601), sd * np.linspace(-7.0, 7.0, 601)
+    at = np.array(np.meshgrid(*lines, indexing="ij")).reshape(2, -1)
+    log_p = stats.norm.logpdf(at[0]) + stats.norm.logpdf(at[1], 0.0, sd)
+    log_p += stats.norm.logpdf(y[:, None], at[0], np.exp(at[1])).sum(axis=0)
+    mass = np.exp(log_p - logsumexp(log_p))
+    spread = np.sqrt((at - (at @ mass)[:, None]) ** 2 @ mass)
+    return model, logsumexp(log_p) + sum(np.log(line[1] - line[0]) for line in lines), spread
+
+
+@pytest.mark.parametrize(("n", "sd"), [(5, 0.3), (12, 0.5), (2, 0.5)])
+def test_third_cumulants_tell_the_error(n, sd):
+    # The last with sites whose lattice is not accepted.
+    model, exact, spread = one_group(n, sd)
+    evidence = evidence_of(CompiledLatentGaussian(recognise_latent_gaussian(model, ["u", "v"]), []), OPTIONS)
+    at = evidence.at(np.zeros(0))
+    error = exact - at.log_z
+    assert error > 0.02 and evidence.correction(at) == pytest.approx(error, rel=0.2)
+    _, errors = evidence.directions(at).variance_errors()
+    found = np.sqrt(np.asarray(at.run.state.sweep.posterior.variance))
+    # The sds of both predictors are those of u and v.
+    corrected = found[[0, n]] * np.sqrt(variance_ratio(errors[[0, n]]))
+    np.testing.assert_allclose(corrected, spread, rtol=0.02)
+
+
+def test_a_large_error_is_announced():
+    model, _, spread = one_group(2, 1.0)
+    with pytest.warns(ConvergenceWarning, match="a predictor of observation 0 of 'y' is some 14% too small"):
+        found = fitted(model, latent=["u", "v"])
+    assert float(group(found, "posterior_sd")["u"]) < 0.8 * spread[0]
+    assert not bool(group(found, "fit")["converged"])
 
 
 def test_gradient_against_differences():
