@@ -10,6 +10,7 @@ so that a site of two predictors enters the sums of `pymc_ep.evidence.ep.cumulan
 four sites do, with the predictors zeta_1, zeta_2, zeta_1 + zeta_2 and zeta_1 - zeta_2, but for pairs of these.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -26,7 +27,6 @@ MOST_ROWS = 3000
 """Most rows of predictors with directions: the correlations of these, four for three rows, take 128 MB."""
 _COUPLED = 1e-9
 """Least 1 - rho^2 of both predictors of a site: where one is a function of the other."""
-_AXES = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, -1.0]])
 
 
 class Directions(NamedTuple):
@@ -74,42 +74,43 @@ def directions_at(at: EvidenceAt) -> Directions:
     scale = inverse_sd(np.asarray(sweep.posterior.variance))
     correlation = covariance * scale[:, None] * scale
     groups = zip(at.repeats.sites, at.problem.observed, at.problem.parameters, group_slices(at.problem.observed))
-    maps, skewness, sites, predictors, count = [], [], [], [], 0
+    places: list[tuple[np.ndarray, ...]] = []
+    skewness, sites, predictors = [], [], []
     for site, y, values, here in groups:
-        n = len(y)
+        rows = np.arange(here.start, here.stop)
         if site.site.predictors == 1:
             h, _ = all_cumulants([site], [y], [values], mean[here], variance[here])
-            maps.append(np.eye(len(mean))[here])
-            skewness.append(h)
-            sites.append(count + np.arange(n))
-            predictors.append(np.arange(here.start, here.stop))
-            count += n
-            continue
-        n //= ROWS
-        first, second = here.start + np.arange(n), here.start + n + np.arange(n)
-        safe = np.where(variance[here] > 0, variance[here], KNOWN)
-        third = cast(CompiledTwoPredictorSite, site).third_moments(y, mean[here], safe, *values)
-        s_1, s_2 = scale[first], scale[second]
-        kappa = third * np.array([s_1**3, s_1**2 * s_2, s_1 * s_2**2, s_2**3])
-        weights = _cubes(_dual(kappa, correlation[first, second]))
-        for axis, weight, row in zip(_AXES, weights, (first, second, None, None)):
-            map_ = np.zeros((n, len(mean)))
-            map_[np.arange(n), first], map_[np.arange(n), second] = axis
-            maps.append(map_)
-            skewness.append(weight)
-            sites.append(count + np.arange(n))
-            predictors.append(np.full(n, -1) if row is None else row)
-        count += n
-    joined = np.concatenate(maps)
-    found = joined @ correlation @ joined.T
+            places.append((rows,))
+        else:
+            rows, second, _ = rows.reshape(ROWS, -1)
+            safe = np.where(variance[here] > 0, variance[here], KNOWN)
+            third = cast(CompiledTwoPredictorSite, site).third_moments(y, mean[here], safe, *values)
+            s_1, s_2 = scale[rows], scale[second]
+            kappa = third * np.array([s_1**3, s_1**2 * s_2, s_1 * s_2**2, s_2**3])
+            h = _cubes(_dual(kappa, correlation[rows, second])).ravel()
+            places.append((rows, second))
+        skewness.append(h)
+        predictors += [*places[-1], np.full(len(h) - len(rows) * len(places[-1]), -1)]
+        # The row of a site's first predictor is the number of the site.
+        sites.append(np.resize(rows, len(h)))
+    found = _along(places, _along(places, correlation).T)
     sd = np.sqrt(np.maximum(found.diagonal(), 0.0))
-    unit = inverse_sd(sd**2)
+    unit, predictor = inverse_sd(sd**2), np.concatenate(predictors)
     return Directions(
-        np.concatenate(skewness) * np.where(np.concatenate(predictors) >= 0, 1.0, sd**3),
+        np.concatenate(skewness) * np.where(predictor >= 0, 1.0, sd**3),
         found * unit[:, None] * unit,
         np.concatenate(sites),
-        np.concatenate(predictors),
+        predictor,
     )
+
+
+def _along(places: Sequence[tuple[np.ndarray, ...]], rows: np.ndarray) -> np.ndarray:
+    """Return what rows, (n, m), are along the directions of each group, (k, m)."""
+    parts = []
+    for place in places:
+        first, *second = (rows[own] for own in place)
+        parts += [first, *second, *(part for other in second for part in (first + other, first - other))]
+    return np.concatenate(parts)
 
 
 def _dual(kappa: np.ndarray, rho: np.ndarray) -> np.ndarray:
