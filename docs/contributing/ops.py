@@ -17,6 +17,7 @@ from pytensor.link.jax.dispatch import jax_funcify
 from pytensor.link.numba.dispatch import basic as numba_dispatch
 from pytensor.tensor.random.op import RandomVariable
 
+from pymc_ep.distributions.log_determinant import LogDeterminant
 from pymc_ep.evidence.op import EvidenceOp
 from pymc_ep.forms import forms
 from pymc_ep.kernels import array_kernels, kernels, load_backend
@@ -52,6 +53,7 @@ USERS = {
     "EvidenceOp": '`marginalize`, `hyper="sample"`',
     "ApplyLinearMap": "`apply_operator`, `SparseField`",
     "TiltedMoments": "`ep`: most likelihoods",
+    "LogDeterminant": "log density of `GaussianMarkov`",
 }
 """What calls each Op."""
 
@@ -65,6 +67,9 @@ NOTES: dict[tuple[str, str], str] = {
     ("SequenceLogp", "C"): "products are BLAS",
     ("SequenceGradient", "C"): "products are BLAS",
     ("SequenceGradient", "gradient"): "no second derivatives",
+    ("LogDeterminant", "C"): "calls the sparse factor",
+    ("LogDeterminant", "Numba"): "calls Python",
+    ("LogDeterminant", "JAX"): "calls the host",
     ("EvidenceOp", "C"): "a fit is Python",
     ("EvidenceOp", "Numba"): "calls Python",
     ("EvidenceOp", "JAX"): "calls the host",
@@ -75,6 +80,7 @@ NOTES: dict[tuple[str, str], str] = {
 """Why a body is missing, or what it does in place of the work itself; in five words at most."""
 _TESTS = {
     EvidenceOp: "tests/evidence/test_evidence_op.py",
+    LogDeterminant: "tests/distributions/test_gaussian_markov.py",
     ApplyLinearMap: "tests/contract/test_operators.py",
     TiltedMoments: "tests/contract/test_generated_moments.py",
 }

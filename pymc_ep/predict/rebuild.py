@@ -92,7 +92,8 @@ def _posterior_at_present(idata: Container, model: pm.Model, wanted: Sequence[st
     if state["shift"].size != n or state["theta"].size != p:
         raise ValueError(
             f"The result holds {state['shift'].size} sites and {state['theta'].size} hyperparameters, but the model "
-            f"now has {n} sites and {p} hyperparameters. Set the data of the fit again, or fit anew."
+            f"now has {sum(y.size for y in form.observed())} observations and {p} hyperparameters. Set the data of the "
+            f"fit again, or fit anew."
         )
     posterior = cast(SitePosterior, method.rebuild(form, state))
     prior = posterior.mode[1]

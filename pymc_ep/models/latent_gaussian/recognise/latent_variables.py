@@ -14,6 +14,7 @@ from pymc_ep.graphs.queries import depends_on
 from pymc_ep.graphs.random_nodes import parameters_of
 from pymc_ep.models.latent_gaussian.form import LatentGaussian
 from pymc_ep.models.latent_gaussian.recognise.likelihoods import outside_predictor
+from pymc_ep.models.latent_gaussian.recognise.observed_vectors import correlated_gaussian
 
 __all__ = ["gaussian_candidates", "largest_affine_set", "named_among", "no_latent_message"]
 
@@ -36,7 +37,7 @@ def gaussian_candidates(
     candidates = [rv for rv in wanted if keeps_gaussian(model, rv) and prior(rv)]
     while True:
         covariance_inputs = _latent_free_graphs(relevant, candidates, prior)
-        observed = [] if two else model.observed_RVs
+        observed = [rv for rv in model.observed_RVs if not two or correlated_gaussian(rv) is not None]
         elsewhere = set().union(*(outside_predictor(model, rv, candidates, shared=shared) for rv in observed))
         kept = [
             rv
