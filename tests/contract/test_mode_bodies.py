@@ -8,7 +8,7 @@ import pytest
 
 import pymc_ep as pmep
 from pymc_ep.compat import c_mode, group
-from pymc_ep.forms import compiled_form
+from pymc_ep.forms import compiled_form, get_method
 from tests.contract.test_symmetries import CASES, OPTIONS, QUIET, SAME, fits, shared
 
 MODES = {"c": c_mode(), "jax": "JAX", "numba": "NUMBA"}
@@ -46,6 +46,11 @@ def events_of_jax():
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("case", "method", "hyper"), methods_once())
 def test_a_mode_changes_no_answer(case, method, hyper, mode, request):
+    form = compiled_form(shared(case.write, SAME)).form
+    if mode == "jax" and not get_method(method, form).jax:
+        with pytest.raises((ValueError, pmep.UnsupportedModelError), match="JAX"):
+            evidence_and_means(case, method, hyper, compile_kwargs={"mode": "JAX"})
+        return
     evidence, means = evidence_and_means(case, method, hyper)
     if mode == "jax":
         events = request.getfixturevalue("events_of_jax")

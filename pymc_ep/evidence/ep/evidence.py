@@ -109,6 +109,8 @@ class Evidence(LogEvidence[EvidenceAt]):
         self.checkpoint = checkpoint or Checkpoint()
         self.grid = grid
         self.exact = exact
+        self.of_two = any(factor.site.predictors > 1 for factor in form.form.factors)
+        """Whether any sites have two predictors."""
         self._checked = False
         if engine.schedule == "sequential":
             require_parallel(form.form.factors)
@@ -222,7 +224,7 @@ class Evidence(LogEvidence[EvidenceAt]):
 
     def _skewness(self, at: EvidenceAt) -> np.ndarray | None:
         """Return the skewness of the tilted distributions of distinct predictors; None where it is not finite."""
-        if not at.status.converged or self.engine.pairs or self.why_no_correction(len(at.problem.mean)):
+        if not at.status.converged or self.of_two or self.why_no_correction(len(at.problem.mean)):
             return None
         try:
             return self.cumulants(at)[0]
@@ -237,7 +239,7 @@ class Evidence(LogEvidence[EvidenceAt]):
 
     def why_no_correction(self, predictors: int) -> str:
         """Return the reason why there is no correction; empty where there is one."""
-        many = self.engine.pairs and predictors > MOST_ROWS
+        many = self.of_two and predictors > MOST_ROWS
         own = (
             f"over {MOST_ROWS} rows of sites of two predictors, for all pairs of which there is no room" if many else ""
         )
@@ -258,7 +260,7 @@ class Evidence(LogEvidence[EvidenceAt]):
 
     def correction(self, at: EvidenceAt) -> float:
         """Return the correction by cumulants of the sites, in nats; NaN where the series diverges."""
-        if self.engine.pairs:
+        if self.of_two:
             of_two = self.directions(at).correction()
             return np.nan if of_two.diverges else of_two.total
         # One sample for all hyperparameters, so that its error hardly depends on them; the first fit tells how large.

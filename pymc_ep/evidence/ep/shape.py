@@ -276,7 +276,7 @@ def error_warning(evidence: "Evidence", at: EvidenceAt) -> str:
     found, predictors = at.run.state.sweep, len(at.problem.mean)
     if not at.run.status.converged or evidence.why_no_correction(predictors):
         return ""
-    if evidence.engine.pairs:
+    if evidence.of_two:
         return _warning_of_two(evidence, at)
     if predictors > MOST_PAIRED:
         return ""
