@@ -77,7 +77,7 @@ def _at_mean(
 
 def _below(site: CompiledSite, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, *values: np.ndarray) -> Expected:
     # A predictor that is known has no variance, and a Laplace site at its peak no bound then.
-    found = site.bounded(y, mean, np.maximum(variance, KNOWN), *values)
+    found = site.bounded(y, mean, np.where(variance > 0.0, variance, KNOWN), *values)
     return Expected(found.value, found.gradient, found.precision)
 
 
@@ -90,7 +90,7 @@ def _expected_slopes(site: CompiledSite, y: Any, mean: Any, variance: Any, moved
 
 
 def _slopes_below(site: CompiledSite, y: Any, mean: Any, variance: Any, moved: Any, *values: Any) -> tuple[Any, ...]:
-    return site.bounded_parameter_gradient(y, mean, np.maximum(variance, KNOWN), *values)
+    return site.bounded_parameter_gradient(y, mean, np.where(variance > 0.0, variance, KNOWN), *values)
 
 
 def _no_curvature(site: Site) -> str:
@@ -304,12 +304,13 @@ class Ascent:
 
     def packed(self, state: State) -> Packed:
         """Return what a state is made of again."""
-        return Packed(state.shift, state.precision, state.damping, state.points, state.residuals)
+        return Packed(state.shift, state.precision, state.damping, state.points[:-1], state.residuals[:-1])
 
     def unpacked(self, problem: Problem, packed: Packed) -> State:
         """Return the state again, by one evaluation."""
         found = cast(State, self._evaluated(problem, packed.shift, packed.precision, packed.damping))
-        return found._replace(points=packed.points, residuals=packed.residuals)
+        points = np.concatenate([packed.points, found.points])
+        return found._replace(points=points, residuals=np.concatenate([packed.residuals, found.residuals]))
 
 
 def _rounding(problem: Problem, state: State) -> float:
