@@ -192,6 +192,30 @@ def add(u_2: float, part: Part, total: np.ndarray) -> None:
         total[SUMS + k] += t_0
 
 
+def part_of(
+    first: float,
+    row: float,
+    step: float,
+    frame: Frame,
+    p: float,
+    a: Fixed,
+    origin: Found,
+    part: Part,
+    total: np.ndarray,
+    top: float,
+    at: float,
+) -> tuple[float, float, float, float]:
+    """Add a part of a row; return the log weight and column of the row's highest node, and log weights at its ends."""
+    weigh(first, row, step, frame, p, a, origin, part)
+    log_weight = part[1]
+    for j in range(LANES):
+        if log_weight[j] > top:
+            top, at = log_weight[j], first + j
+    low, high = log_weight[0], log_weight[LANES - 1]
+    add(row * step, part, total)
+    return top, at, low, high
+
+
 def row_of(
     centre: float,
     row: float,
@@ -207,34 +231,17 @@ def row_of(
 
     A row that has not dropped at its ends counts as bad.
     """
-    log_weight = part[1]
     first = centre - LANES // 2
-    weigh(first, row, step, frame, p, a, origin, part)
-    top, at = -np.inf, centre
-    for j in range(LANES):
-        if log_weight[j] > top:
-            top, at = log_weight[j], first + j
-    low, high = log_weight[0], log_weight[LANES - 1]
-    add(row * step, part, total)
     last = first + LANES
+    top, at, low, high = part_of(first, row, step, frame, p, a, origin, part, total, -np.inf, centre)
     parts = 0
     while low > -DROP and parts < MOST_PARTS:
         first -= LANES
-        weigh(first, row, step, frame, p, a, origin, part)
-        for j in range(LANES):
-            if log_weight[j] > top:
-                top, at = log_weight[j], first + j
-        low = log_weight[0]
-        add(row * step, part, total)
+        top, at, low, _ = part_of(first, row, step, frame, p, a, origin, part, total, top, at)
         parts += 1
     parts = 0
     while high > -DROP and parts < MOST_PARTS:
-        weigh(last, row, step, frame, p, a, origin, part)
-        for j in range(LANES):
-            if log_weight[j] > top:
-                top, at = log_weight[j], last + j
-        high = log_weight[LANES - 1]
-        add(row * step, part, total)
+        top, at, _, high = part_of(last, row, step, frame, p, a, origin, part, total, top, at)
         last += LANES
         parts += 1
     if low > -DROP or high > -DROP:

@@ -32,7 +32,19 @@ _PARTS: dict[str, dict[str, Any]] = {
 before that."""
 _PARTS_OF_TWO: dict[str, dict[str, Any]] = {
     name: {}
-    for name in ("slopes_at", "mode_from", "weigh", "add", "row_of", "lattice", "agree", "summed", "hidden", "moments")
+    for name in (
+        "slopes_at",
+        "mode_from",
+        "weigh",
+        "add",
+        "part_of",
+        "row_of",
+        "lattice",
+        "agree",
+        "summed",
+        "hidden",
+        "moments",
+    )
 }
 
 
