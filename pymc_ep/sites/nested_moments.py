@@ -18,7 +18,7 @@ import numpy as np
 from pymc_ep.numerics.backend.namespace import Array
 from pymc_ep.sites.base import Tilted
 from pymc_ep.sites.compiled import CompiledSite
-from pymc_ep.sites.rows_of_two import ROWS, covariance_rows, precision_rows, sum_rows
+from pymc_ep.sites.rows_of_two import ROWS, covariance_of, covariance_rows, precision_rows, sum_rows
 
 __all__ = ["Cavity", "NestedMoments", "Nodes"]
 
@@ -64,8 +64,7 @@ class Cavity(NamedTuple):
     @classmethod
     def of_rows(cls, mean: np.ndarray, variance: np.ndarray) -> "Cavity":
         """Return the cavities of means and variances in rows, (3 n,) each."""
-        (mean_1, mean_2, _), (v_1, v_2, v_sum) = mean.reshape(ROWS, -1), variance.reshape(ROWS, -1)
-        covariance = 0.5 * (v_sum - v_1 - v_2)
+        (mean_1, mean_2, _), (v_1, v_2, covariance) = mean.reshape(ROWS, -1), covariance_of(variance)
         slope = covariance / v_2
         given = np.maximum(v_1 - slope * covariance, _LEAST * v_1)
         return cls(np.sqrt(given), np.sqrt(v_2), mean_1, mean_2, slope)

@@ -6,7 +6,7 @@ is the precision of the sum, Pi_11 - Pi_12 and Pi_22 - Pi_12 those of the two.
 
 import numpy as np
 
-__all__ = ["ROWS", "covariance_rows", "precision_rows", "sum_rows"]
+__all__ = ["ROWS", "covariance_of", "covariance_rows", "precision_of", "precision_rows", "slopes_of", "sum_rows"]
 
 ROWS = 3
 """Rows of an observation."""
@@ -25,3 +25,21 @@ def covariance_rows(first: np.ndarray, second: np.ndarray, both: np.ndarray) -> 
 def precision_rows(first: np.ndarray, second: np.ndarray, both: np.ndarray) -> np.ndarray:
     """Return the precisions of the rows, (3 n,), of the elements 11, 22 and 12 of Pi, (n,) each."""
     return np.concatenate([first - both, second - both, both])
+
+
+def covariance_of(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return both variances and the covariance, (n,) each, from the variances of the rows, (3 n,)."""
+    first, second, of_sum = rows.reshape(ROWS, -1)
+    return first, second, 0.5 * (of_sum - first - second)
+
+
+def precision_of(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the elements 11, 22 and 12 of Pi, (n,) each, from the precisions of the rows, (3 n,)."""
+    first, second, both = rows.reshape(ROWS, -1)
+    return first + both, second + both, both
+
+
+def slopes_of(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return slopes in two predictors, (n,) each, from those in their rows, (3 n,): that in the sum is one in both."""
+    first, second, of_sum = rows.reshape(ROWS, -1)
+    return first + of_sum, second + of_sum

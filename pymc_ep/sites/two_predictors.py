@@ -22,7 +22,7 @@ from pymc_ep.sites.compiled import COMPILED, CompiledSite, compile_site
 from pymc_ep.sites.generated.kernel import GeneratedMoments
 from pymc_ep.sites.generated.op import FIELDS_OF_TWO
 from pymc_ep.sites.nested_moments import NestedMoments
-from pymc_ep.sites.rows_of_two import ROWS, covariance_rows, precision_rows, sum_rows
+from pymc_ep.sites.rows_of_two import ROWS, covariance_of, covariance_rows, precision_rows, sum_rows
 
 __all__ = ["CompiledTwoPredictorSite", "TwoPredictorSite", "two_predictor_site"]
 
@@ -125,8 +125,8 @@ class CompiledTwoPredictorSite(CompiledSite):
         """Return fields of moments, (5, 3 n), the sites left, derivatives in parameters, (k, n), and third moments."""
         n = len(y) // ROWS
         fields, slopes = np.zeros((len(Tilted._fields), len(y))), np.zeros((len(parameters), n))
-        (m_1, m_2, _), (v_1, v_2, v_sum) = mean.reshape(ROWS, n), variance.reshape(ROWS, n)
-        arguments = [y[:n], m_1, m_2, v_1, v_2, 0.5 * (v_sum - v_1 - v_2), np.broadcast_to(power, n)]
+        m_1, m_2, _ = mean.reshape(ROWS, n)
+        arguments = [y[:n], m_1, m_2, *covariance_of(variance), np.broadcast_to(power, n)]
         found = self._lattice([*arguments, *(value[:n] for value in parameters)])
         if found is None:
             return fields, np.arange(n), slopes, np.zeros((4, n))

@@ -12,7 +12,7 @@ import numpy as np
 
 from pymc_ep.numerics.backend.namespace import Array, namespace
 from pymc_ep.numerics.gaussian.protocol import GaussianPosterior
-from pymc_ep.sites.rows_of_two import ROWS, precision_rows
+from pymc_ep.sites.rows_of_two import ROWS, covariance_of, precision_of, precision_rows, slopes_of
 
 __all__ = ["FLAT", "Cavities", "cavities", "change_of_sites", "without_negative"]
 
@@ -99,7 +99,7 @@ def change_of_sites(
     for rows in pairs:
         l_1, l_21, l_2 = _factor(np.asarray(posterior.variance)[rows])
         w_11, w_12, w_22 = _whitened(np.asarray(d_precision)[rows], l_1, l_21, l_2)
-        s_1, s_2 = _of_two(np.asarray(d_slope)[rows])
+        s_1, s_2 = slopes_of(np.asarray(d_slope)[rows])
         curvature[rows] = np.abs([w_11, w_22, w_12]).ravel()
         slope[rows] = np.abs([l_1 * s_1 + l_21 * s_2, l_2 * s_2, np.zeros_like(s_2)]).ravel()
     return xp.maximum(xp.max(curvature), xp.max(slope))
@@ -124,27 +124,20 @@ def without_negative(precision: np.ndarray, variance: np.ndarray, pairs: Sequenc
 
 def _factor(variance: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the triangular factor of V, (n,) for each element, from the variances of its rows, (3 n,)."""
-    v_1, v_2, v_sum = variance.reshape(ROWS, -1)
+    v_1, v_2, v_12 = covariance_of(variance)
     l_1 = np.sqrt(v_1)
-    l_21 = np.divide(0.5 * (v_sum - v_1 - v_2), l_1, out=np.zeros_like(l_1), where=l_1 > 0)
+    l_21 = np.divide(v_12, l_1, out=np.zeros_like(l_1), where=l_1 > 0)
     return l_1, l_21, np.sqrt(np.maximum(v_2 - l_21**2, 0.0))
 
 
 def _whitened(rows: np.ndarray, l_1: np.ndarray, l_21: np.ndarray, l_2: np.ndarray) -> tuple[np.ndarray, ...]:
     """Return the elements 11, 12 and 22 of L^T Pi L, (n,) each, of precisions by rows, (3 n,)."""
-    p_1, p_2, cross = rows.reshape(ROWS, -1)
-    p_1, p_2 = p_1 + cross, p_2 + cross
+    p_1, p_2, cross = precision_of(rows)
     return (
         l_1**2 * p_1 + 2.0 * l_1 * l_21 * cross + l_21**2 * p_2,
         l_2 * (l_1 * cross + l_21 * p_2),
         l_2**2 * p_2,
     )
-
-
-def _of_two(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return slopes in two predictors, (n,) each, from those in their rows, (3 n,)."""
-    first, second, of_sum = rows.reshape(ROWS, -1)
-    return first + of_sum, second + of_sum
 
 
 def _of_pair(
@@ -161,7 +154,7 @@ def _of_pair(
     h_11, h_12 = l_1 * m_22 / det, -l_1 * m_12 / det
     h_21, h_22 = (l_21 * m_22 - l_2 * m_12) / det, (l_2 * m_11 - l_21 * m_12) / det
     v_1, v_12, v_2 = l_1 * h_11, h_11 * l_21 + h_12 * l_2, h_21 * l_21 + h_22 * l_2
-    a_1, a_2 = _of_two(slope)
+    a_1, a_2 = slopes_of(slope)
     first, second = (
         part - power * move
         for part, move in zip(mean.reshape(ROWS, -1), (v_1 * a_1 + v_12 * a_2, v_12 * a_1 + v_2 * a_2))

@@ -27,6 +27,7 @@ from pymc_ep.models.latent_gaussian.site_functions import SiteFunctions
 from pymc_ep.numerics.gaussian.protocol import GaussianPosterior
 from pymc_ep.numerics.interpolation.spline import Spline
 from pymc_ep.sites.compiled import CompiledSite
+from pymc_ep.sites.rows_of_two import precision_of, slopes_of
 
 __all__ = [
     "AT_VALUES",
@@ -385,12 +386,12 @@ def _sites_of(shift: np.ndarray, precision: np.ndarray, n: int) -> dict[str, np.
     """Return the sites of n observations by the names of their parts, (n,) each, from those of their rows."""
     if len(shift) == n:
         return {"site_precision": precision, "site_shift": shift}
-    # Rows of two predictors and of their sum: a site of the sum adds to both, and is all that couples them.
-    (first, second, cross), (b_1, b_2, b_sum) = precision.reshape(-1, n), shift.reshape(-1, n)
+    first, second, cross = precision_of(precision)
+    own, other = slopes_of(shift)
     return {
-        "site_precision": first + cross,
-        "site_shift": b_1 + b_sum,
-        "second_site_precision": second + cross,
-        "second_site_shift": b_2 + b_sum,
+        "site_precision": first,
+        "site_shift": own,
+        "second_site_precision": second,
+        "second_site_shift": other,
         "site_cross_precision": cross,
     }
