@@ -141,10 +141,10 @@ def all_cumulants(
 
 def why_no_correction(form: CompiledSiteForm, power: float, predictors: int) -> str:
     """Return the reason why a form's evidence has no correction; empty where it has one."""
-    if power != 1.0:
-        return "the expansion is about EP with power 1, whose tilted moments match the posterior's"
     if coupled := [factor.name for factor in form.form.factors if factor.site.coupled]:
         return f"the prior of {coupled[0]!r} is one factor of many predictors, whose cumulants are not known"
+    if power != 1.0:
+        return "the expansion is about EP with power 1, whose tilted moments match the posterior's"
     many = predictors > _LARGEST
     return f"over {_LARGEST} predictors, for all pairs of which there is no room" if many else ""
 

@@ -11,17 +11,21 @@ four sites do, with the predictors zeta_1, zeta_2, zeta_1 + zeta_2 and zeta_1 - 
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from dataclasses import dataclass
+from functools import cached_property
+from typing import cast
 
 import numpy as np
+from scipy import sparse
 
+from pymc_ep.contracts.form import CompiledSiteForm
 from pymc_ep.evidence.ep.cumulants import Correction, all_cumulants, inverse_sd
 from pymc_ep.evidence.ep.fit import EvidenceAt
-from pymc_ep.evidence.ep.sweep import KNOWN, group_slices
-from pymc_ep.sites.rows_of_two import ROWS
+from pymc_ep.evidence.ep.sweep import KNOWN, Kinds, group_slices
+from pymc_ep.sites.rows_of_two import ROWS, covariance_of, precision_rows
 from pymc_ep.sites.two_predictors import CompiledTwoPredictorSite
 
-__all__ = ["MOST_ROWS", "Directions", "directions_at"]
+__all__ = ["MOST_ROWS", "Directions", "direction_map", "directions_at", "pairs_of"]
 
 MOST_ROWS = 3000
 """Most rows of predictors with directions: the correlations of these, four for three rows, take 128 MB."""
@@ -29,8 +33,9 @@ _COUPLED = 1e-9
 """Least 1 - rho^2 of both predictors of a site: where one is a function of the other."""
 
 
-class Directions(NamedTuple):
-    """Directions of all sites.
+@dataclass(frozen=True, eq=False)
+class Directions:
+    """Directions of all sites, in the order of `direction_map`.
 
     Attributes
     ----------
@@ -39,16 +44,16 @@ class Directions(NamedTuple):
     correlation : ndarray, (k, k)
     site : ndarray of int, (k,)
         The site that each belongs to.
-    predictor : ndarray of int, (k,)
-        The row of a predictor, or -1 for sums and differences.
+    of_rows : sparse array, (n, k)
+        The directions as linear functions of the rows.
     """
 
     skewness: np.ndarray
     correlation: np.ndarray
     site: np.ndarray
-    predictor: np.ndarray
+    of_rows: sparse.csc_array
 
-    @property
+    @cached_property
     def _terms(self) -> np.ndarray:
         """h_i h_j rho_ij^2, zero within a site, (k, k)."""
         terms = self.skewness[:, None] * self.skewness * self.correlation**2
@@ -59,11 +64,59 @@ class Directions(NamedTuple):
         """Return the correction of the log evidence, by directions."""
         return Correction(np.einsum("ij,ij->i", self._terms, self.correlation) / 12.0)
 
-    def variance_errors(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return rows of predictors, and the shares by which exact posterior variances exceed EP's."""
-        own = np.flatnonzero(self.predictor >= 0)
-        rows = self.correlation[own]
-        return self.predictor[own], 0.5 * np.einsum("ij,ij->i", rows @ self._terms, rows)
+    @cached_property
+    def variance_errors(self) -> np.ndarray:
+        """Shares by which exact posterior variances exceed EP's, (k,)."""
+        return 0.5 * np.einsum("ij,ij->i", self.correlation @ self._terms, self.correlation)
+
+    def precisions(self, w: np.ndarray, pairs: Sequence[slice]) -> np.ndarray:
+        """Return the precisions of the rows, (n,), that precisions w, (k,), along the directions add up to."""
+        out = self.of_rows.power(2) @ w
+        by_row = self.of_rows.tocsr()
+        for rows in pairs:
+            first, second, _ = np.arange(rows.start, rows.stop).reshape(ROWS, -1)
+            out[rows] = precision_rows(out[first], out[second], by_row[first].multiply(by_row[second]) @ w)
+        return out
+
+
+def direction_map(variance: np.ndarray, pairs: Sequence[slice]) -> sparse.csc_array:
+    """Return the directions of unit posterior variance as linear functions of the rows, (n, k).
+
+    There is one for each row, for that of eta_1 + eta_2 the sum zeta_1 + zeta_2, and then the differences
+    zeta_1 - zeta_2. A direction without variance is zero.
+
+    Parameters
+    ----------
+    variance : ndarray, (n,)
+        Posterior variances of the rows.
+    pairs : sequence of slice
+        Rows of the sites of two predictors.
+    """
+    n, count, scale = len(variance), 0, inverse_sd(variance)
+    row, column, value = [np.arange(n)], [np.arange(n)], [scale.copy()]
+    for rows in pairs:
+        first, second, both = np.arange(rows.start, rows.stop).reshape(ROWS, -1)
+        rho = covariance_of(variance[rows])[2] * scale[first] * scale[second]
+        value[0][both] = 0.0
+        for place, sign in ((both, 1.0), (n + count + np.arange(len(first)), -1.0)):
+            unit = inverse_sd(_variance_along(rho, sign))
+            row += [first, second]
+            column += [place, place]
+            value += [unit * scale[first], sign * unit * scale[second]]
+        count += len(first)
+    found = np.concatenate(value), (np.concatenate(row), np.concatenate(column))
+    return sparse.csc_array(found, shape=(n, n + count))
+
+
+def pairs_of(form: CompiledSiteForm) -> list[slice]:
+    """Return the rows of each group of sites of two predictors, of all observations."""
+    return Kinds.of(form.sites).pairs(form.residuals())
+
+
+def _variance_along(rho: np.ndarray, sign: float) -> np.ndarray:
+    """Return the variance of zeta_1 + zeta_2, or of the difference, (n,), zero where that is rounding."""
+    found = 2.0 + 2.0 * sign * rho
+    return np.where(found > _COUPLED, found, 0.0)
 
 
 def directions_at(at: EvidenceAt) -> Directions:
@@ -71,46 +124,30 @@ def directions_at(at: EvidenceAt) -> Directions:
     sweep, prior = at.run.state.sweep, at.problem.prior
     mean, variance = np.asarray(sweep.cavity_mean), np.asarray(sweep.cavity_variance)
     covariance = np.asarray(prior.posterior_rows(sweep.posterior)(slice(None), slice(None)))
-    scale = inverse_sd(np.asarray(sweep.posterior.variance))
-    correlation = covariance * scale[:, None] * scale
+    of_posterior = np.asarray(sweep.posterior.variance)
+    scale = inverse_sd(of_posterior)
+    of_rows = direction_map(of_posterior, Kinds.of(at.repeats.sites).pairs(at.problem.observed))
+    n, k = of_rows.shape
+    skewness, number = np.zeros(k), np.arange(k)
     groups = zip(at.repeats.sites, at.problem.observed, at.problem.parameters, group_slices(at.problem.observed))
-    places: list[tuple[np.ndarray, ...]] = []
-    skewness, sites, predictors = [], [], []
+    end = n
     for site, y, values, here in groups:
-        rows = np.arange(here.start, here.stop)
         if site.site.predictors == 1:
-            h, _ = all_cumulants([site], [y], [values], mean[here], variance[here])
-            places.append((rows,))
-        else:
-            rows, second, _ = rows.reshape(ROWS, -1)
-            safe = np.where(variance[here] > 0, variance[here], KNOWN)
-            third = cast(CompiledTwoPredictorSite, site).third_moments(y, mean[here], safe, *values)
-            s_1, s_2 = scale[rows], scale[second]
-            kappa = third * np.array([s_1**3, s_1**2 * s_2, s_1 * s_2**2, s_2**3])
-            h = _cubes(_dual(kappa, correlation[rows, second])).ravel()
-            places.append((rows, second))
-        skewness.append(h)
-        predictors += [*places[-1], np.full(len(h) - len(rows) * len(places[-1]), -1)]
-        # The row of a site's first predictor is the number of the site.
-        sites.append(np.resize(rows, len(h)))
-    found = _along(places, _along(places, correlation).T)
-    sd = np.sqrt(np.maximum(found.diagonal(), 0.0))
-    unit, predictor = inverse_sd(sd**2), np.concatenate(predictors)
-    return Directions(
-        np.concatenate(skewness) * np.where(predictor >= 0, 1.0, sd**3),
-        found * unit[:, None] * unit,
-        np.concatenate(sites),
-        predictor,
-    )
-
-
-def _along(places: Sequence[tuple[np.ndarray, ...]], rows: np.ndarray) -> np.ndarray:
-    """Return what rows, (n, m), are along the directions of each group, (k, m)."""
-    parts = []
-    for place in places:
-        first, *second = (rows[own] for own in place)
-        parts += [first, *second, *(part for other in second for part in (first + other, first - other))]
-    return np.concatenate(parts)
+            skewness[here], _ = all_cumulants([site], [y], [values], mean[here], variance[here])
+            continue
+        first, second, both = np.arange(here.start, here.stop).reshape(ROWS, -1)
+        apart = end + np.arange(len(first))
+        end += len(first)
+        safe = np.where(variance[here] > 0, variance[here], KNOWN)
+        third = cast(CompiledTwoPredictorSite, site).third_moments(y, mean[here], safe, *values)
+        s_1, s_2 = scale[first], scale[second]
+        kappa = third * np.array([s_1**3, s_1**2 * s_2, s_1 * s_2**2, s_2**3])
+        rho = covariance[first, second] * s_1 * s_2
+        skewness[first], skewness[second], of_sum, of_difference = _cubes(_dual(kappa, rho))
+        skewness[both] = of_sum * _variance_along(rho, 1.0) ** 1.5
+        skewness[apart] = of_difference * _variance_along(rho, -1.0) ** 1.5
+        number[second] = number[both] = number[apart] = first
+    return Directions(skewness, of_rows.T @ (of_rows.T @ covariance).T, number, of_rows)
 
 
 def _dual(kappa: np.ndarray, rho: np.ndarray) -> np.ndarray:

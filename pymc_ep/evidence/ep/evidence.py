@@ -29,7 +29,7 @@ from pymc_ep.evidence.ep.interpolated_sites import InterpolatedSites, error_betw
 from pymc_ep.evidence.ep.lost_digits import LostDigits
 from pymc_ep.evidence.ep.out_of_range import of_hyperparameters
 from pymc_ep.evidence.ep.repeats import Repeats, repeats_at
-from pymc_ep.evidence.ep.shape import shape_at, used_skewness
+from pymc_ep.evidence.ep.shape import shape_at, shape_of_two, used_skewness
 from pymc_ep.evidence.ep.sweep import group_slices
 from pymc_ep.evidence.mode import hyper_names_of
 from pymc_ep.exceptions import ImpossibleDensityError, InvalidDataError, NumericalError
@@ -210,21 +210,27 @@ class Evidence(LogEvidence[EvidenceAt]):
 
     def kept(self, at: EvidenceAt) -> KeptFit:
         """Return moments of the predictors, leave-one-out densities, and skewness of sites."""
-        skewness = np.zeros(len(at.repeats.owner))
-        if (found := self._skewness(at)) is not None:
+        skewness = None if self.of_two else np.zeros(len(at.repeats.owner))
+        if skewness is not None and (found := self._skewness(at)) is not None:
             variance = np.asarray(at.run.state.sweep.posterior.variance)
             skewness[at.repeats.first] = used_skewness(found, variance)
         return KeptFit(*at.predictors, self.leave_one_out(at), skewness)
 
     def shape(self, at: EvidenceAt) -> Shape:
         """Return the shape at a fit; Gaussian where sites have no finite third cumulants at a fixed point of EP."""
-        if (skewness := self._skewness(at)) is None:
+        if self.of_two and self._has_shape(at):
+            return shape_of_two(at, self.directions(at))
+        if self.of_two or (skewness := self._skewness(at)) is None:
             return Shape(*np.zeros((4, len(at.repeats.owner))))
         return shape_at(at, skewness)
 
+    def _has_shape(self, at: EvidenceAt) -> bool:
+        """Whether the expansion about EP's fixed point is known there."""
+        return at.status.converged and not self.why_no_correction(len(at.problem.mean))
+
     def _skewness(self, at: EvidenceAt) -> np.ndarray | None:
         """Return the skewness of the tilted distributions of distinct predictors; None where it is not finite."""
-        if not at.status.converged or self.of_two or self.why_no_correction(len(at.problem.mean)):
+        if not self._has_shape(at):
             return None
         try:
             return self.cumulants(at)[0]

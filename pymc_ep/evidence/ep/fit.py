@@ -78,11 +78,11 @@ class Shape(NamedTuple):
 
     Attributes
     ----------
-    skewness : ndarray, (n,)
+    skewness : ndarray, (k,)
         Of the tilted distribution of each site; where observations share a predictor, the first one has that of their
-        site.
-    marginal_skewness : ndarray, (n,)
-        Of the posterior of each predictor.
+        site. With sites of two predictors, along each direction of `pymc_ep.evidence.ep.directions.direction_map`.
+    marginal_skewness : ndarray, (k,)
+        Of the posterior of each predictor, or direction.
     shift, precision : ndarray, (n,)
         Added to the sites, these correct the width of the posterior.
     """
@@ -102,11 +102,11 @@ class KeptFit(NamedTuple):
         Posterior moments of the predictors.
     log_predictive : ndarray, (n,)
         Of each observation given the others.
-    skewness : ndarray, (n,)
-        Of the tilted distributions.
+    skewness : ndarray, (n,), or None
+        Of the tilted distributions; None with sites of two predictors, for which that at the centre counts.
     """
 
     mean: np.ndarray
     variance: np.ndarray
     log_predictive: np.ndarray
-    skewness: np.ndarray
+    skewness: np.ndarray | None

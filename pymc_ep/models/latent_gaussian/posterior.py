@@ -12,6 +12,7 @@ import numpy as np
 
 from pymc_ep.contracts.posterior import JointDraws, Moments
 from pymc_ep.engines.prior import Prior
+from pymc_ep.evidence.ep.directions import pairs_of
 from pymc_ep.evidence.ep.fit import Shape
 from pymc_ep.exceptions import NumericalError, at_index, first_index
 from pymc_ep.models.latent_gaussian.form import AffineVariable
@@ -199,7 +200,9 @@ class LatentPosterior:
     @cached_property
     def _skewed(self) -> SkewedDraws | None:
         """Moves of draws; None where no site has skewness."""
-        return None if self.shape is None else SkewedDraws(self.shape, self.solved.prior, self.solved.posterior)
+        if self.shape is None:
+            return None
+        return SkewedDraws(self.shape, self.solved.prior, self.solved.posterior, pairs_of(self.form))
 
     @cached_property
     def _noise_priors(self) -> list[NoisePrior]:

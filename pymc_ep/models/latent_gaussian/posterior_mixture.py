@@ -163,7 +163,7 @@ class PosteriorMixture:
             found = self._skewness[index]
         else:
             found = self._sites.between_fits(self._skewness, self.thetas[index])
-        none = np.zeros(found.shape[1])
+        none = np.zeros_like(self.centre.shift)
         return [Shape(own, centre.marginal_skewness, none, none) for own in found]
 
     def moments(self, variables: Sequence[AffineVariable] | None = None) -> dict[str, Moments]:

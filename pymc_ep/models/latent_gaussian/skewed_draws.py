@@ -7,17 +7,19 @@ With u_j = (eta_j - m_j) / s_j a draw x of the Gaussian posterior is moved by
 where g_j is the skewness of the tilted distribution of site j. To first order that gives any affine variable y the
 skewness sum_j Corr(y, u_j)^3 g_j that pairs of sites give it (`pymc_ep.evidence.ep.shape`), and leaves mean and
 variance. The functions a_j are those of `pymc_ep.numerics.skewed_normal`: one site alone, or several with the same
-predictor, move a draw by a monotone cubic, exactly as skewed. The Jacobian of the map of the predictors is
-I + R diag(a'), with R the correlations of u.
+predictor, move a draw by a monotone cubic, exactly as skewed. Sites of two predictors have four such u
+(`pymc_ep.evidence.ep.directions`). The Jacobian of the map of the predictors is I + R diag(a'), with R the correlations
+of u.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import cast
 
 import numpy as np
 import scipy.linalg
 
+from pymc_ep.evidence.ep.directions import direction_map
 from pymc_ep.evidence.ep.fit import Shape
 from pymc_ep.numerics.gaussian.protocol import CoordinatePrior, GaussianPosterior, GaussianPrior, PredictorPrior
 from pymc_ep.numerics.skewed_normal import limited, skewed_moves
@@ -47,21 +49,28 @@ class SkewedDraws:
     gaussian : GaussianPrior
     posterior : GaussianPosterior
         Of corrected width, with the variances of the predictors.
+    pairs : sequence of slice
+        Rows of the sites of two predictors.
     """
 
-    def __init__(self, shape: Shape, gaussian: GaussianPrior, posterior: GaussianPosterior):
+    def __init__(
+        self, shape: Shape, gaussian: GaussianPrior, posterior: GaussianPosterior, pairs: Sequence[slice] = ()
+    ):
         self._gaussian, self._posterior = gaussian, posterior
-        variance = np.asarray(posterior.variance)
-        self._sites = np.flatnonzero((shape.skewness != 0.0) & (variance > 0.0))
-        self._sd = np.sqrt(variance[self._sites])
-        self._own, total = limited(shape.skewness[self._sites], shape.marginal_skewness[self._sites])
+        standard = direction_map(np.asarray(posterior.variance), pairs)
+        used = np.flatnonzero((shape.skewness != 0.0) & (abs(standard).sum(axis=0) > 0.0))
+        self._standard = standard[:, used]
+        """u as linear functions of the predictors, (n, m)."""
+        self._own, total = limited(shape.skewness[used], shape.marginal_skewness[used])
         self._cubics = skewed_moves(self._own, total)
 
     @cached_property
     def _root(self) -> np.ndarray:
         """L, (m, r), with R = L L^T the correlations of the predictors of the sites, which may be singular."""
-        rows = self._gaussian.posterior_rows(self._posterior)
-        correlation = np.asarray(rows(self._sites, self._sites)) / np.multiply.outer(self._sd, self._sd)
+        rows = np.unique(self._standard.indices)
+        covariance = np.asarray(self._gaussian.posterior_rows(self._posterior)(rows, rows))
+        standard = self._standard[rows]
+        correlation = standard.T @ (standard.T @ covariance).T
         factor, pivots, rank, _ = scipy.linalg.lapack.dpstrf(correlation, lower=1, tol=_RANK)
         out = np.empty((len(pivots), rank))
         out[pivots - 1] = np.tril(factor)[:, :rank]
@@ -69,7 +78,7 @@ class SkewedDraws:
 
     def work(self, size: int) -> float:
         """Multiplications for the log Jacobians of so many draws; infinite for sites that are too many to correlate."""
-        if len(self._sites) > _FULL:
+        if len(self._own) > _FULL:
             return np.inf
         sites, rank = self._root.shape
         return 0.5 * size * sites * rank**2
@@ -88,7 +97,7 @@ class SkewedDraws:
         slopes : bool
         """
         size, n = len(coordinates), len(np.asarray(self._posterior.mean))
-        out, steep = np.empty_like(coordinates), np.empty((size, len(self._sites) if slopes else 0))
+        out, steep = np.empty_like(coordinates), np.empty((size, len(self._own) if slopes else 0))
         constant, first, second, third = self._cubics
         step = max(1, _CACHED // n)
         for start in range(0, size, step):
@@ -98,8 +107,7 @@ class SkewedDraws:
             else:
                 design = cast(CoordinatePrior, self._gaussian).design
                 effect = (design @ (coordinates[here] - self._posterior.coordinates).T).T
-            u = effect[:, self._sites]
-            u /= self._sd
+            u = effect @ self._standard
             moves = third * u
             moves += second
             if slopes:
@@ -108,10 +116,7 @@ class SkewedDraws:
             moves += first
             moves *= u
             moves += constant
-            moves /= self._sd
-            weights = np.zeros((len(moves), n))
-            weights[:, self._sites] = moves
-            out[here] = self._covariance_times(weights)
+            out[here] = self._covariance_times(moves @ self._standard.T)
         return out, steep
 
     def log_jacobian(self, slopes: np.ndarray) -> np.ndarray:
@@ -130,14 +135,13 @@ class SkewedDraws:
         These may include the spread of hyperparameters, which adds no third cumulant to first order.
         """
         out, d = np.zeros(len(sd)), len(sd)
-        if d * len(self._sites) > _PAIRS:
+        if d * len(self._own) > _PAIRS:
             return out
         n, c = len(np.asarray(self._posterior.mean)), cross.shape[1]
         step = max(1, _NUMBERS // max(n, c))
-        for start in range(0, len(self._sites), step):
+        for start in range(0, len(self._own), step):
             here = slice(start, start + step)
-            weights = np.zeros((len(self._sites[here]), n))
-            weights[np.arange(len(weights)), self._sites[here]] = 1.0 / self._sd[here]
+            weights = self._standard[:, here].T.toarray()
             with np.errstate(divide="ignore", invalid="ignore"):
                 correlation = (cross @ self._covariance_times(weights).T) / sd[:, None]
             # A known value has no correlations; rounding gives others more than one.

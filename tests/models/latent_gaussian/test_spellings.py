@@ -444,7 +444,7 @@ def test_explain_names_every_part():
     assert "probit" in lines["observed"]
     assert lines["hyperparameters"] == "ell"
     assert lines["ignored"] == "none"
-    assert lines["methods"] == "ep"
+    assert lines["methods"] == "ep, laplace, vg"
 
 
 def test_unseen_warnings_do_not_escape():

@@ -9,7 +9,7 @@ from scipy.special import expit, logsumexp
 import pymc_ep as pmep
 from pymc_ep.compat import group
 from pymc_ep.evidence.ep.evidence import Evidence, evidence_of
-from pymc_ep.evidence.ep.shape import variance_ratio
+from pymc_ep.evidence.ep.shape import variance_ratio, wide_sites
 from pymc_ep.exceptions import ConvergenceWarning, UnsupportedModelError
 from pymc_ep.models.latent_gaussian.compiled import CompiledLatentGaussian
 from pymc_ep.models.latent_gaussian.methods.ep import OPTIONS
@@ -181,18 +181,64 @@ def test_third_cumulants_tell_the_error(n, sd):
     at = evidence.at(np.zeros(0))
     error = exact - at.log_z
     assert error > 0.02 and evidence.correction(at) == pytest.approx(error, rel=0.2)
-    _, errors = evidence.directions(at).variance_errors()
+    errors = evidence.directions(at).variance_errors
     found = np.sqrt(np.asarray(at.run.state.sweep.posterior.variance))
     # The sds of both predictors are those of u and v.
     corrected = found[[0, n]] * np.sqrt(variance_ratio(errors[[0, n]]))
     np.testing.assert_allclose(corrected, spread, rtol=0.02)
 
 
+def location_and_scale(u, v, y):
+    pm.Normal("y", u, pm.math.exp(v), observed=np.log(y))
+    return lambda y, u, scale: stats.norm.logpdf(np.log(y), u, scale)
+
+
+def mean_and_shape(u, v, y):
+    """Neither predictor is that of the mean: they are v and v - u."""
+    pm.Gamma("y", alpha=pm.math.exp(v), beta=pm.math.exp(v - u), observed=y)
+    return lambda y, u, scale: stats.gamma.logpdf(y, scale, scale=np.exp(u) / scale)
+
+
+@pytest.mark.parametrize("likelihood", [location_and_scale, mean_and_shape])
+def test_draws_have_the_quantiles_of_a_grid(likelihood):
+    """Those of EP's Gaussian are off by 0.21 and 0.18 standard deviations, and these are 11% and 7% too small."""
+    y = np.exp(np.random.default_rng(0).normal(0.0, 0.7, 8))
+    with pm.Model() as model:
+        u, v = pm.Normal("u", 0.0, 1.0), pm.Normal("v", 0.0, 0.5)
+        density = likelihood(u, v, y)
+    line = np.linspace(-6.0, 6.0, 601)
+    log_p = stats.norm.logpdf(line)[:, None] + stats.norm.logpdf(0.5 * line, 0.0, 0.5)
+    log_p = log_p + sum(density(yi, line[:, None], np.exp(0.5 * line)) for yi in y)
+    mass = np.exp(log_p - logsumexp(log_p))
+    found = fitted(model, latent=["u", "v"], draws=20_000, chains=1)
+    for name, grid, share in (("u", line, mass.sum(axis=1)), ("v", 0.5 * line, mass.sum(axis=0))):
+        mean = grid @ share
+        sd = np.sqrt((grid - mean) ** 2 @ share)
+        exact = np.interp([0.05, 0.5, 0.95], np.cumsum(share) - 0.5 * share, grid)
+        draws = group(found, "posterior")[name].to_numpy().ravel()
+        assert np.abs(np.quantile(draws, [0.05, 0.5, 0.95]) - exact).max() < 0.07 * sd
+        assert float(group(found, "posterior_sd")[name]) == pytest.approx(sd, rel=0.04)
+
+
+def test_the_width_leaves_posteriors_proper_where_effects_vanish():
+    """Predictors of all groups are then the same, and what sites may lose adds up."""
+    form = compiled(location_scale())
+    evidence = evidence_of(form, OPTIONS)
+    centre, far = (evidence.at(np.log(theta)) for theta in ([0.6, 0.4], [0.6e-3, 0.4]))
+    shape = evidence.shape(centre)
+    fits = [(at.theta, at.state, evidence.kept(at)) for at in (centre, far)]
+    shifts, precisions = wide_sites(form, centre, shape, fits)
+    for at, shift, precision in zip((centre, far), shifts, precisions):
+        wide = at.prior.posterior(shift, precision, log_concave=False)
+        ratio = np.asarray(wide.variance) / np.asarray(at.run.state.sweep.posterior.variance)
+        assert wide.proper and 0.9 < ratio.min() and 1.02 < ratio.max() < 1.5
+
+
 def test_a_large_error_is_announced():
     model, _, spread = one_group(2, 1.0)
-    with pytest.warns(ConvergenceWarning, match="a predictor of observation 0 of 'y' is some 14% too small"):
+    with pytest.warns(ConvergenceWarning, match="a predictor of observation 0 of 'y' was some 14% too small"):
         found = fitted(model, latent=["u", "v"])
-    assert float(group(found, "posterior_sd")["u"]) < 0.8 * spread[0]
+    assert float(group(found, "posterior_sd")["u"]) < 0.9 * spread[0]
     assert not bool(group(found, "fit")["converged"])
 
 

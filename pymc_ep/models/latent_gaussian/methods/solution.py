@@ -132,7 +132,7 @@ def integral_solution(
     points = found.points
     thetas = np.array([point.theta for point in points])
     own = _state(evidence, at)
-    shaped = _shaped(at, own, [point.state for point in points], [point.kept for point in points])
+    shaped = _shaped(form, at, own, [(point.theta, point.state, point.kept) for point in points])
     shifts, precisions, skewness = shaped
     state = own | _mixture_state(thetas, shifts, precisions, found.draws, found.components, skewness)
     values = np.array([point.value for point in points])
@@ -184,7 +184,8 @@ def conditional_solution(
     k = len(found.thetas)
     weights = np.full(k, 1.0 / k)
     own = _state(evidence, found.centre)
-    state = own | conditional_state(found.thetas, *_shaped(found.centre, own, found.states, found.kept))
+    fits = list(zip(found.thetas, found.states, found.kept))
+    state = own | conditional_state(found.thetas, *_shaped(form, found.centre, own, fits))
     return solution_at(
         form,
         evidence,
@@ -198,13 +199,15 @@ def conditional_solution(
 
 
 def _shaped(
+    form: SiteFunctions,
     centre: EvidenceAt,
     state: Mapping[str, np.ndarray],
-    states: Sequence[FitState],
-    kept: Sequence[KeptFit],
+    fits: Sequence[tuple[np.ndarray, FitState, KeptFit]],
 ) -> tuple[np.ndarray, ...]:
     """Return sites of fits that correct the width of posteriors, and skewness, (k, n) each; `state` is the centre's."""
-    return *wide_sites(centre, _shape_of(state), states, kept), np.array([fit.skewness for fit in kept])
+    shape = _shape_of(state)
+    skewness = [shape.skewness if kept.skewness is None else kept.skewness for _, _, kept in fits]
+    return *wide_sites(form, centre, shape, fits), np.array(skewness)
 
 
 def _shape_of(state: Mapping[str, np.ndarray]) -> Shape:
