@@ -46,9 +46,9 @@ def slow(session: nox.Session) -> None:
 
 @nox.session(python=PYMC5)
 def slow_on_both(session: nox.Session) -> None:
-    """Run those listed in tests/slow.txt for both stacks."""
+    """Run those listed in tests/slow.txt for both stacks, with more arguments after `--`."""
     install(session, "test,jax")
-    session.run("python", "-m", "pytest", *PARALLEL, "-m", "slow and not one_stack")
+    session.run("python", "-m", "pytest", *PARALLEL, "-m", "slow and not one_stack", *session.posargs)
 
 
 @nox.session(python=PYMC5)

@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import time
+import zlib
 from pathlib import Path
 
 import pytest
@@ -26,8 +27,14 @@ os.environ["PYTENSOR_FLAGS"] = flags
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add an option by which two stacks share slow tests."""
+    told = "of the slow tests for both stacks run one half, and leave the other to the other stack"
+    parser.addoption("--half", type=int, choices=(0, 1), help=told)
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what is listed as slow, and where on one stack alone, before pytest selects by marks."""
     both, _, one = Path(__file__).with_name("slow.txt").read_text(encoding="utf-8").partition("# On PyMC 6 alone")
     on_both, on_one = set(both.splitlines()), set(one.splitlines())
@@ -37,6 +44,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("one_stack")
         if names & (on_one | on_both):
             item.add_marker("slow")
+    half = config.getoption("half")
+    if half is not None:
+        left = {item for item in items if _of_both(item) and _half(item) != half}
+        config.hook.pytest_deselected(items=list(left))
+        items[:] = [item for item in items if item not in left]
+
+
+def _of_both(item: pytest.Item) -> bool:
+    return item.get_closest_marker("slow") is not None and item.get_closest_marker("one_stack") is None
+
+
+def _half(item: pytest.Item) -> int:
+    return zlib.crc32(item.nodeid.encode()) % 2
 
 
 @pytest.hookimpl(trylast=True)
