@@ -10,6 +10,7 @@ import scipy.special
 import scipy.stats
 
 import pymc_ep as pmep
+from pymc_ep.evidence.ep import shape, shape_warning
 from pymc_ep.evidence.ep.shape import variance_error
 
 GRID = np.linspace(-90.0, 90.0, 180_001)
@@ -127,3 +128,17 @@ def test_contradicting_observations_are_announced(apart, announced):
     assert abs(ratio - 1.0) < 0.08
     assert ["EP's own error" in str(one.message) for one in caught] == [True] * announced
     assert ("was 41% too large" in found["fit"].attrs["status"]) == announced
+
+
+def test_too_many_predictors_are_told_by_a_sample(monkeypatch):
+    """Beyond the number of predictors whose pairs are all formed, the width of none is corrected."""
+    monkeypatch.setattr(shape, "MOST_PAIRED", 12)
+    monkeypatch.setattr(shape_warning, "MOST_PAIRED", 12)
+    groups = np.repeat(np.arange(4), 8)
+    with pm.Model():
+        f = pm.Normal("f", 0.0, 10.0, shape=4)[groups] + 1e-9 * np.arange(len(groups))
+        pm.Bernoulli("y", logit_p=f, observed=np.ones(len(groups)))
+        with pytest.warns(pmep.ConvergenceWarning, match="some 21% too small.*beyond 12 observations that is not"):
+            found = pmep.fit(draws=0, progressbar=False)
+    exact = exact_sd(-np.logaddexp(0, -GRID), 8, 10.0)
+    np.testing.assert_allclose(found["posterior_sd"]["f"] / exact, 0.75, atol=0.02)

@@ -43,7 +43,7 @@ class Directions:
         h along each direction of unit posterior variance.
     correlation : ndarray, (k, k)
     site : ndarray of int, (k,)
-        The site that each belongs to.
+        The site that each belongs to: the row of its first predictor.
     of_rows : sparse array, (n, k)
         The directions as linear functions of the rows.
     """
@@ -119,19 +119,29 @@ def _variance_along(rho: np.ndarray, sign: float) -> np.ndarray:
     return np.where(found > _COUPLED, found, 0.0)
 
 
-def directions_at(at: EvidenceAt) -> Directions:
-    """Return the directions of all sites at a fit that converged."""
+def directions_at(at: EvidenceAt, chosen: np.ndarray | None = None) -> Directions:
+    """Return the directions of all sites at a fit that converged, or of those of `chosen` rows, (m,), ascending.
+
+    Those of one site are all chosen, or none.
+    """
     sweep, prior = at.run.state.sweep, at.problem.prior
-    mean, variance = np.asarray(sweep.cavity_mean), np.asarray(sweep.cavity_variance)
-    covariance = np.asarray(prior.posterior_rows(sweep.posterior)(slice(None), slice(None)))
-    of_posterior = np.asarray(sweep.posterior.variance)
-    scale = inverse_sd(of_posterior)
-    of_rows = direction_map(of_posterior, Kinds.of(at.repeats.sites).pairs(at.problem.observed))
-    n, k = of_rows.shape
+    rows = np.arange(len(at.problem.mean)) if chosen is None else chosen
+    covariance = np.asarray(prior.posterior_rows(sweep.posterior)(rows, rows))
+    posterior, mean, variance = (
+        np.asarray(part)[rows] for part in (sweep.posterior.variance, sweep.cavity_mean, sweep.cavity_variance)
+    )
+    groups, pairs, start = [], [], 0
+    observed = at.problem.observed
+    for site, y, parameters, own in zip(at.repeats.sites, observed, at.problem.parameters, group_slices(observed)):
+        local = rows[(rows >= own.start) & (rows < own.stop)] - own.start
+        here = slice(start, start + len(local))
+        start = here.stop
+        groups.append((site, here, [np.asarray(part)[local] for part in (y, *parameters)]))
+        pairs += [here] * (site.site.predictors > 1)
+    scale, of_rows = inverse_sd(posterior), direction_map(posterior, pairs)
+    end, k = of_rows.shape
     skewness, number = np.zeros(k), np.arange(k)
-    groups = zip(at.repeats.sites, at.problem.observed, at.problem.parameters, group_slices(at.problem.observed))
-    end = n
-    for site, y, values, here in groups:
+    for site, here, (y, *values) in groups:
         if site.site.predictors == 1:
             skewness[here], _ = all_cumulants([site], [y], [values], mean[here], variance[here])
             continue

@@ -29,7 +29,6 @@ diag(w)^{1/2} rho diag(w)^{1/2}, of the positive w, exceeds one half: below one 
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, eigvalsh
@@ -45,14 +44,13 @@ from pymc_ep.numerics.gaussian.coefficient_space import FactorPrior
 from pymc_ep.numerics.gaussian.protocol import GaussianPosterior, GaussianPrior
 from pymc_ep.sites.rows_of_two import ROWS, precision_of, precision_rows
 
-if TYPE_CHECKING:
-    from pymc_ep.evidence.ep.evidence import Evidence
-
 __all__ = [
     "MOST_PAIRED",
-    "error_warning",
+    "correlations",
+    "error_of_pairs",
     "most_removed",
     "pair_shape",
+    "pair_terms",
     "shape_at",
     "shape_of_two",
     "used_skewness",
@@ -64,26 +62,6 @@ __all__ = [
 MOST_PAIRED, _ROWS = 2000, 20
 """Most predictors whose correlations are held in full, 32 MB; and how many predictors are looked at first, those with
 most of the error in their own pairs."""
-_NARROW, _NARROW_AT_KINKS = 1.0, 0.56
-"""Error d of a posterior variance, by third and fourth cumulants, that is announced: of analytic sites, and of others.
-
-Measured on 12 likelihoods, for 2 to 57 copies of an observation of one predictor of prior standard deviation 0.5 to 10.
-Up to 0.56 corrected standard deviations are 0.97 to 1.01 of the exact ones, EP's 0.82 to 0.95, and means err by at most
-0.08 standard deviations. At 0.56 to 0.8 these are 0.95 to 0.98, 0.76 to 0.82 and 0.11, at 2 to 3 0.81 to 0.87, 0.55 to
-0.62 and 0.2. Copies of the kink of an asymmetric Laplace density are at 0.75 at an error of 0.56, EP at 0.63."""
-_NARROW_OF_TWO = 0.27
-"""Error d of sites of two predictors that is announced.
-
-Measured for a location and the logarithm of a scale with 2 to 20 observations, of prior standard deviations 1 to 5 and
-0.5 to 2: up to it corrected standard deviations are 0.91 to 1.04 of the exact ones, EP's 0.82 to 1.12; at 0.27 to 0.5
-these are 0.76 to 0.98 and 0.65 to 0.89."""
-_CONTRADICTED = -0.85
-"""Error by third cumulants that is announced, for posteriors of several peaks.
-
-Measured for two contradicting observations of a predictor with a Student-t density, of prior standard deviation 4 times
-the density's scale: EP's standard deviation over the exact one is 1.22 to 1.27 at it and 1.48 at -1.9, the corrected
-one 0.93 to 1.06 down to -2. The part from the fourth cumulants then says nothing: it grows up to three times as large,
-and has the other sign."""
 _LEAST_WIDENED = 0.01
 """Error of a posterior variance up to which none is corrected: of a standard deviation half a per cent, where those of
 4000 draws err by one."""
@@ -133,7 +111,7 @@ def shape_at(at: EvidenceAt, skewness: np.ndarray) -> Shape:
         return Shape(*(np.zeros_like(out) if _is_negligible(at, h3, skew) else out))
     if len(skew):
         bound = most_removed(np.asarray(at.run.state.precision) * variance)[skew]
-        marginal, removed = pair_shape(h3[skew], _correlation(at, skew, skew), bound)
+        marginal, removed = pair_shape(h3[skew], correlations(at, skew, skew), bound)
         out[1, at.repeats.first[skew]] = marginal
         precision = np.zeros(len(h3))
         precision[skew] = -removed / variance[skew]
@@ -170,7 +148,7 @@ def pair_shape(skewness: np.ndarray, correlation: np.ndarray, bound: np.ndarray)
     return _marginal_skewness(correlation, skewness), _removed(skewness, correlation, bound)
 
 
-def _correlation(at: EvidenceAt, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+def correlations(at: EvidenceAt, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """Return posterior correlations rho of the predictors, (k, m), for indices of rows and columns."""
     posterior = at.run.state.sweep.posterior
     scale = inverse_sd(np.asarray(posterior.variance))
@@ -185,7 +163,7 @@ def _marginal_skewness(correlation: np.ndarray, skewness: np.ndarray) -> np.ndar
 def _is_negligible(at: EvidenceAt, skewness: np.ndarray, skew: np.ndarray) -> bool:
     """Whether a sample of the predictors `skew`, and all coefficients, are hardly skewed."""
     posterior = at.run.state.sweep.posterior
-    found = _marginal_skewness(_correlation(at, skew[:: len(skew) // _ROWS], skew), skewness[skew])
+    found = _marginal_skewness(correlations(at, skew[:: len(skew) // _ROWS], skew), skewness[skew])
     third = skewness * inverse_sd(np.asarray(posterior.variance)) ** 3
     return max(np.abs(found).max(), _of_coefficients(at.problem.prior, posterior, third)) <= _LEAST_MARGINAL
 
@@ -279,11 +257,11 @@ def variance_ratio(error: np.ndarray) -> np.ndarray:
 
 def _removed(skewness: np.ndarray, correlation: np.ndarray, bound: np.ndarray) -> np.ndarray:
     """Return w, (m,), at most `bound`; zero where no variance errs to speak of."""
-    terms = _pair_terms(skewness, correlation)
-    sample = _with_most(_own_error(terms, correlation))
-    if np.abs(_error(terms, correlation[sample])).max() <= _LEAST_WIDENED:
+    terms = pair_terms(skewness, correlation)
+    sample = _with_most(_ownerror_of_pairs(terms, correlation))
+    if np.abs(error_of_pairs(terms, correlation[sample])).max() <= _LEAST_WIDENED:
         return np.zeros(len(skewness))
-    return _weights(_error(terms, correlation), correlation, bound)
+    return _weights(error_of_pairs(terms, correlation), correlation, bound)
 
 
 def _weights(error: np.ndarray, correlation: np.ndarray, bound: np.ndarray) -> np.ndarray:
@@ -313,7 +291,7 @@ def _of_coefficients(prior: GaussianPrior, posterior: GaussianPosterior, third: 
     return float(np.abs(covariance**3 @ third / sd**3).max())
 
 
-def _pair_terms(cumulants: np.ndarray, correlation: np.ndarray) -> np.ndarray:
+def pair_terms(cumulants: np.ndarray, correlation: np.ndarray) -> np.ndarray:
     """Return h_j h_k rho_jk^2 for cumulants h, (m,), of one order, (m, m), with a diagonal of zeros."""
     terms = cumulants[:, None] * cumulants
     terms *= correlation
@@ -322,7 +300,7 @@ def _pair_terms(cumulants: np.ndarray, correlation: np.ndarray) -> np.ndarray:
     return terms
 
 
-def _own_error(terms: np.ndarray, correlation: np.ndarray) -> np.ndarray:
+def _ownerror_of_pairs(terms: np.ndarray, correlation: np.ndarray) -> np.ndarray:
     """Return the size, (m,), of the error of each predictor's variance in pairs of its own site."""
     return np.abs(np.einsum("ij,ij->i", terms, correlation))
 
@@ -332,7 +310,7 @@ def _with_most(own_error: np.ndarray) -> np.ndarray:
     return np.argsort(-own_error, kind="stable")[:_ROWS]
 
 
-def _error(terms: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def error_of_pairs(terms: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Return the error of the variance, (k,), of predictors with correlations `rows`, (k, m)."""
     return 0.5 * np.einsum("ij,ij->i", rows @ terms, rows)
 
@@ -349,66 +327,8 @@ def variance_error(skewness: np.ndarray, kurtosis: np.ndarray, correlation: np.n
     correlation : ndarray, (n, n)
         Of the predictors, under EP's posterior.
     """
-    both = _pair_terms(skewness, correlation), _pair_terms(kurtosis, correlation) * correlation / 3.0
-    looked = _with_most(np.sum([_own_error(terms, correlation) for terms in both], axis=0))
+    both = pair_terms(skewness, correlation), pair_terms(kurtosis, correlation) * correlation / 3.0
+    looked = _with_most(np.sum([_ownerror_of_pairs(terms, correlation) for terms in both], axis=0))
     out = np.full((2, len(skewness)), np.nan)
-    out[:, looked] = [_error(terms, correlation[looked]) for terms in both]
+    out[:, looked] = [error_of_pairs(terms, correlation[looked]) for terms in both]
     return out
-
-
-def error_warning(evidence: "Evidence", at: EvidenceAt) -> str:
-    """Return a warning where EP errs so much that its correction does; empty where it does not, or is not known."""
-    found, predictors = at.run.state.sweep, len(at.problem.mean)
-    if not at.run.status.converged or evidence.why_no_correction(predictors):
-        return ""
-    if evidence.of_two:
-        return _warning_of_two(evidence, at)
-    if predictors > MOST_PAIRED:
-        return ""
-    skewness, kurtosis = evidence.cumulants(at)
-    # A bound, with all correlations equal to one: ordinary data of many predictors end here.
-    if 0.5 * (np.abs(skewness).sum() ** 2 + np.abs(kurtosis).sum() ** 2 / 3.0) < _NARROW_AT_KINKS:
-        return ""
-    every = np.arange(predictors)
-    error = variance_error(skewness, kurtosis, _correlation(at, every, every))
-    limit = [_NARROW if site.site.analytic else _NARROW_AT_KINKS for site in at.repeats.sites]
-    excess = error.sum(axis=0) / np.repeat(limit, [len(y) for y in at.problem.observed])
-    contradicted, narrow = int(np.nanargmin(error[0])), int(np.nanargmax(excess))
-    wide = error[0, contradicted] < _CONTRADICTED
-    if not wide and excess[narrow] < 1.0:
-        return ""
-    worst = contradicted if wide else narrow
-    name = evidence.observation(int(at.repeats.first[worst]))
-    sd = float(np.sqrt(variance_ratio(error[0, worst])))
-    off = f"EP's own error is large: the posterior standard deviation of the predictor of {name}"
-    if wide:
-        return (
-            f"{off} was {1.0 / sd - 1.0:.0%} too large, as observations that contradict each other make it; that is "
-            f"corrected, but the posterior may have several peaks: learn the scale of the observations or let it be "
-            f"larger, or compare with pm.sample, started by pmep.start_point(idata)"
-        )
-    left = "corrected, but it may still be a tenth too small, and the mean off by as much"
-    if not most_removed(np.asarray(at.run.state.precision) * np.asarray(found.posterior.variance)).any():
-        left = "not corrected, as observations that contradict each other leave no room"
-    return (
-        f"{off} was {1.0 - 1.0 / sd:.0%} too small, as observations whose predictors hardly differ under a wide prior "
-        f"make it; that is {left}: round covariates so that counts and bits have one predictor, which is exact, give "
-        f"the latent variables narrower priors, or compare with pm.sample, started by pmep.start_point(idata)"
-    )
-
-
-def _warning_of_two(evidence: "Evidence", at: EvidenceAt) -> str:
-    """Return a warning where standard deviations of one of two predictors are far too small; empty where not."""
-    error = evidence.directions(at).variance_errors
-    worst = int(np.argmax(error))
-    if error[worst] < _NARROW_OF_TWO:
-        return ""
-    off = 1.0 - 1.0 / float(np.sqrt(variance_ratio(error[worst])))
-    row = int(evidence.directions(at).site[worst])
-    return (
-        f"EP's own error is large: the posterior standard deviation of a predictor of "
-        f"{evidence.observation(int(at.repeats.first[row]))} was some {off:.0%} too small, as few "
-        f"observations of a group with effects in both predictors make it; that is corrected, but it may still be a "
-        f"tenth too small: give these effects narrower priors, name those of one predictor alone in latent=[...], or "
-        f"compare with pm.sample, started by pmep.start_point(idata)"
-    )

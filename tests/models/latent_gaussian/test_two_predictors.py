@@ -8,6 +8,7 @@ from scipy.special import expit, logsumexp
 
 import pymc_ep as pmep
 from pymc_ep.compat import group
+from pymc_ep.evidence.ep import shape_warning
 from pymc_ep.evidence.ep.evidence import Evidence, evidence_of
 from pymc_ep.evidence.ep.shape import variance_ratio, wide_sites
 from pymc_ep.exceptions import ConvergenceWarning, UnsupportedModelError
@@ -240,6 +241,19 @@ def test_a_large_error_is_announced():
         found = fitted(model, latent=["u", "v"])
     assert float(group(found, "posterior_sd")["u"]) < 0.9 * spread[0]
     assert not bool(group(found, "fit")["converged"])
+
+
+def test_a_sample_tells_the_errors_of_many(monkeypatch):
+    form = compiled(location_scale())
+    evidence = evidence_of(form, OPTIONS)
+    at = evidence.at(form.start)
+    errors = evidence.directions(at).variance_errors
+    for row, error in shape_warning.sampled_errors(evidence, at):
+        assert error == pytest.approx(errors[row], abs=0.02)
+    monkeypatch.setattr("pymc_ep.evidence.ep.evidence.MOST_ROWS", 5)
+    monkeypatch.setattr(shape_warning, "MOST_ROWS", 5)
+    with pytest.warns(ConvergenceWarning, match="some 14% too small.*beyond 1 observations that is not corrected"):
+        fitted(one_group(2, 1.0)[0], latent=["u", "v"])
 
 
 def test_gradient_against_differences():

@@ -18,7 +18,7 @@ from pymc_ep.evidence.ep.evidence import Evidence, evidence_of
 from pymc_ep.evidence.ep.fit import EvidenceAt
 from pymc_ep.evidence.ep.lost_digits import with_all_digits
 from pymc_ep.evidence.ep.op import EPEvidenceOp
-from pymc_ep.evidence.ep.shape import error_warning
+from pymc_ep.evidence.ep.shape_warning import error_warning
 from pymc_ep.evidence.integration.integral import Integral
 from pymc_ep.evidence.integration.integrate import integrate
 from pymc_ep.evidence.mode import Hyper, fit_fixed, maximise
