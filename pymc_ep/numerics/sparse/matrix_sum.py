@@ -10,6 +10,7 @@ The derivative in Q of the first is (Q + p D D^T)^{-1}, at its entries.
 """
 
 import threading
+from collections import OrderedDict
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -21,6 +22,9 @@ import scipy.sparse
 from pymc_ep.numerics.sparse.factor import Analysis, SparseFactor
 
 __all__ = ["MatrixSum", "pinned_nodes"]
+
+_MOST_KEPT = 256
+"""Most log determinants that are kept: a fit asks for each of its hundred about twice, far from one another."""
 
 
 def pinned_nodes(vectors: np.ndarray) -> np.ndarray:
@@ -67,12 +71,13 @@ class MatrixSum:
         self.null_space = np.zeros((n, 0)) if null_space is None else np.linalg.qr(null_space)[0]
         self.pins = pinned_nodes(self.null_space)
         self._lock = threading.Lock()
+        self._kept: OrderedDict[bytes, tuple[float, np.ndarray]] = OrderedDict()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key not in ("_lock", "_analysis")}
+        return {key: value for key, value in self.__dict__.items() if key not in ("_lock", "_analysis", "_kept")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.Lock())
+        self.__dict__.update(state, _lock=threading.Lock(), _kept=OrderedDict())
 
     @property
     def rank(self) -> int:
@@ -95,11 +100,20 @@ class MatrixSum:
         """Return log |Q|_+ and its gradient in the coefficients, (K,); minus infinity and zeros for any other Q."""
         if not np.isfinite(coefficients).all():
             return -np.inf, np.zeros(len(coefficients))
+        key = np.asarray(coefficients, dtype=float).tobytes()
         with self._lock:
-            factor, pin = self._factor(coefficients)
-            if not np.isfinite(factor.log_det):
-                return -np.inf, np.zeros(len(coefficients))
-            gradient = self.basis.T @ (self.twice * factor.inverse_entries())
+            if key not in self._kept:
+                self._kept[key] = self._log_determinant(coefficients)
+                if len(self._kept) > _MOST_KEPT:
+                    self._kept.popitem(last=False)
+            log_det, gradient = self._kept[key]
+        return log_det, gradient.copy()
+
+    def _log_determinant(self, coefficients: np.ndarray) -> tuple[float, np.ndarray]:
+        factor, pin = self._factor(coefficients)
+        if not np.isfinite(factor.log_det):
+            return -np.inf, np.zeros(len(coefficients))
+        gradient = self.basis.T @ (self.twice * factor.inverse_entries())
         minor = np.linalg.slogdet(self.null_space[self.pins])[1]
         return float(factor.log_det - len(self.pins) * np.log(pin) - 2.0 * minor), gradient
 
