@@ -57,7 +57,7 @@ _log = logging.getLogger(__name__)
 _DEVICES = ("cpu", "gpu", "tpu")
 """Kinds of devices of JAX."""
 _LONG = 60.0
-"""Time of a fit from which it is told beforehand, s."""
+"""Time of a fit above which the log announces it beforehand, s."""
 _LEAPFROGS = 8
 """Evaluations of the evidence that NUTS makes for each draw and step of tuning, as they are on average."""
 _TUNE, _MOST_CORES = 1000, 4
@@ -65,7 +65,7 @@ _TUNE, _MOST_CORES = 1000, 4
 _SILENT_SECONDS = 2.0
 """Seconds before the progress bar appears: short fits print nothing."""
 _SOFTWARE = "pymc_ep", "pymc", "pytensor", "numpy", "scipy"
-"""Packages that a fit is computed by."""
+"""Packages that compute a fit."""
 _PLAIN = bool, int, float, str, list, tuple, dict, np.generic, np.ndarray
 """Types of options that are values: others are connections to machines."""
 
@@ -184,9 +184,9 @@ def check_sample_kwargs(hyper: str, sample_kwargs: dict[str, Any] | None) -> Non
         return
     if hyper != "sample":
         raise ValueError(f"sample_kwargs= is for hyper='sample', and this fit has hyper={hyper!r}, without chains.")
-    own = sorted({"draws", "chains", "random_seed", "progressbar", "blas_cores"}.intersection(sample_kwargs))
-    if own:
-        raise ValueError(f"sample_kwargs= has {own[0]!r}, which is an argument of fit() itself: give it there.")
+    of_fit = sorted({"draws", "chains", "random_seed", "progressbar", "blas_cores"}.intersection(sample_kwargs))
+    if of_fit:
+        raise ValueError(f"sample_kwargs= has {of_fit[0]!r}, which is an argument of fit() itself: give it there.")
     fixed = sorted({"model", "initvals", "return_inferencedata", "var_names"}.intersection(sample_kwargs))
     if fixed:
         raise ValueError(f"sample_kwargs= has {fixed[0]!r}, which hyper='sample' sets; start= gives initial values.")
@@ -195,7 +195,7 @@ def check_sample_kwargs(hyper: str, sample_kwargs: dict[str, Any] | None) -> Non
 def cost_of(method: Method, call: Call, sampling: Mapping[str, Any]) -> Cost | None:
     """Return the cost of a call; None where its method estimates none.
 
-    `sampling` are the arguments of `pymc.sample`, for ``hyper="sample"``: the cost is that of a fit, repeated.
+    `sampling` are the arguments of `pymc.sample`, for ``hyper="sample"``, whose cost is a fit's, repeated.
     """
     if method.cost is None or call.hyper != "sample":
         return None if method.cost is None else method.cost(call)
@@ -226,7 +226,7 @@ def cost_line(cost: Cost | None) -> str:
 
 
 def foresee(cost: Cost | None) -> None:
-    """Refuse a fit that exceeds the free memory, and tell one that takes minutes.
+    """Refuse a fit that exceeds the free memory, and announce one that takes minutes.
 
     Raises
     ------
@@ -288,7 +288,7 @@ def hyper_start(model: pm.Model, form: CompiledForm, start: Container | dict[str
 
 
 def _extended(model: pm.Model, form: CompiledForm, start: Container, extended: Callable[..., Any]) -> np.ndarray:
-    """Return the unconstrained hyperparameters of a fit whose rows may be others than those of the model."""
+    """Return the unconstrained hyperparameters of a fit whose rows may differ from the model's."""
     values = {name: value.to_numpy() for name, value in hyper_modes(start).items()}
     rows = {name: earlier_rows(start, model, name) for name in values if name in model.named_vars}
     shapes = {name: value.shape for name, value in form.constrained(form.start).items()}
@@ -297,7 +297,7 @@ def _extended(model: pm.Model, form: CompiledForm, start: Container, extended: C
             f"start= is a fit of the hyperparameters {', '.join(values) or 'none'}, and the model has "
             f"{', '.join(shapes) or 'none'}; give a fit of a model with the same ones, or their values as a dict."
         )
-    same = {name for name, own in rows.items() if own is None or np.array_equal(own, np.arange(len(values[name])))}
+    same = {name for name, old in rows.items() if old is None or np.array_equal(old, np.arange(len(values[name])))}
     if {name: value.shape for name, value in values.items()} == shapes and len(same) == len(values):
         if list(values) == list(shapes):
             return fit_state(start)["theta"]
@@ -323,11 +323,11 @@ def _theta_of(model: pm.Model, form: CompiledForm, values: dict[str, Any]) -> np
             )
     overrides = {model[name]: np.asarray(value, dtype=float) for name, value in values.items()}
     with np.errstate(invalid="ignore", divide="ignore"):
-        found = initial_values(model, form.form.hyper_values, overrides, random_seed=0)
-    for name, value in zip(form.form.hyper_names, found):
+        initial = initial_values(model, form.form.hyper_values, overrides, random_seed=0)
+    for name, value in zip(form.form.hyper_names, initial):
         if name in values and not np.all(np.isfinite(value)):
             raise ValueError(f"start= gives {name!r} the value {values[name]}, which lies outside its support.")
-    unconstrained = np.concatenate([np.zeros(0), *map(np.ravel, found)])
+    unconstrained = np.concatenate([np.zeros(0), *map(np.ravel, initial)])
     return form.from_values(unconstrained[None])[0]
 
 
@@ -340,30 +340,30 @@ def identity(
     start: tuple[np.ndarray, Mapping[str, np.ndarray] | None],
     compile_kwargs: dict[str, Any] | None,
 ) -> dict[str, str]:
-    """Return what a fit is a function of, by names for messages: software, method, options, start, model and data.
+    """Return the determinants of a fit, by names for messages: software, method, options, start, model and data.
 
     `start` are the hyperparameters and the state to start from. Draws and chains come after the fit.
     """
     theta, state = start
-    parts = [part for name, values in sorted((state or {}).items()) for part in (name, np.asarray(values))]
+    entries = [entry for name, values in sorted((state or {}).items()) for entry in (name, np.asarray(values))]
     # What follows from the model comes after it, since messages name few.
     out = {f"definition of {name!r}": value for name, value in definitions(model).items()}
     out |= {f"set of data of {name!r}": value for name, value in observations(model).items()}
     out |= {"method": method.name, "hyper=": hyper, "compile_kwargs=": repr(compile_kwargs)}
     out |= {f"{name}=": repr(value) for name, value in _settings(method, options).items()}
     out |= {f"version of {name}": import_module(name).__version__ for name in _SOFTWARE}
-    return out | {"latent=": repr(form.form.latent_names), "start": hexadecimal(theta, *parts)}
+    return out | {"latent=": repr(form.form.latent_names), "start": hexadecimal(theta, *entries)}
 
 
 def _settings(method: Method, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options on which the way of an iteration depends: not its length, nor the machines that it runs on."""
-    own = {name: value for name, value in (method.options | dict(options)).items() if name not in method.changeable}
-    return {name: value for name, value in own.items() if value is None or isinstance(value, _PLAIN)}
+    """Return the options that determine the path of an iteration: not its length, nor the machines that it runs on."""
+    fixed = {name: value for name, value in (method.options | dict(options)).items() if name not in method.changeable}
+    return {name: value for name, value in fixed.items() if value is None or isinstance(value, _PLAIN)}
 
 
 @contextmanager
 def progress(name: str, enabled: bool) -> Iterator[Report]:
-    """Yield a reporter that shows a progress bar once a fit has taken `_SILENT_SECONDS`; else log one of `_LONG`."""
+    """Yield a reporter that shows a progress bar after `_SILENT_SECONDS`; without one, log a fit that takes `_LONG`."""
     with ExitStack() as stack:
         if not enabled:
             minute = Timer(_LONG, _log.warning, ["This fit has taken a minute. Ctrl-C returns what was reached."])

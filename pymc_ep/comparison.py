@@ -20,7 +20,7 @@ __all__ = ["compare_methods"]
 
 _MEAN, _SD = 0.2, 0.1
 """Differences of means, in standard deviations, and of standard deviations, relative, from which methods disagree.
-Errors of EP are below both on most models, those of Laplace's approximation above one of them in skewed posteriors."""
+Errors of EP are below both on most models, errors of Laplace's approximation above one of them in skewed posteriors."""
 _ABOVE = 0.05
 """Nats by which a lower bound may exceed EP's log evidence, which errs by some hundredths itself."""
 _COLUMNS = (
@@ -50,7 +50,7 @@ class Comparison(pd.DataFrame):
 def compare_methods(
     model: pm.Model | None = None, methods: Sequence[str] | None = None, *, draws: int = 0, **arguments: Any
 ) -> pd.DataFrame:
-    """Fit a model by several methods and compare their posteriors with that of the first.
+    """Fit a model by several methods and compare their posteriors with the first one's.
 
     Methods that agree may still all be wrong, as where a posterior has two peaks. Where they differ, `pymc.sample`
     tells which one is right.
@@ -58,7 +58,7 @@ def compare_methods(
     Parameters
     ----------
     model : pymc.Model, optional
-        By default that of the ``with`` block.
+        By default the one of the ``with`` block.
     methods : sequence of str, optional
         By default all that take the model and have posterior moments, the default method first.
     draws : int
@@ -72,14 +72,14 @@ def compare_methods(
         A row for each method, with columns
 
         ``log_evidence``, ``log_evidence_is``
-            Its log evidence, or bound on it, and what that is.
+            Its log evidence, or a bound on it, and a description of the kind.
         ``mean_difference``, ``mean_of``
-            The largest difference of a posterior mean from that of the first method, in standard deviations of the
-            latter, and the element it is that of.
+            The largest difference of a posterior mean from the first method's, in standard deviations of the first, and
+            the element that has it.
         ``sd_ratio``, ``sd_of``
-            The standard deviation over that of the first method, of the element where it is farthest from one.
+            The ratio of standard deviations to the first method's, of the element where it is farthest from one.
         ``seconds``
-            Of the fit, with what it compiled: methods that come later may find some of it done.
+            Of the fit and its compilation: later methods may find some of it done.
         ``converged``, ``status``
             As of the fit; the message of a method that does not take the model.
 
@@ -105,22 +105,22 @@ def compare_methods(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             try:
-                found = fit(name, model=model, draws=draws, **arguments)
+                idata = fit(name, model=model, draws=draws, **arguments)
             except (NumericalError, UnsupportedModelError) as error:
                 if not fits:
                     raise
                 rows.append({"log_evidence_is": "", "converged": False, "status": str(error)})
                 continue
-        fits.append(found)
-        own = fit_group(found)
+        fits.append(idata)
+        group = fit_group(idata)
         row = {
-            "log_evidence": float(own.get("log_evidence", np.nan)),
-            "log_evidence_is": own.attrs.get("log_evidence_is", ""),
+            "log_evidence": float(group.get("log_evidence", np.nan)),
+            "log_evidence_is": group.attrs.get("log_evidence_is", ""),
             "seconds": time.perf_counter() - began,
-            "converged": bool(own["converged"]),
-            "status": str(own.attrs["status"]),
+            "converged": bool(group["converged"]),
+            "status": str(group.attrs["status"]),
         }
-        rows.append(row | _differences(found, fits[0]))
+        rows.append(row | _differences(idata, fits[0]))
     table = Comparison(rows, index=pd.Index(names, name="method"), columns=list(_COLUMNS))
     table.attrs["verdict"] = _verdict(table)
     return table
@@ -131,19 +131,19 @@ def _able(model: pm.Model, latent: Sequence[str] | None) -> list[str]:
     return [method.name for method in able_methods(compiled_form(model, latent).form) if method.name != "map"]
 
 
-def _differences(found: Container, first: Container) -> dict[str, Any]:
+def _differences(idata: Container, first: Container) -> dict[str, Any]:
     """Return the largest differences of means and standard deviations, and the elements that have them."""
     means, sds, other_means, other_sds = (
-        posterior_moments(one, what) for one in (found, first) for what in ("mean", "sd")
+        posterior_moments(fitted, what) for fitted in (idata, first) for what in ("mean", "sd")
     )
     out: dict[str, Any] = {"mean_difference": 0.0, "mean_of": "", "sd_ratio": 1.0, "sd_of": ""}
     for name in means.data_vars:
         if name not in other_means:
             continue
         sd = other_sds[name].to_numpy()
-        known = np.where(sd > 0.0, sd, 1.0)
-        difference = np.where(sd > 0.0, np.abs(means[name].to_numpy() - other_means[name].to_numpy()) / known, 0.0)
-        ratio = np.where(sd > 0.0, sds[name].to_numpy() / known, 1.0)
+        safe_sd = np.where(sd > 0.0, sd, 1.0)
+        difference = np.where(sd > 0.0, np.abs(means[name].to_numpy() - other_means[name].to_numpy()) / safe_sd, 0.0)
+        ratio = np.where(sd > 0.0, sds[name].to_numpy() / safe_sd, 1.0)
         for values, farthest, value, of in (
             (difference, difference, "mean_difference", "mean_of"),
             (ratio, np.abs(np.log(np.maximum(ratio, np.finfo(float).tiny))), "sd_ratio", "sd_of"),
@@ -157,30 +157,30 @@ def _differences(found: Container, first: Container) -> dict[str, Any]:
 
 def _verdict(table: pd.DataFrame) -> str:
     """Return a sentence for each method that differs from the first by more than it should."""
-    first, found = table.index[0], []
+    first, sentences = table.index[0], []
     for name, row in table.iloc[1:].iterrows():
         if np.isnan(row["log_evidence"]) and not row["converged"]:
-            found.append(f"{name!r} has no fit: {row['status']}")
+            sentences.append(f"{name!r} has no fit: {row['status']}")
             continue
         if row["mean_difference"] > _MEAN:
-            found.append(
+            sentences.append(
                 f"The mean of {row['mean_of']} by {name!r} is {row['mean_difference']:.2f} standard deviations from "
                 f"that by {first!r}."
             )
         if abs(np.log(row["sd_ratio"])) > np.log1p(_SD):
-            found.append(
+            sentences.append(
                 f"The standard deviation of {row['sd_of']} by {name!r} is {row['sd_ratio']:.2f} of that by {first!r}."
             )
     by_ep = table["log_evidence"].get("ep", np.nan)
     for name, row in table.iterrows():
         if row["log_evidence_is"].startswith("lower bound") and row["log_evidence"] > by_ep + _ABOVE:
-            found.append(
+            sentences.append(
                 f"The bound by {name!r} is {row['log_evidence'] - by_ep:.2f} nats above the log evidence by 'ep', "
                 f"which is too small by as much at least."
             )
     lost = table.index[~table["converged"].astype(bool)].tolist()
     if lost:
-        found.append(f"Not converged: {', '.join(map(repr, lost))}.")
-    if not found:
+        sentences.append(f"Not converged: {', '.join(map(repr, lost))}.")
+    if not sentences:
         return "The methods agree: means within a fifth of a standard deviation, standard deviations within a tenth."
-    return "\n".join([*found, "Compare with pm.sample, started by pmep.start_point(idata)."])
+    return "\n".join([*sentences, "Compare with pm.sample, started by pmep.start_point(idata)."])

@@ -1,7 +1,6 @@
 """Every difference between PyMC 5 with ArviZ 0.x and PyMC 6 with ArviZ 1, and nothing else.
 
-The switch is the installed version of PyMC, never that of Python: a user on a new Python who pins
-ArviZ below 1 gets PyMC 5.
+The switch is the installed version of PyMC, never of Python: a user on a new Python who pins ArviZ below 1 gets PyMC 5.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -106,7 +105,7 @@ def indices_of(node: Apply) -> list:
 def _as_slice(index: Any) -> slice:
     if index.owner is None:
         return index.data
-    return slice(*(None if isinstance(part.type, NoneTypeT) else part for part in index.owner.inputs))
+    return slice(*(None if isinstance(bound.type, NoneTypeT) else bound for bound in index.owner.inputs))
 
 
 def inlined(node: Apply) -> list:
@@ -155,7 +154,7 @@ def to_dataset(
     sample_dims : sequence of str
         Leading dims that all variables share.
     skip_event_dims : bool
-        Cut `dims` to those that an array has, for log-likelihoods of multivariate observations.
+        Cut `dims` to the dims that an array has, for log-likelihoods of multivariate observations.
     attrs : mapping, optional
         Attributes in addition to ArviZ's own.
     """
@@ -177,12 +176,12 @@ def to_dataset(
         event = values.shape[len(sample_dims) :]
         given = list(dims.get(name, ()))
         if skip_event_dims:
-            known = ((i, dim, n) for i, (dim, n) in enumerate(zip(given, event)) if dim is not None and dim in coords)
-            wrong = (i for i, dim, n in known if len(coords[dim]) != n)
+            named = ((i, dim, n) for i, (dim, n) in enumerate(zip(given, event)) if dim is not None and dim in coords)
+            wrong = (i for i, dim, n in named if len(coords[dim]) != n)
             given = given[: next(wrong, len(event))]
-        own = (*sample_dims, *dim_names(name, len(event), given))
-        arrays[name] = own, values
-        for dim, n in zip(own, values.shape):
+        all_dims = (*sample_dims, *dim_names(name, len(event), given))
+        arrays[name] = all_dims, values
+        for dim, n in zip(all_dims, values.shape):
             if dim not in index:
                 index[dim] = dim, np.asarray(coords[dim]) if dim in coords else np.arange(first, first + n)
     return xr.Dataset(arrays, coords=index, attrs=every)
@@ -225,7 +224,7 @@ def group(container: Container, name: str) -> xr.Dataset:
 # Progress
 
 _BARS, _COUNTS = (8, 40), 21
-"""Least and largest width of the bar, and that of counts up to 9999 with the time, in columns of a terminal."""
+"""Least and largest width of the bar, and the width of counts up to 9999 with the time, in columns of a terminal."""
 _REST = 100
 """Columns that phase, counts and values take at most: the bar has what is left of a wider terminal."""
 
@@ -264,11 +263,11 @@ def progress(description: str, elapsed: float = 0.0) -> Iterator[Callable[..., N
         def show(
             phase: str, done: int, total: int | None, objective: float | None = None, change: float | None = None
         ) -> None:
-            known = [
+            texts = [
                 *([] if objective is None else [f"objective {objective:.6g}"]),
                 *([] if change is None else [f"change {change:.2g}"]),
             ]
-            name, values = _fitting(description, phase, known, room)
+            name, values = _fitting(description, phase, texts, room)
             bar.update(task, description=name, completed=done, total=total, values=values)
 
         yield show
@@ -280,8 +279,15 @@ def _fitting(description: str, phase: str, values: Sequence[str], room: int) -> 
     Rich itself would shrink the bar first, to nothing, and end what it cuts by a sign that is not in ASCII.
     """
     name, short = f"{description}, {phase}" if phase else description, phase or description
-    told = [(name, values), (short, values), (short, values[:1]), (name, ()), (short, ()), (short[:room].rstrip(), ())]
-    first, shown = next((text, kept) for text, kept in told if len(" ".join([text, *kept])) <= room)
+    candidates = [
+        (name, values),
+        (short, values),
+        (short, values[:1]),
+        (name, ()),
+        (short, ()),
+        (short[:room].rstrip(), ()),
+    ]
+    first, shown = next((text, kept) for text, kept in candidates if len(" ".join([text, *kept])) <= room)
     return first, " ".join(shown)
 
 

@@ -37,7 +37,7 @@ _FUNCTIONS: "WeakSet[_LockedFunction]" = WeakSet()
 _SHARED: "OrderedDict[Hashable, _LockedFunction]" = OrderedDict()
 """Functions by the structure of their graph and their options, the latest last."""
 _MOST_SHARED = 128
-"""Most of these, those of some six models: 30 MiB."""
+"""Most of these, for some six models: 30 MiB."""
 _PLAIN_OPTIONS = {"mode", "on_unused_input"}
 """Options of functions that are shared."""
 _MODELS: WeakKeyDictionary = WeakKeyDictionary()
@@ -70,9 +70,9 @@ class CompiledFunction:
     Attributes
     ----------
     graph : FunctionGraph
-        What is computed, after all rewrites. Data may be its last inputs.
+        The computation, after all rewrites. Data may be its last inputs.
     index_error : callable, optional
-        Returns what is raised for an index out of range.
+        Returns the exception to raise for an index out of range.
     """
 
     def __init__(self, function: _LockedFunction, data: Sequence[Variable]) -> None:
@@ -81,7 +81,7 @@ class CompiledFunction:
         self._function, self._data = function, data
 
     def __call__(self, *values: Any) -> Any:
-        """Return what the function of PyTensor returns."""
+        """Return the values of the PyTensor function."""
         data = (v.data if isinstance(v, Constant) else v.get_value(borrow=True) for v in self._data)
         try:
             return self._function(*values, *data)
@@ -112,18 +112,18 @@ def compiled_function(
     outputs = outputs if single else list(outputs)
     with compiling():
         kept = isinstance(options.get("mode"), KeptMode) and options.keys() <= _PLAIN_OPTIONS
-        found = structure_of(inputs, [outputs] if single else outputs) if kept else None
-        if found is None:
+        structure = structure_of(inputs, [outputs] if single else outputs) if kept else None
+        if structure is None:
             return CompiledFunction(_made(inputs, outputs, trust_input, options), ())
-        key = found.key, single, trust_input, tuple(sorted(options.items()))
+        key = structure.key, single, trust_input, tuple(sorted(options.items()))
         if key not in _SHARED:
-            places = {variable: variable.type() for variable in found.data}
-            own = options | {"givens": places}
-            _SHARED[key] = _made([*inputs, *places.values()], outputs, trust_input, own)
+            places = {variable: variable.type() for variable in structure.data}
+            extended = options | {"givens": places}
+            _SHARED[key] = _made([*inputs, *places.values()], outputs, trust_input, extended)
             if len(_SHARED) > _MOST_SHARED:
                 _SHARED.popitem(last=False)
         _SHARED.move_to_end(key)
-        return CompiledFunction(_SHARED[key], found.data)
+        return CompiledFunction(_SHARED[key], structure.data)
 
 
 def _made(inputs: list[Variable], outputs: Any, trust_input: bool, options: Mapping[str, Any]) -> _LockedFunction:
@@ -171,7 +171,7 @@ class compiled_property(cached_property[Value]):
 
 
 def one_at_a_time(call: Callable[Arguments, Value]) -> Callable[Arguments, Value]:
-    """Make calls for the same `model`, an argument or that of the context, follow one another in all threads.
+    """Make calls for the same `model`, an argument or the context's, follow one another in all threads.
 
     The compiled functions of a model are cached with it, and so are its data, which predictions exchange for a moment.
     """

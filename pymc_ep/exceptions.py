@@ -42,7 +42,7 @@ class NumericalError(ArithmeticError):
 
 
 class ImpossibleDensityError(NumericalError):
-    """A log density is infinite, or that of a discrete variable above zero, where a posterior may have mass.
+    """A log density is infinite, or above zero for a discrete variable, where a posterior may have mass.
 
     Or it is minus infinity everywhere: the observation lies outside the support.
 
@@ -75,8 +75,8 @@ class ImpossibleDensityError(NumericalError):
 
     def moved(self, first: int) -> "ImpossibleDensityError":
         """Return the error with a place counted from `first` places before."""
-        name, *found = self._found
-        return ImpossibleDensityError(name, first + self.index, *found)
+        name, *values = self._found
+        return ImpossibleDensityError(name, first + self.index, *values)
 
 
 class ClusterError(RuntimeError):

@@ -82,7 +82,7 @@ def fit(
     method : str, optional
         By default the first that takes all sites of the model, ``"ep"`` for most. `pymc_ep.supported` lists all.
     model : pymc.Model or bambi.Model, optional
-        By default that of the ``with`` block.
+        By default the one of the ``with`` block.
     latent : sequence of str, optional
         Variables to integrate out; by default the largest jointly Gaussian set in which every predictor is affine.
         A Deterministic, such as the ``f`` of ``gp.prior("f")``, stands for the free variables that it depends on.
@@ -222,7 +222,7 @@ def fit(
 
 
 class _OwnDefault:
-    """Default of an option: that of the method."""
+    """Default of an option, which each method sets."""
 
     def __repr__(self) -> str:
         return "..."
@@ -232,8 +232,8 @@ def _with_options(signature: inspect.Signature) -> inspect.Signature:
     """Return a signature with the options of all methods by name, which completion offers and `help` shows."""
     *arguments, rest = signature.parameters.values()
     hints, kind = MethodOptions.__annotations__, inspect.Parameter.KEYWORD_ONLY
-    own = [inspect.Parameter(name, kind, default=_OwnDefault(), annotation=hint) for name, hint in hints.items()]
-    return signature.replace(parameters=[*arguments, *own, rest])
+    parameters = [inspect.Parameter(name, kind, default=_OwnDefault(), annotation=hint) for name, hint in hints.items()]
+    return signature.replace(parameters=[*arguments, *parameters, rest])
 
 
 _ARGUMENTS = tuple(inspect.signature(fit).parameters)
@@ -248,7 +248,7 @@ def explain(model: pm.Model | None = None, *, latent: Sequence[str] | None = Non
     Parameters
     ----------
     model : pymc.Model or bambi.Model, optional
-        By default that of the ``with`` block.
+        By default the one of the ``with`` block.
     latent : sequence of str, optional
         As in `fit`.
 
@@ -290,10 +290,12 @@ def supported() -> str:
     table: dict[tuple[str, str, str], dict[str, tuple[str, str]]] = {}
     for entry in sorted(forms(), key=lambda entry: not entry.fallback):
         for distribution, link, name, site in entry.rows():
-            known = table.setdefault((distribution, link, name), {})
+            by_method = table.setdefault((distribution, link, name), {})
             for method in methods():
                 if method.form is entry.form and method.takes(site):
-                    known.setdefault(method.name, (", ".join(method.hyper), ", ".join(entry.verbs)))
+                    by_method.setdefault(method.name, (", ".join(method.hyper), ", ".join(entry.verbs)))
     rows = [("distribution", "link", "site", "method", "hyper", "verbs")]
-    rows += [(*what, method, *more) for what, known in table.items() for method, more in known.items()]
+    rows += [
+        (*leading, method, *trailing) for leading, by_method in table.items() for method, trailing in by_method.items()
+    ]
     return printed(rows, header=True)

@@ -21,7 +21,7 @@ except ImportError:  # Windows, where each process compiles.
 __all__ = ["jit"]
 
 _LONGEST_COMPILATION = 60.0
-"""Seconds after which a process no longer waits for another one's compilation, the longest of which takes some 15."""
+"""Seconds after which a process no longer waits for another's compilation; the longest takes some 15."""
 _PARALLEL: list[Any] = []
 """Functions that run on several threads."""
 
@@ -51,12 +51,12 @@ class _Cache(FunctionCache):
     _lock: int | None = None
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        found = self._loaded(sig, target_context)
-        if found is None and self._acquired():
-            found = self._loaded(sig, target_context)
-            if found is not None:  # Compiled by another process meanwhile.
+        overload = self._loaded(sig, target_context)
+        if overload is None and self._acquired():
+            overload = self._loaded(sig, target_context)
+            if overload is not None:  # Compiled by another process meanwhile.
                 self._release()
-        return found
+        return overload
 
     def _loaded(self, sig: Any, target_context: Any) -> Any:
         try:

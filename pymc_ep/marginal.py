@@ -103,7 +103,7 @@ def marginalize(
     Parameters
     ----------
     model : pymc.Model, optional
-        By default that of the ``with`` block.
+        By default the one of the ``with`` block.
     latent : sequence of str, optional
         Variables to integrate out, as in `fit`.
     method, compile_kwargs, **options
@@ -130,8 +130,8 @@ def marginalize(
     Notes
     -----
     By EP a fit starts from the last one, where that changes nothing. A bound (``"vg"``, ``"vbmf"``, ``"dsb"``,
-    ``"paired_vb"``) has several maxima: each fit starts as that of ``hyper="fixed"`` does, whatever came before. The
-    bound has small steps where another maximum is reached from there.
+    ``"paired_vb"``) has several maxima: each fit starts as with ``hyper="fixed"``, whatever came before. The bound has
+    small steps where another maximum is reached from there.
     """
     model = model_of(model)
     require_lengths(model)
@@ -142,16 +142,16 @@ def marginalize(
 
 def _sampling_method(method: str | None, form: CompiledForm, options: dict[str, Any]) -> Method:
     """Return the method, or raise if it has no evidence to sample by."""
-    found = get_method(method, form.form)
-    if "sample" not in found.hyper:
-        others = " or ".join(repr(own.name) for own in able_methods(form.form) if "sample" in own.hyper)
+    chosen = get_method(method, form.form)
+    if "sample" not in chosen.hyper:
+        others = " or ".join(repr(other.name) for other in able_methods(form.form) if "sample" in other.hyper)
         cure = f"Use method={others}" if others else "Learn them by fit()"
         raise UnsupportedModelError(
-            f"method={found.name!r} has no log evidence to sample hyperparameters by. {cure}, or sample the whole "
+            f"method={chosen.name!r} has no log evidence to sample hyperparameters by. {cure}, or sample the whole "
             f"model by pm.sample."
         )
-    check_options(found, "sample", options)
-    return found
+    check_options(chosen, "sample", options)
+    return chosen
 
 
 def _evidence_op(form: CompiledForm, chosen: Method, options: dict[str, Any]) -> EvidenceGraph:
@@ -186,7 +186,7 @@ def recover(
     idata : arviz.InferenceData or xarray.DataTree
         Result of a sampler for the model that `marginalize` returned.
     model : pymc.Model, optional
-        The full model, by default that of the ``with`` block. Its free variables that the posterior of `idata` lacks
+        The full model, by default the one of the ``with`` block. Its free variables that the posterior of `idata` lacks
         are the latent ones.
     method, compile_kwargs, **options
         As they were given to `marginalize`.
@@ -194,7 +194,7 @@ def recover(
         Draws of the latent variables for each fit; by default as many as give each chain its length again, to within
         rounding up.
     max_fits : int
-        Most draws of the hyperparameters that are fitted at; with more of them, evenly spaced ones of each chain.
+        Most draws of the hyperparameters at which there are fits; with more of them, evenly spaced ones of each chain.
     log_likelihood, random_seed, progressbar, cores, blas_cores
         As in `fit`.
 
@@ -315,12 +315,12 @@ def _divergences(idata: Container, names: Sequence[str]) -> list[str]:
     share = float(np.mean(stats["diverging"])) if "diverging" in stats else 0.0
     if share < _MOST_DIVERGENT:
         return []
-    told = (
+    warning = (
         f"{share:.0%} of the transitions of {', '.join(names)} diverged, as where a posterior has a narrow end or, "
         f"under flat priors, is improper: give flat ones proper priors first, then sample with "
         f"sample_kwargs={{'target_accept': 0.95}}"
     )
-    return [told]
+    return [warning]
 
 
 def _chain_disagreement(posterior: xr.Dataset, names: Sequence[str]) -> list[str]:
@@ -332,8 +332,8 @@ def _chain_disagreement(posterior: xr.Dataset, names: Sequence[str]) -> list[str
     if worst[name] < _LEAST_RHAT:
         return []
     what = f"disagree (R-hat {worst[name]:.2f})" if np.isfinite(worst[name]) else "do not move"
-    told = (
+    warning = (
         f"chains of {name} {what}: sample longer, with hyper='sample', draws= and sample_kwargs=; where its prior is "
         f"flat or very wide, the posterior may be improper: give it a proper one first"
     )
-    return [told]
+    return [warning]

@@ -1,4 +1,4 @@
-"""Modes of PyTensor for functions that NumPy runs, and the bodies of kernels that a mode asks for."""
+"""Modes of PyTensor for functions that NumPy runs, and the kernel bodies that a mode asks for."""
 
 import warnings
 from collections.abc import Sequence
@@ -63,7 +63,7 @@ def rewritten(graph: Any, *including: str, clone: bool = False) -> Any:
 
 
 def _registered(database: RewriteDatabase) -> int:
-    """Return the number of rewrites of a database and of those in it."""
+    """Return the number of rewrites of a database and of the databases in it."""
     count = len(database._names)
     return count + sum(map(_registered, _databases_in(database, count)))
 
@@ -71,7 +71,7 @@ def _registered(database: RewriteDatabase) -> int:
 @cache
 def _databases_in(database: RewriteDatabase, count: int) -> tuple[RewriteDatabase, ...]:
     """Return the databases among the `count` entries of another."""
-    entries = {id(entry): entry for found in database.__db__.values() for entry in found}
+    entries = {id(entry): entry for tagged in database.__db__.values() for entry in tagged}
     return tuple(entry for entry in entries.values() if isinstance(entry, RewriteDatabase))
 
 
@@ -120,7 +120,7 @@ def bodies_of(mode: Mode | str | None) -> str:
     Raises
     ------
     ValueError
-        For what is no mode of PyTensor, and for modes in which kernels have no bodies, such as that of PyTorch.
+        For a value that is no mode of PyTensor, and for modes in which kernels have no bodies, such as PyTorch's.
     """
     if mode is None:
         return "auto"
@@ -186,11 +186,11 @@ class _Fill(Op):
 
 def _unfused(fused: Composite, inputs: Sequence[Any]) -> list:
     """Return the outputs of a fused op as one elementwise op after the other: whole powers come fused."""
-    known = dict(zip(fused.fgraph.inputs, inputs))
+    replacements = dict(zip(fused.fgraph.inputs, inputs))
     for inner in fused.fgraph.toposort():
-        arguments = [constant(v.data) if isinstance(v, Constant) else known[v] for v in inner.inputs]
-        known |= dict(zip(inner.outputs, Elemwise(inner.op)(*arguments, return_list=True)))
-    return [known[v] for v in fused.fgraph.outputs]
+        arguments = [constant(v.data) if isinstance(v, Constant) else replacements[v] for v in inner.inputs]
+        replacements |= dict(zip(inner.outputs, Elemwise(inner.op)(*arguments, return_list=True)))
+    return [replacements[v] for v in fused.fgraph.outputs]
 
 
 @node_rewriter([Elemwise])
@@ -252,17 +252,17 @@ class _Ufunc(Op):
         computed, require_shapes = compute_map[node.outputs[0]], self.elemwise._check_runtime_broadcast
         patterns = [v.type.broadcastable for v in node.inputs]
         lengths = [[i for i, pattern in enumerate(patterns) if not pattern[axis]] for axis in range(len(patterns[0]))]
-        pairs = [(axis, *pair) for axis, own in enumerate(lengths) for pair in pairwise(own)]
+        pairs = [(axis, *pair) for axis, indices in enumerate(lengths) for pair in pairwise(indices)]
 
         def thunk() -> None:
             values = [storage[0] for storage in inputs]
-            for axis, one, other in pairs:
-                if values[one].shape[axis] != values[other].shape[axis]:
+            for axis, left, right in pairs:
+                if values[left].shape[axis] != values[right].shape[axis]:
                     require_shapes(node, values)
-            found = function(*values)
+            result = function(*values)
             # Of scalars it is a NumPy scalar, and of some types a wider one.
-            same = found.__class__ is np.ndarray and found.dtype == dtype
-            output[0] = found if same else np.asarray(found, dtype=dtype)
+            same = result.__class__ is np.ndarray and result.dtype == dtype
+            output[0] = result if same else np.asarray(result, dtype=dtype)
             computed[0] = True
 
         thunk.inputs, thunk.outputs, thunk.lazy = inputs, [output], False  # type: ignore[attr-defined]
@@ -281,7 +281,7 @@ def _function(elemwise: Elemwise) -> Any:
 def _as_calls(fgraph: FunctionGraph, node: Apply) -> list | None:
     """Rewrite elementwise operations that are one call of a ufunc, or of `numpy.where`, into these calls.
 
-    Of integers PyTensor's types may differ from those of NumPy.
+    For integers PyTensor's types may differ from NumPy's.
     """
     function = _function(node.op)
     if not (isinstance(function, np.ufunc) or function is np.where) or node.op.inplace_pattern:

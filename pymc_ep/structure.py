@@ -7,9 +7,9 @@ which may be shapes, and shared variables. A function that takes them as further
 structure.
 
 A graph has no structure here, and shares its function with none, where equality of operations is not certain to mean
-equal results: those that PyTensor, PyMC and this package do not define, those with other properties than numbers and
-names, and random ones. Nor has one that computes large arrays from constants alone, which PyTensor computes once as it
-compiles: with data as inputs every call would.
+equal results: operations that PyTensor, PyMC and this package do not define, operations with other properties than
+numbers and names, and random ones. Nor has one that computes large arrays from constants alone, which PyTensor computes
+once as it compiles: with data as inputs every call would.
 """
 
 import math
@@ -73,7 +73,7 @@ def structure_of(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Str
             return None
         for step in _walk(outputs, places):
             if isinstance(step, Variable):
-                made = [step]
+                produced = [step]
                 if isinstance(step, Constant):
                     sizes[step] = _size(step, 1.0)
                 if _is_data(step):
@@ -82,31 +82,31 @@ def structure_of(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Str
                 else:
                     words.append(_value(step))
             else:
-                made = step.outputs
+                produced = step.outputs
                 _require_cheap(step, sizes)
-                words.append((_operation(step.op), *(places[one] for one in step.inputs), len(made)))
-            for variable in made:
+                words.append((_operation(step.op), *(places[v] for v in step.inputs), len(produced)))
+            for variable in produced:
                 words.append((_type(variable), *_hints(variable)))
                 places[variable] = len(places)
     except _NoStructureError:
         return None
-    return Structure((*words, *(places[one] for one in outputs)), tuple(data))
+    return Structure((*words, *(places[v] for v in outputs)), tuple(data))
 
 
-def _walk(outputs: Iterable[Variable], known: dict[Variable, int]) -> Iterator[Apply | Variable]:
+def _walk(outputs: Iterable[Variable], seen: dict[Variable, int]) -> Iterator[Apply | Variable]:
     """Yield nodes and leaves behind the outputs, each after all that it depends on.
 
-    The caller enters what is yielded, with all outputs of a node, in `known`, which holds the inputs at first.
+    The caller enters what is yielded, with all outputs of a node, in `seen`, which holds the inputs at first.
     """
     pending = list(reversed(list(outputs)))
     while pending:
         variable = pending.pop()
-        if variable in known:
+        if variable in seen:
             continue
         node = variable.owner
         if node is None:
             yield variable
-        elif unknown := [one for one in node.inputs if one not in known]:
+        elif unknown := [v for v in node.inputs if v not in seen]:
             pending += [variable, *reversed(unknown)]
         else:
             yield node
@@ -118,13 +118,13 @@ def _require_cheap(node: Apply, sizes: dict[Variable, float]) -> None:
     An elementwise operation takes one step an element; a product of matrices, (n, k) and (k, m), takes the root of the
     product of all three sizes, n k m. What has no static shape is taken to be as large as what it is computed from.
     """
-    if not all(one in sizes for one in node.inputs):
+    if not all(v in sizes for v in node.inputs):
         return
-    known = [sizes[one] for one in node.inputs]
-    found = [_size(one, max(known, default=1.0)) for one in node.outputs]
-    sizes |= zip(node.outputs, found)
+    input_sizes = [sizes[v] for v in node.inputs]
+    output_sizes = [_size(v, max(input_sizes, default=1.0)) for v in node.outputs]
+    sizes |= zip(node.outputs, output_sizes)
     linear = isinstance(node.op, Alloc | AdvancedSubtensor | Elemwise)
-    work = max(*known, *found, 1.0) if linear else math.sqrt(math.prod([*known, *found]))
+    work = max(*input_sizes, *output_sizes, 1.0) if linear else math.sqrt(math.prod([*input_sizes, *output_sizes]))
     if work >= _MOST_WORK and not isinstance(node.op, DimShuffle | Reshape | Subtensor):
         raise _NoStructureError
 
@@ -160,9 +160,9 @@ def _value(leaf: Variable) -> Hashable:
     if value is None:
         return None
     if isinstance(value, slice):
-        parts = value.start, value.stop, value.step
-        if all(part is None or type(part) is int for part in parts):
-            return "slice", *parts
+        bounds = value.start, value.stop, value.step
+        if all(bound is None or type(bound) is int for bound in bounds):
+            return "slice", *bounds
     raise _NoStructureError
 
 
@@ -173,9 +173,9 @@ def _type(variable: Variable) -> Hashable:
 
 
 def _hints(variable: Variable) -> list[str]:
-    """Return what else PyTensor's rewrites are told of a variable, such as that a matrix is positive definite.
+    """Return the other properties of a variable that PyTensor's rewrites know, such as a positive definite matrix.
 
-    What they note about a constant follows from its value; an input that stands for data has no notes.
+    Notes about a constant follow from its value; an input that stands for data has none.
     """
     if isinstance(variable, Constant):
         return []
@@ -183,7 +183,7 @@ def _hints(variable: Variable) -> list[str]:
 
 
 def _operation(op: Op) -> Hashable:
-    """Return an operation, whose equality means equal results, or what says the same of it."""
+    """Return an operation whose equality means equal results, or a key with that property."""
     package = type(op).__module__.partition(".")[0]
     names = getattr(op, "__props__", None)
     if package not in _KNOWN:
@@ -195,11 +195,11 @@ def _operation(op: Op) -> Hashable:
             _operation(inner)
     if (graph := getattr(op, "fgraph", None)) is None:
         return op
-    if (own := structure_of(graph.inputs, graph.outputs)) is None:
+    if (structure := structure_of(graph.inputs, graph.outputs)) is None:
         raise _NoStructureError
-    if isinstance(op, AllocDiag) and not own.data:
+    if isinstance(op, AllocDiag) and not structure.data:
         # Equal only if it is the same, in the older PyTensor.
-        return AllocDiag, op.axis1, op.axis2, op.offset, own.key
+        return AllocDiag, op.axis1, op.axis2, op.offset, structure.key
     return op
 
 

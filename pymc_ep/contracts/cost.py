@@ -11,7 +11,7 @@ class Cost(NamedTuple):
     Attributes
     ----------
     memory : int
-        Largest memory at a time beyond that of the model and its data, B.
+        Largest memory at a time beyond the model and its data, B.
     seconds : float
     what : str
         What needs the memory, up to the number of bytes: "A fit of 300 observations needs".

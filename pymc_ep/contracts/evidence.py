@@ -130,8 +130,8 @@ class LogEvidence(ABC, Generic[OwnFit]):
     report : Report, optional
         Called in each iteration, and for each fit.
     density : {"natural", "unconstrained", "none"}
-        Term `EvidenceFit.log_prior`: the hyperparameters' log prior without Jacobian terms, whose maximum is that of
-        `pymc.find_MAP`; their log density on the unconstrained scale, which is integrated over; or zero.
+        Term `EvidenceFit.log_prior`: the hyperparameters' log prior without Jacobian terms, whose maximum
+        `pymc.find_MAP` finds; their log density on the unconstrained scale, which is integrated over; or zero.
     """
 
     form: HyperForm
@@ -173,7 +173,7 @@ class LogEvidence(ABC, Generic[OwnFit]):
         return self.settled(theta, nearest_points(points, theta, 1)[0].state)
 
     def kept(self, fit: OwnFit) -> Any:
-        """Return what the solution takes of a fit once its matrices are gone."""
+        """Return the numbers that the solution takes of a fit once its matrices are gone."""
         return None
 
     def corrected_fits(self, fit: OwnFit) -> str:

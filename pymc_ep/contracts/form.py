@@ -158,7 +158,7 @@ class SiteForm(Form, Protocol):
         """Latent variables, each with a ``name`` and a bool ``flat``, true for a flat prior."""
 
     def made_of(self, latent: Sequence[str]) -> tuple[set[Variable], dict[str, set[Variable]]]:
-        """Return graph ancestors: those of all sites and named latent variables, and those of each of the latter."""
+        """Return graph ancestors: of all sites and named latent variables together, and of each of the latter."""
 
 
 class CompiledForm(Protocol):
@@ -216,7 +216,7 @@ class HyperForm(CompiledForm, Protocol):
     transformed : ndarray of bool, (p,)
         Whether PyMC transforms each coordinate of theta.
     bounded : ndarray of bool, (p,)
-        Whether each coordinate is that of a variable whose support is an interval.
+        Whether each coordinate belongs to a variable whose support is an interval.
     """
 
     transformed: np.ndarray

@@ -84,13 +84,13 @@ def load_gowalla(path: str | os.PathLike | None = None) -> pd.DataFrame:
        recommendation in location-based social networks, PVLDB 10.
     .. [2] E. Cho, S. A. Myers and J. Leskovec (2011), Friendship and mobility, KDD.
     """
-    parts = []
+    tables = []
     for part in ("train", "tune", "test"):
         with _GOWALLA.open(f"{part}.txt", path) as lines:
             table = read_table(lines, "\t", ["user", "place", "visits"])
             table = table.apply(lambda column, table=table: require_counts(table, column.name))
-        parts.append(table.assign(part=part))
-    return pd.concat(parts, ignore_index=True)
+        tables.append(table.assign(part=part))
+    return pd.concat(tables, ignore_index=True)
 
 
 def load_melbourne_pedestrians(path: str | os.PathLike | None = None) -> pd.DataFrame:
@@ -115,7 +115,7 @@ def load_melbourne_pedestrians(path: str | os.PathLike | None = None) -> pd.Data
     """
     with _MELBOURNE.open("counts_hourly.csv", path) as lines:
         counts = read_table(lines, ",").apply(pd.to_numeric)
-        known = counts.where(counts >= 0, 0)
-        known.apply(lambda column: require_counts(known, column.name))
+        valid = counts.where(counts >= 0, 0)
+        valid.apply(lambda column: require_counts(valid, column.name))
     hours = pd.date_range("2021-01-01", periods=len(counts), freq="h", name="hour")
     return counts.where(counts >= 0).astype(float).set_index(hours)

@@ -92,7 +92,7 @@ def from_events(
 
 
 def _by_time(column: pd.Series, name: str) -> np.ndarray:
-    """Return the rows in the order of time; those of the same time in theirs."""
+    """Return the rows in the order of time; rows of the same time keep theirs."""
     cure = f"a time is needed in each row. Drop rows without, with frame.dropna(subset=[{name!r}])."
     require_each(column.notna().to_numpy(), column, name, cure)
     try:

@@ -85,7 +85,7 @@ def _reading(lines: IO[str], path: Path) -> Iterator[IO[str]]:
 
 
 def read_table(lines: IO[str], sep: str, names: Sequence[str] | None = None) -> pd.DataFrame:
-    """Return a table with a field for each name, by default those of its first line; else raise a ValueError."""
+    """Return a table with a field for each name, by default from its first line; else raise a ValueError."""
     names = next(csv.reader([next(lines, "")], delimiter=sep)) if names is None else names
     # Without names: pandas would take a surplus first column for labels of the rows.
     table = pd.read_csv(lines, sep=sep, header=None)

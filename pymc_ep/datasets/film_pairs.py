@@ -21,8 +21,8 @@ class FilmPairs(NamedTuple):
     Attributes
     ----------
     train, test : pandas.DataFrame
-        A row for each comparison, with the columns ``user``, ``winner`` and ``loser``, the publishers' numbers; those
-        of a user in random order.
+        A row for each comparison, with the columns ``user``, ``winner`` and ``loser``, the publishers' numbers; each
+        user's in random order.
     features : pandas.DataFrame, (films, genres)
         One for each genre of a film, else zero, by the number of the film: of all films that a user kept has rated
         highest or lowest.
@@ -49,7 +49,7 @@ def load_movielens_pairs(
     ----------
     size : {"100k", "1m"}
     max_pairs : int, optional
-        Most training comparisons of a user, drawn at random; those of a smaller number are among those of a larger one.
+        Most training comparisons of a user, drawn at random; a smaller number gives a subset of a larger one's.
     min_pairs : int
         Users with fewer comparisons are left out.
     n_test : int
@@ -84,22 +84,22 @@ def load_movielens_pairs(
     ratings = load_movielens(size, path)
     ratings = ratings[ratings["rating"].isin((_HIGHEST, _LOWEST))]
     rng = np.random.default_rng(seed)
-    parts: tuple[list[pd.DataFrame], list[pd.DataFrame]] = ([], [])
+    comparisons: tuple[list[pd.DataFrame], list[pd.DataFrame]] = ([], [])
     films: set[int] = set()
-    for user, own in ratings.groupby("user"):
-        item, high = own["item"].to_numpy(), (own["rating"] == _HIGHEST).to_numpy()
+    for user, rated in ratings.groupby("user"):
+        item, high = rated["item"].to_numpy(), (rated["rating"] == _HIGHEST).to_numpy()
         best, worst = item[high], item[~high]
         if len(best) * len(worst) < min_pairs:
             continue
         films.update(item)
         some = n_test if min(len(best), len(worst)) >= n_test else 0
-        for rows, pairs in zip(parts, _divided(len(best), len(worst), some, unseen, rng)):
-            first, second = np.divmod(pairs[:max_pairs] if rows is parts[0] else pairs, len(worst))
+        for rows, pairs in zip(comparisons, _divided(len(best), len(worst), some, unseen, rng)):
+            first, second = np.divmod(pairs[:max_pairs] if rows is comparisons[0] else pairs, len(worst))
             rows.append(pd.DataFrame({"user": user, "winner": best[first], "loser": worst[second]}))
     if not films:
         raise InvalidDataError(f"No user has min_pairs={min_pairs} comparisons; ask for fewer.")
     genres = film_genres(size, path).loc[sorted(films)]
-    train, test = (pd.concat(rows, ignore_index=True) for rows in parts)
+    train, test = (pd.concat(rows, ignore_index=True) for rows in comparisons)
     return FilmPairs(train, test, genres)
 
 

@@ -138,7 +138,7 @@ def load_checkins(name: str = "foursquare-nyc", path: str | os.PathLike | None =
         A row for each of 179,468 or 841,511 check-ins, with the columns ``user`` and ``place``, counted from zero,
         ``time``, in UTC, missing where there is no file of times, and ``part``: ``"train"`` or ``"test"``, a user's
         earlier and later ones. The rows of a user follow each other in time order. Users have at least 10 check-ins,
-        places of Brightkite as well, and those of Foursquare at least 5.
+        places of Brightkite as well, and places of Foursquare at least 5.
 
     Raises
     ------
@@ -155,17 +155,17 @@ def load_checkins(name: str = "foursquare-nyc", path: str | os.PathLike | None =
     .. [3] T. L. Nguyen and T. T. Tran (2025), SEP-GCN, ICTIR.
     """
     if name not in _CHECKINS:
-        known = " nor ".join(map(repr, _CHECKINS))
-        raise ValueError(f"name={name!r} is neither {known}.{did_you_mean(name, _CHECKINS)}")
-    parts = []
+        names = " nor ".join(map(repr, _CHECKINS))
+        raise ValueError(f"name={name!r} is neither {names}.{did_you_mean(name, _CHECKINS)}")
+    tables = []
     for part in ("train", "test"):
         users, places = _numbered(name, f"{part}.txt", path)
         try:
             times = pd.to_datetime(_numbered(name, f"time_{part}.txt", path)[1], unit="s")
         except FileNotFoundError:
             times = pd.DatetimeIndex([pd.NaT] * len(users))
-        parts.append(pd.DataFrame({"user": users, "place": places, "time": times, "part": part}))
-    return pd.concat(parts).sort_values("user", kind="stable", ignore_index=True)
+        tables.append(pd.DataFrame({"user": users, "place": places, "time": times, "part": part}))
+    return pd.concat(tables).sort_values("user", kind="stable", ignore_index=True)
 
 
 def _numbered(name: str, file: str, path: str | os.PathLike | None) -> tuple[np.ndarray, np.ndarray]:

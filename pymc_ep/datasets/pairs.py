@@ -48,7 +48,7 @@ def from_pairs(
     -------
     PairTable
         ``counts``, (users, items), and ``coords``. Rows of the same pair are added up. Labels are sorted, categories in
-        their own order; categories without rows are left out, and labels of which all counts are zero are kept.
+        their own order; categories without rows are left out, and labels whose counts are all zero are kept.
 
     Raises
     ------
@@ -81,16 +81,16 @@ def from_pairs(
 
 
 def require_columns(frame: pd.DataFrame, names: list[str]) -> None:
-    """Raise unless the names are those of different columns of the table, and strings."""
-    known = list(frame.columns)
+    """Raise unless the names are strings, and name different columns of the table."""
+    columns = list(frame.columns)
     for name in names:
-        if name not in known:
+        if name not in columns:
             raise InvalidDataError(
-                f"The table has no column {name!r}; its columns are {', '.join(map(repr, known)) or 'none'}."
-                f"{did_you_mean(name, map(str, known))}"
+                f"The table has no column {name!r}; its columns are {', '.join(map(repr, columns)) or 'none'}."
+                f"{did_you_mean(name, map(str, columns))}"
             )
-        if known.count(name) > 1:
-            raise InvalidDataError(f"{known.count(name)} columns are named {name!r}; rename all but one.")
+        if columns.count(name) > 1:
+            raise InvalidDataError(f"{columns.count(name)} columns are named {name!r}; rename all but one.")
         if names.count(name) > 1:
             raise InvalidDataError(f"The column {name!r} is given twice; each argument takes another one.")
         if not isinstance(name, str):

@@ -31,16 +31,16 @@ def parquet_files(named: str | os.PathLike | Sequence[str | os.PathLike], argume
     if isinstance(named, str | os.PathLike):
         path = Path(named)
         # A pattern may be absolute, which Path.glob does not take.
-        found = sorted(glob(str(path / "*.parquet" if path.is_dir() else path)))  # noqa: PTH207
+        paths = sorted(glob(str(path / "*.parquet" if path.is_dir() else path)))  # noqa: PTH207
     else:
-        found = [os.fspath(one) for one in named]
-    if not found:
+        paths = [os.fspath(path_name) for path_name in named]
+    if not paths:
         raise InvalidDataError(f"{argument}={named!r} names no file; give a pattern such as 'pairs/*.parquet'.")
-    if missing := [one for one in found if not Path(one).is_file()]:
+    if missing := [path_name for path_name in paths if not Path(path_name).is_file()]:
         raise InvalidDataError(f"{argument}= names {missing[0]!r}, which is no file; correct that path.")
-    if twice := [one for one in found if found.count(one) > 1]:
+    if twice := [path_name for path_name in paths if paths.count(path_name) > 1]:
         raise InvalidDataError(f"{argument}= names {twice[0]!r} twice; name each file once.")
-    return tuple(found)
+    return tuple(paths)
 
 
 @contextmanager

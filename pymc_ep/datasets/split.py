@@ -82,10 +82,10 @@ def split_pairs(
                     schema = rows.schema
                     writers = [opened.enter_context(parquet.ParquetWriter(path, schema)) for path in unfinished]
                 labels = piece[user].astype(object) if piece[user].dtype == "category" else piece[user]
-                part = pd.util.hash_array(labels.to_numpy()) % np.uint64(n)
+                file_numbers = pd.util.hash_array(labels.to_numpy()) % np.uint64(n)
                 for k, writer in enumerate(writers):
-                    if (here := part == k).any():
-                        writer.write_table(rows.filter(here))
+                    if (mask := file_numbers == k).any():
+                        writer.write_table(rows.filter(mask))
         if schema is None:
             raise InvalidDataError("The table has no rows, so there are no pairs to write; give at least one.")
         for before, after in zip(unfinished, paths):
@@ -112,10 +112,10 @@ def _pieces_of(files: Sequence[str]) -> Iterator[pd.DataFrame]:
 
 def _require_users(piece: pd.DataFrame, user: str) -> None:
     if user not in piece:
-        known = list(map(str, piece.columns))
+        columns = list(map(str, piece.columns))
         raise InvalidDataError(
-            f"The table has no column {user!r}; its columns are {', '.join(map(repr, known))}."
-            f"{did_you_mean(user, known)}"
+            f"The table has no column {user!r}; its columns are {', '.join(map(repr, columns))}."
+            f"{did_you_mean(user, columns)}"
         )
     if (missing := piece[user].isna().to_numpy()).any():
         raise InvalidDataError(

@@ -20,7 +20,7 @@ _NUMERIC = ["heaviness", "frequency_eaten", "price", "frequency_sold"]
 
 
 class SushiRankings(NamedTuple):
-    """Rankings, and features of what was ranked.
+    """Rankings, and features of the ranked items.
 
     Attributes
     ----------
@@ -93,7 +93,7 @@ def pairs_from_rankings(rankings: pd.DataFrame, n: int | None = None, seed: int 
     Returns
     -------
     pandas.DataFrame
-        A row for each comparison, with the columns ``user``, ``winner`` and ``loser``; those of a user in random order
+        A row for each comparison, with the columns ``user``, ``winner`` and ``loser``; each user's in random order
         if they were drawn.
 
     Raises

@@ -29,7 +29,7 @@ def compare_to_mcmc(
     filter_vars: str | None = None,
     coords: Mapping[str, Any] | None = None,
 ) -> pd.DataFrame:
-    """Compare the marginal posteriors of a fit with those of Markov chains, element by element.
+    """Compare the marginal posteriors of a fit and of Markov chains, element by element.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def compare_to_mcmc(
         A row for each element, labelled as in `arviz.summary`, with columns
 
         ``mean``, ``sd``
-            Of the fit: exact moments of the approximation where the fit stored them, otherwise those of its draws.
+            Of the fit: exact moments of the approximation where the fit stored them, otherwise moments of its draws.
         ``mean_mcmc``, ``sd_mcmc``
         ``mean_difference``
             mean - mean_mcmc, over sd_mcmc.
@@ -88,20 +88,20 @@ def compare_to_mcmc(
     require_dims(coords, [mean for mean, _ in moments.values()])
     chains = xr.Dataset({name: selected(chains[name], coords) for name in names})
     tables = []
-    for name, parts in moments.items():
-        mean, sd = (selected(part, coords) for part in parts)
-        own = None if draws is None else selected(draws[name], coords)
-        tables.append(_rows(name, (mean, sd), own, chains[name]))
+    for name, mean_and_sd in moments.items():
+        mean, sd = (selected(moment, coords) for moment in mean_and_sd)
+        fit_draws = None if draws is None else selected(draws[name], coords)
+        tables.append(_rows(name, (mean, sd), fit_draws, chains[name]))
     statistics = _mcmc_statistics(chains)
     for name, table in zip(names, tables):
         for column, values in statistics.items():
             table[column] = np.ravel(values[name].to_numpy())
         table["mean_mcse"] /= table["sd_mcmc"]
         table["sd_mcse"] /= table["sd_mcmc"]
-    found = pd.concat(tables)
-    converged = (found["r_hat"] <= _R_HAT) & (found[["ess_bulk", "ess_tail"]].min(axis=1) >= _LEAST_ESS)
-    columns = [c for c in _COLUMNS if c in found]
-    return found[columns].assign(mcmc_converged=converged)
+    summary = pd.concat(tables)
+    converged = (summary["r_hat"] <= _R_HAT) & (summary[["ess_bulk", "ess_tail"]].min(axis=1) >= _LEAST_ESS)
+    columns = [c for c in _COLUMNS if c in summary]
+    return summary[columns].assign(mcmc_converged=converged)
 
 
 _COLUMNS = (
@@ -116,10 +116,10 @@ def _shared_names(
 ) -> list[str]:
     """Return the names of variables in both the fit and the chains; raise for a wanted one that either lacks."""
     chains = _posterior(idata_nuts, "idata_nuts")
-    known = set(map(str, posterior_moments(idata, "mean")))
+    fit_names = set(map(str, posterior_moments(idata, "mean")))
     if has_group(idata, "posterior"):
-        known |= set(map(str, group(idata, "posterior").data_vars))
-    both = [str(name) for name in chains.data_vars if name in known]
+        fit_names |= set(map(str, group(idata, "posterior").data_vars))
+    both = [str(name) for name in chains.data_vars if name in fit_names]
     given = [var_names] if isinstance(var_names, str) else list(var_names or ())
     for name in given if filter_vars is None else ():
         if name.removeprefix("~") not in both and name not in both:
@@ -152,7 +152,7 @@ def _rows(
     name: str, moments: tuple[xr.DataArray, xr.DataArray], draws: xr.DataArray | None, chains: xr.DataArray
 ) -> pd.DataFrame:
     """Return the columns of moments and distances, without the chains' diagnostics."""
-    mean, sd = (np.ravel(part.to_numpy()) for part in moments)
+    mean, sd = (np.ravel(moment.to_numpy()) for moment in moments)
     sample = flat_draws(chains)
     mean_mcmc, sd_mcmc = sample.mean(axis=1), sample.std(axis=1, ddof=1)
     table = pd.DataFrame({"mean": mean, "mean_mcmc": mean_mcmc, "sd": sd, "sd_mcmc": sd_mcmc}, index=_labels(chains))
@@ -160,7 +160,9 @@ def _rows(
     table["sd_ratio"] = sd / sd_mcmc
     if draws is not None:
         pairs = zip(flat_draws(draws), sample, sd_mcmc)
-        table["wasserstein"] = [scipy.stats.wasserstein_distance(own, other) / scale for own, other, scale in pairs]
+        table["wasserstein"] = [
+            scipy.stats.wasserstein_distance(fit_draws, mcmc_draws) / scale for fit_draws, mcmc_draws, scale in pairs
+        ]
     return table
 
 
@@ -182,7 +184,7 @@ def _labels(chains: xr.DataArray) -> list[str]:
 def _mcmc_statistics(chains: xr.Dataset) -> dict[str, xr.Dataset]:
     """Return the chains' diagnostics.
 
-    The error of a standard deviation is that of the mean squared deviation, over twice the standard deviation.
+    The error of a standard deviation is the error of the mean squared deviation, over twice the standard deviation.
     """
     import arviz as az
 

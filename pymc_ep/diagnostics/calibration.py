@@ -49,7 +49,7 @@ def loo_pit(idata: Container, model: pm.Model | None = None, var_name: str | Non
     idata : arviz.InferenceData or xarray.DataTree
         Result of `pymc_ep.fit`.
     model : pymc.Model, optional
-        The fitted model; by default that of the context.
+        The fitted model; by default the model of the context.
     var_name : str, optional
         The observed variable; may be left out where there is one only.
 
@@ -59,7 +59,7 @@ def loo_pit(idata: Container, model: pm.Model | None = None, var_name: str | Non
         ``<y>_lower`` and ``<y>_upper``: P(Y_i < y_i) and P(Y_i <= y_i), equal for continuous observations.
         Hyperparameters are at their mode, or mixed over where the fit does so, by their weights without the
         observation. NaN, as ``<y>_loo`` is, where the others leave a predictor less certain than its own Gaussian
-        observation alone, so that there is no cavity. The attribute ``domain`` is that of the site.
+        observation alone, so that there is no cavity. The attribute ``domain`` is the site's.
 
     Raises
     ------
@@ -74,15 +74,15 @@ def loo_pit(idata: Container, model: pm.Model | None = None, var_name: str | Non
     k = [group.name for group in form.groups].index(name)
     require_one_predictor(form.groups[k])
     y, site = posterior.form.observed()[k], posterior.form.sites[k]
-    log_weights, scores, parts = [], [], []
+    log_weights, scores, per_component = [], [], []
     for weight, component in posterior.components():
-        found, score = _loo_transforms(component, site, name, k)
+        transforms, score = _loo_transforms(component, site, name, k)
         log_weights.append(np.log(weight))
         scores.append(score)
-        parts.append(found)
+        per_component.append(transforms)
     # Of each component, P(Y < y) and P(Y <= y) of each observation: (k, 2, n).
     weights = weights_without(np.array(log_weights), np.array(scores))
-    mixed = np.einsum("kn,kpn->pn", weights, np.array(parts))
+    mixed = np.einsum("kn,kpn->pn", weights, np.array(per_component))
     return _labelled(model, name, mixed.reshape(2, *y.shape), site.site.domain)
 
 
@@ -90,14 +90,14 @@ def _loo_transforms(posterior: SitePosterior, site: CompiledSite, name: str, k: 
     """Return the transforms of the observations of group k, (2, n), and their log densities, under their cavities."""
     _, prior, gaussian = posterior.mode
     observed = posterior.form.residuals()
-    here = group_slices(observed)[k]
-    mean, variance, *_ = (part[here] for part in cavities(gaussian, posterior.precision, 1.0))
-    lost = variance < 0
+    group_slice = group_slices(observed)[k]
+    mean, variance, *_ = (moment[group_slice] for moment in cavities(gaussian, posterior.precision, 1.0))
+    improper = variance < 0
     variance = np.where(variance > 0, variance, KNOWN)
     y, values = observed[k], prior.parameters[k]
-    found = np.array(_transforms(site, name, y, mean, variance, values))
+    transforms = np.array(_transforms(site, name, y, mean, variance, values))
     score = _log_predictive(site, name, y, np.arange(y.size), mean, variance, values)
-    return np.where(lost, np.nan, found), score
+    return np.where(improper, np.nan, transforms), score
 
 
 @one_at_a_time
@@ -109,7 +109,7 @@ def predictive_pit(idata: Container, model: pm.Model | None, data: Mapping[str, 
     idata : arviz.InferenceData or xarray.DataTree
         Result of `pymc_ep.fit`.
     model : pymc.Model or None
-        The fitted model; None takes that of the context.
+        The fitted model; None takes the model of the context.
     data : mapping of str to array_like
         One variable's new observations, as for `pymc_ep.log_predictive`: of new cells of a bilinear model a mapping.
 
@@ -129,25 +129,27 @@ def predictive_pit(idata: Container, model: pm.Model | None, data: Mapping[str, 
     model = model_of(model)
     if not isinstance(data, Mapping) or len(data) != 1:
         raise ValueError("predictive_pit takes one variable at a time, a mapping of its name to its new observations.")
-    if (own := own_predictions(idata, model)) is not None:
-        return own.transforms(model, own.rebuild(idata, model), data)
+    if (predictions := own_predictions(idata, model)) is not None:
+        return predictions.transforms(model, predictions.rebuild(idata, model), data)
     ((name, values),) = data.items()
     y, posterior = np.asarray(values), posterior_of(idata, model, [name])
     (group,) = likelihoods(posterior.form.form, [name])
-    parts = np.zeros((2, *y.shape))
+    mixed = np.zeros((2, *y.shape))
     for weight, component in posterior.components():
         at = at_predictor(component, group)
         require_observations(group, y, at.mean.shape)
-        for share, part in at.rows(slice(None)).gaussians():
-            found = _transforms(part.site, name, y.ravel(), part.mean, part.variance, part.parameters)
-            parts += weight * share * np.reshape(found, parts.shape)
-    return _labelled(model, name, parts, group.site.domain)
+        for share, predictor in at.rows(slice(None)).gaussians():
+            transforms = _transforms(
+                predictor.site, name, y.ravel(), predictor.mean, predictor.variance, predictor.parameters
+            )
+            mixed += weight * share * np.reshape(transforms, mixed.shape)
+    return _labelled(model, name, mixed, group.site.domain)
 
 
-def _labelled(model: pm.Model, name: str, parts: Iterable[np.ndarray], domain: str) -> xr.Dataset:
+def _labelled(model: pm.Model, name: str, transforms: Iterable[np.ndarray], domain: str) -> xr.Dataset:
     """Return P(Y < y) and P(Y <= y), of the shape of a variable, with its coords."""
-    found = zip(("lower", "upper"), parts)
-    return labelled(model, {f"{name}_{which}": (name, part) for which, part in found}).assign_attrs(domain=domain)
+    pairs = zip(("lower", "upper"), transforms)
+    return labelled(model, {f"{name}_{suffix}": (name, values) for suffix, values in pairs}).assign_attrs(domain=domain)
 
 
 def _transforms(
@@ -204,7 +206,7 @@ def _continuous(
     """Return P(Y <= y) twice, (n,) each: integrals of the predictive density on the real line, below and above y.
 
     Observations are mapped to the real line, where they are centred at the predictor. With w = mean + d t / (1 - t^2),
-    where d is such that the density at the mean is that of a normal with deviation d, the integrand is smooth on
+    where d is such that the density at the mean equals a normal's with deviation d, the integrand is smooth on
     (-1, 1), power-law tails included. Panels have an edge at t(y) and are shorter towards the ends. The two parts must
     sum to one, which tests the rule.
     """

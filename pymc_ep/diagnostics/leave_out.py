@@ -51,13 +51,13 @@ def loo(
     idata : arviz.InferenceData or xarray.DataTree
         Result of `pymc_ep.fit`.
     model : pymc.Model, optional
-        The fitted model. With `groups` it is needed, by default that of the context.
+        The fitted model. With `groups` it is needed, by default the model of the context.
     var_name : str, optional
         The observed variable; may be left out where there is one only.
     groups : str or array_like, optional
         Leave out whole groups, as of all observations of a county: a label for each observation, or the name of a dim
         of the observed variable or of a `pymc.Data` with these labels. The log density of a group's observations given
-        all others is that of EP on the group alone, with the posterior without its sites as the prior. It is exact
+        all others is by EP on the group alone, with the posterior without its sites as the prior. It is exact
         under Gaussian noise; otherwise the sites of other predictors stay as they were fitted with the group.
 
     Returns
@@ -65,7 +65,7 @@ def loo(
     arviz.ELPDData
         With pointwise values (``loo_i`` of ArviZ 0.x, ``elpd_i`` of ArviZ 1), one for each observation or group;
         ``se``, the standard error of their sum; and ``p_loo`` (``p``), by which the log predictive density of the same
-        observations under the posterior's draws is higher: those of the fit, or 1000 draws made here where it has no
+        observations under the posterior's draws is higher: draws of the fit, or 1000 made here where it has no
         log likelihoods and `model` is given; else NaN. Where the fit mixes over hyperparameters, so do
         these values; with ``hyper="optimize"`` hyperparameters are at their mode.
 
@@ -85,11 +85,11 @@ def loo(
         require_fitted_data(idata, model)
     in_sample = _draws_of_log_likelihood(idata, model, name)
     if groups is not None:
-        labels, which, dim = _grouped(idata, pointwise, groups)
+        labels, group_index, dim = _grouped(idata, pointwise, groups)
         posterior = single_posterior_of(idata, model)
-        values, reached = _group_densities(posterior, name, which, len(labels))
+        values, reached = _group_densities(posterior, name, group_index, len(labels))
         pointwise = xr.DataArray(values, dims=dim, coords={dim: labels}, name=name)
-        in_sample = None if in_sample is None else _group_sums(in_sample, which, len(labels))
+        in_sample = None if in_sample is None else _group_sums(in_sample, group_index, len(labels))
     _require_predicted(pointwise, "an observation" if groups is None else "a group")
     draws = 0 if in_sample is None else len(in_sample)
     excess = np.nan
@@ -158,10 +158,10 @@ def _grouped(idata: Container, pointwise: xr.DataArray, groups: ArrayLike) -> tu
     dim = groups if isinstance(groups, str) else f"{name}_group"
     if isinstance(groups, str) and groups in pointwise.dims:
         axis = pointwise.dims.index(groups)
-        which = np.broadcast_to(
+        group_index = np.broadcast_to(
             np.expand_dims(np.arange(shape[axis]), [k for k in range(len(shape)) if k != axis]), shape
         )
-        return pointwise[groups].to_numpy(), which.ravel(), groups
+        return pointwise[groups].to_numpy(), group_index.ravel(), groups
     if isinstance(groups, str):
         constants = group(idata, "constant_data") if has_group(idata, "constant_data") else {}
         if groups not in constants:
@@ -177,46 +177,48 @@ def _grouped(idata: Container, pointwise: xr.DataArray, groups: ArrayLike) -> tu
             f"groups= has labels of shape {labels.shape}, but {name!r} has observations of shape {shape}; pass one "
             f"label for each observation."
         )
-    found, which = np.unique(labels.ravel(), return_inverse=True)
-    return found, which, dim
+    unique_labels, group_index = np.unique(labels.ravel(), return_inverse=True)
+    return unique_labels, group_index, dim
 
 
-def _group_sums(values: np.ndarray, which: np.ndarray, count: int) -> np.ndarray:
+def _group_sums(values: np.ndarray, group_index: np.ndarray, count: int) -> np.ndarray:
     """Return the sums over each group, (s, groups), of values (s, n)."""
     out = np.zeros((count, len(values)))
-    np.add.at(out, which, values.T)
+    np.add.at(out, group_index, values.T)
     return out.T
 
 
-def _group_densities(posterior: SitePosterior, name: str, which: np.ndarray, count: int) -> tuple[np.ndarray, bool]:
+def _group_densities(
+    posterior: SitePosterior, name: str, group_index: np.ndarray, count: int
+) -> tuple[np.ndarray, bool]:
     """Return log p(y_g | y_-g), (groups,), NaN where there is no such density, and whether EP converged on all."""
-    found, weights, converged = [], [], True
+    log_densities, weights, converged = [], [], True
     repeats = repeats_at(posterior.form, *posterior.mode[:2])
-    k = [one.name for one in posterior.form.form.groups].index(name)
+    k = [likelihood.name for likelihood in posterior.form.form.groups].index(name)
     require_one_predictor(posterior.form.form.groups[k])
     for weight, component in posterior.components():
-        values, all_converged = _given_hyperparameters(component, repeats.groups[k], k, which, count)
-        found.append(values)
+        values, all_converged = _given_hyperparameters(component, repeats.groups[k], k, group_index, count)
+        log_densities.append(values)
         weights.append(weight)
         converged &= all_converged
-    return left_out_of_all(np.array(weights), np.array(found)), converged
+    return left_out_of_all(np.array(weights), np.array(log_densities)), converged
 
 
 def _given_hyperparameters(
-    posterior: SitePosterior, observations: RepeatedGroup, k: int, which: np.ndarray, count: int
+    posterior: SitePosterior, observations: RepeatedGroup, k: int, group_index: np.ndarray, count: int
 ) -> tuple[np.ndarray, bool]:
     """Return `_group_densities` at one value of the hyperparameters, for the observed variable of number k."""
     _, prior, gaussian = posterior.mode
     observed = posterior.form.residuals()
-    here = np.arange(sum(y.size for y in observed))[group_slices(observed)[k]]
+    places = np.arange(sum(y.size for y in observed))[group_slices(observed)[k]]
     covariance_of, converged, out = prior.gaussian.posterior_rows(gaussian), True, np.full(count, np.nan)
     for j in range(count):
-        own = np.flatnonzero(which == j)
+        members = np.flatnonzero(group_index == j)
         # Others with the same predictors share sites with the group: these are left out whole, and the others fitted
         # again, unless they alone make the cavity proper.
-        among = np.flatnonzero(np.isin(observations.owner, observations.owner[own]))
-        for parts in ([among, np.setdiff1d(among, own)], [own]):
-            at = here[parts[0]]
+        sharing = np.flatnonzero(np.isin(observations.owner, observations.owner[members]))
+        for subsets in ([sharing, np.setdiff1d(sharing, members)], [members]):
+            at = places[subsets[0]]
             sites = posterior.shift[at], posterior.precision[at]
             cavity = _cavity(np.asarray(gaussian.mean)[at], covariance_of(at, at), *sites)
             if cavity is not None:
@@ -224,10 +226,10 @@ def _given_hyperparameters(
         else:
             continue
         log_z = []
-        for part in filter(len, parts):
-            kept = np.searchsorted(parts[0], part)
-            values = tuple(np.asarray(value)[part] for value in prior.parameters[k])
-            left_out = Repeats((observations.subset(part),))
+        for subset in filter(len, subsets):
+            kept = np.searchsorted(subsets[0], subset)
+            values = tuple(np.asarray(value)[subset] for value in prior.parameters[k])
+            left_out = Repeats((observations.subset(subset),))
             fitted = Prior(cavity[0][kept], DensePrior(cavity[1][np.ix_(kept, kept)]), (values,), 0.0, 0.0)
             start = left_out.together(sites[0][kept]), left_out.together(sites[1][kept])
             ended = run(EP(left_out.sites), left_out.problem(fitted), start, max_iter=_MAX_ITER)

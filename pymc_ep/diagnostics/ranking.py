@@ -10,12 +10,12 @@ __all__ = ["rank_metrics"]
 
 
 def rank_metrics(ranks: xr.Dataset, k: int = 20) -> pd.DataFrame:
-    """Return metrics of the first `k` places of rankings, by user, as LensKit and implicit define them.
+    """Return metrics of the first `k` places of rankings, by user, as defined by LensKit and implicit.
 
     Parameters
     ----------
     ranks : xarray.Dataset
-        What `pymc_ep.rank_items` returned of held-out pairs.
+        Dataset returned by `pymc_ep.rank_items` for held-out pairs.
     k : int
         Length of a list.
 
@@ -32,14 +32,14 @@ def rank_metrics(ranks: xr.Dataset, k: int = 20) -> pd.DataFrame:
         ``recall``
             Their number in the list, over m.
         ``ndcg``
-            Sum of 1 / log2(1 + r) over those in the list, over that of the first min(k, m) places.
+            Sum of 1 / log2(1 + r) over those in the list, over the same sum of the first min(k, m) places.
         ``recip_rank``
             1 / r of the first of them, 0 where none is in the list.
         ``log_score``
-            Mean log probability of a held-out item among those that were not observed, in nats; where items were ranked
+            Mean log probability of a held-out item among items not observed, in nats; where items were ranked
             by probabilities that sum to one.
 
-        Items of equal scores have one position, the mean of those that they take.
+        Items of equal scores have one position, the mean of the positions that they take.
 
     Raises
     ------
@@ -61,13 +61,13 @@ def rank_metrics(ranks: xr.Dataset, k: int = 20) -> pd.DataFrame:
         index=user,
     )
     by_user = pairs.groupby(level=0)
-    found, size = by_user["inside"].sum(), by_user.size()
+    hits, size = by_user["inside"].sum(), by_user.size()
     best = np.cumsum(1.0 / np.log2(2.0 + np.arange(k)))
     out = pd.DataFrame(
         {
-            "hit": (found > 0).astype(float),
-            "precision": found / k,
-            "recall": found / size,
+            "hit": (hits > 0).astype(float),
+            "precision": hits / k,
+            "recall": hits / size,
             "ndcg": by_user["gain"].sum() / best[np.minimum(size, k) - 1],
             "recip_rank": by_user["reciprocal"].max(),
         }

@@ -30,7 +30,7 @@ _WORST = 10
 _DARK_SHARE = 0.5
 """Share of rectified counts with a predictor more likely below zero than above, beyond which there is a warning."""
 _MANY, _FEW = 4000, 1000
-"""Draws made here if the fit stored no densities: the default of a fit where they are cheap, else that of a chain. The
+"""Draws made here if the fit stored no densities: the default of a fit where they are cheap, else of a chain. The
 tail of heavy weights is seen by many draws only: in a media-mix model their relative effective sample size is 0.01 to
 0.09 by 4000 of them, 0.14 by 1000."""
 _CHEAP, _BUDGET = 5e8, 5e10
@@ -69,7 +69,7 @@ def diagnose(idata: Container, model: pm.Model | None = None) -> xr.Dataset:
     idata : arviz.InferenceData or xarray.DataTree
         Result of `pymc_ep.fit`, also one read back from disk.
     model : pymc.Model, optional
-        The fitted model; by default that of the context.
+        The fitted model; by default the model of the context.
 
     Returns
     -------
@@ -109,8 +109,8 @@ def diagnose(idata: Container, model: pm.Model | None = None) -> xr.Dataset:
             Only of rectified counts: posterior probability that the predictor is below zero, where all of its values
             explain a count of zero equally well.
         ``worst_variable``, ``worst_index``, ``worst_observed``, ``worst_non_gaussianity`` (worst_site)
-            The least Gaussian sites: observed variable (or that whose potential it is), position in it in C order,
-            observation, and divergence.
+            The least Gaussian sites: observed variable (or the variable whose potential it is), position in it in C
+            order, observation, and divergence.
 
         For bilinear models the weights alone: their predictors are not Gaussian, so that there are no cumulants.
 
@@ -128,15 +128,15 @@ def diagnose(idata: Container, model: pm.Model | None = None) -> xr.Dataset:
     """
     model = model_of(model)
     fit = fit_group(idata)
-    own = own_predictions(idata, model)
+    predictions = own_predictions(idata, model)
     scalars = {name: fit[name] for name in ("converged", "n_iter", "log_evidence") if name in fit}
     if fit.sizes.get("iteration"):
         scalars["max_change"] = fit["max_change"].isel(iteration=-1, drop=True)
-    if own is not None:
-        posterior = own.rebuild(idata, model)
+    if predictions is not None:
+        posterior = predictions.rebuild(idata, model)
         form = posterior.form.form
         weights, absent = _weights(fit, partial(_drawn, posterior, _LIKELIHOODS))
-        absent |= {"cumulants": own.no_cumulants(form)}
+        absent |= {"cumulants": predictions.no_cumulants(form)}
         attrs = {"status": str(fit.attrs["status"]), "absent": _sentence(absent), "warning": ""}
         how = settings(idata)["hyper"]
         attrs["verdict"] = verdict(weights, fit, how, form.hyper_names, posterior.unknowns, held=False)
@@ -156,10 +156,10 @@ def diagnose(idata: Container, model: pm.Model | None = None) -> xr.Dataset:
         if "log_evidence" in fit:
             scalars["log_evidence_cumulant"] = fit["log_evidence"] + correction
     attrs = {"status": str(fit.attrs["status"]), "absent": _sentence(absent | absent_pairs), "warning": warning}
-    found = xr.merge([xr.Dataset({**scalars, **weights}), sites, dark], combine_attrs="drop")
+    diagnostics = xr.merge([xr.Dataset({**scalars, **weights}), sites, dark], combine_attrs="drop")
     how, names = settings(idata)["hyper"], posterior.form.form.hyper_names
-    attrs["verdict"] = verdict(found, fit, how, names, posterior.unknowns, held=posterior.held, warning=warning)
-    return Diagnosis(found.data_vars, found.coords, attrs)
+    attrs["verdict"] = verdict(diagnostics, fit, how, names, posterior.unknowns, held=posterior.held, warning=warning)
+    return Diagnosis(diagnostics.data_vars, diagnostics.coords, attrs)
 
 
 def _drawn(posterior: Posterior, most: float = np.inf) -> JointDraws:
@@ -170,8 +170,8 @@ def _drawn(posterior: Posterior, most: float = np.inf) -> JointDraws:
         return JointDraws({}, {}, left_out=reason)
     draws = partial(posterior.draws, rng=np.random.default_rng(0), log_likelihood=True)
     # One draw tells whether the posterior has a density at all.
-    if (one := draws(1, budget=_BUDGET)).log_p is None:
-        return one
+    if (single := draws(1, budget=_BUDGET)).log_p is None:
+        return single
     if n * _MANY <= _CHEAP_LIKELIHOODS and (many := draws(_MANY, budget=_CHEAP)).log_p is not None:
         return many
     return draws(_FEW, budget=_BUDGET)
@@ -188,9 +188,9 @@ def _sentence(absent: Mapping[str, str]) -> str:
 def _weights(
     fit: xr.Dataset, drawn: Callable[[], JointDraws], log_volume: float | None = None
 ) -> tuple[dict[str, xr.DataArray], Absent]:
-    """Return the summaries of importance weights, of the draws of the fit or else of `drawn()`, and the absent ones.
+    """Return summaries of the importance weights of the fit's draws, or else of `drawn()`, and the absent summaries.
 
-    `log_volume` is that of the hyperparameters if the draws vary them.
+    `log_volume` is `_log_volume` of the posterior if the draws vary the hyperparameters.
     """
     names = ("pareto_k", "weights_ess", "log_evidence_importance", "importance_correction")
     if "log_p" in fit and "log_q" in fit:
@@ -205,24 +205,26 @@ def _weights(
         return {"log_weight": log_weight}, dict.fromkeys(names, f"fewer than {LEAST_DRAWS} draws")
     if not np.isfinite(values).any():
         return {"log_weight": log_weight}, dict.fromkeys(names, "the model gives every draw the density zero")
-    found = importance(values)
+    summary = importance(values)
     out = {
         "log_weight": log_weight,
-        "weights_ess": found.ess,
-        "log_evidence_importance": found.log_mean,
-        "log_evidence_importance_mcse": found.mcse,
+        "weights_ess": summary.ess,
+        "log_evidence_importance": summary.log_mean,
+        "log_evidence_importance_mcse": summary.mcse,
     }
-    own = float(fit["log_evidence"])
+    log_evidence = float(fit["log_evidence"])
     if log_volume is not None:
-        own += log_volume
-        out["log_evidence_gaussian"] = own
-    out["importance_correction"] = found.log_mean - own
+        log_evidence += log_volume
+        out["log_evidence_gaussian"] = log_evidence
+    out["importance_correction"] = summary.log_mean - log_evidence
     absent = {}
-    if found.pareto_k is None:
-        part = found.ess / values.size
-        absent["pareto_k"] = f"weights are nearly equal (relative effective sample size {part:.2f}): no tail to look at"
+    if summary.pareto_k is None:
+        relative = summary.ess / values.size
+        absent["pareto_k"] = (
+            f"weights are nearly equal (relative effective sample size {relative:.2f}): no tail to look at"
+        )
     else:
-        out["pareto_k"] = found.pareto_k
+        out["pareto_k"] = summary.pareto_k
     return {name: xr.DataArray(value) for name, value in out.items()}, absent
 
 
@@ -236,7 +238,7 @@ def _log_volume(posterior: SitePosterior) -> float:
 def _sites(
     idata: Container, model: pm.Model, fit: xr.Dataset, posterior: SitePosterior
 ) -> tuple[xr.Dataset, float | None, Absent]:
-    """Return each site's indicators, and the correction of the log evidence that they give."""
+    """Return each site's indicators, the correction of the log evidence that they give, and absent results."""
     theta, prior, gaussian = posterior.mode
     repeats = repeats_at(posterior.form, theta, prior)
     problem = repeats.problem(prior)
@@ -262,16 +264,16 @@ def _sites(
     correction = None
     if not reason:
         rows = problem.prior.posterior_rows(gaussian)
-        found = evidence_correction(skewness, kurtosis, np.asarray(gaussian.variance), rows)
-        reason = found.diverges
+        expansion = evidence_correction(skewness, kurtosis, np.asarray(gaussian.variance), rows)
+        reason = expansion.diverges
         if not reason:
-            indicators["evidence_share"], correction = repeats.shared(found.shares), found.total
-    own = _first_rows(posterior)
-    indicators = {what: values[own] for what, values in indicators.items()}
+            indicators["evidence_share"], correction = repeats.shared(expansion.shares), expansion.total
+    first_rows = _first_rows(posterior)
+    indicators = {what: values[first_rows] for what, values in indicators.items()}
     names = [group.name for group in posterior.form.form.groups]
     variables = {
-        f"{name}_{what}": (name, values[here].reshape(y.shape))
-        for name, y, here in zip(names, observed, slices)
+        f"{name}_{what}": (name, values[group_slice].reshape(y.shape))
+        for name, y, group_slice in zip(names, observed, slices)
         for what, values in indicators.items()
     }
     factors = [factor.name for factor in posterior.form.form.factors]
@@ -283,21 +285,23 @@ def _sites(
 def _first_rows(posterior: SitePosterior) -> np.ndarray:
     """Return the row of each observation's first predictor, (n,)."""
     slices = group_slices(posterior.form.residuals())
-    return np.concatenate([here.start + np.arange(y.size) for here, y in zip(slices, posterior.form.observed())])
+    return np.concatenate(
+        [group_slice.start + np.arange(y.size) for group_slice, y in zip(slices, posterior.form.observed())]
+    )
 
 
 def _dark(model: pm.Model, posterior: SitePosterior) -> tuple[xr.Dataset, str]:
-    """Return P(predictor < 0), where the rate of rectified counts is zero, and a warning if that is most of them."""
+    """Return P(predictor < 0), where the rate of rectified counts is zero, and a warning if most are above 1/2."""
     form, (_, _, gaussian) = posterior.form, posterior.mode
     # The variance of a known predictor is zero, or negative by rounding.
     sd = np.sqrt(np.maximum(np.asarray(gaussian.variance), KNOWN))
     below = ndtr(-np.asarray(gaussian.mean) / sd)[_first_rows(posterior)]
     observed = form.observed()
     variables, sentences = {}, []
-    for group, y, here in zip(form.form.groups, observed, group_slices([y.ravel() for y in observed])):
+    for group, y, group_slice in zip(form.form.groups, observed, group_slices([y.ravel() for y in observed])):
         if group.options.get("zero_mass"):
-            variables[f"{group.name}_dark"] = group.name, below[here].reshape(y.shape)
-            count = int(np.count_nonzero(below[here] > 0.5))
+            variables[f"{group.name}_dark"] = group.name, below[group_slice].reshape(y.shape)
+            count = int(np.count_nonzero(below[group_slice] > 0.5))
             if count > _DARK_SHARE * y.size:
                 sentences.append(
                     f"the predictor of {group.name!r} is more likely below zero than above at {count} of {y.size} "

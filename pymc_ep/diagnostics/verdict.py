@@ -95,26 +95,26 @@ def _hyperparameters(fit: xr.Dataset, hyper: str, names: tuple[str, ...], *, hel
     """Judge the treatment of the hyperparameters."""
     if not names:
         return []
-    which = f"Hyperparameters ({', '.join(map(repr, names))})"
+    subject = f"Hyperparameters ({', '.join(map(repr, names))})"
     if hyper == "fixed":
-        return [Finding(_NOTE, f"{which} are held at given values; their uncertainty is in no number of this fit.")]
+        return [Finding(_NOTE, f"{subject} are held at given values; their uncertainty is in no number of this fit.")]
     if hyper == "sample":
         return [
-            Finding(_NOTE, f"{which} were sampled; their R-hat and effective sample sizes are those of az.summary.")
+            Finding(_NOTE, f"{subject} were sampled; their R-hat and effective sample sizes are those of az.summary.")
         ]
     if "hyper_ess" in fit or "hyper_log_weight_sd" in fit:
-        return [_integral(fit, which)]
+        return [_integral(fit, subject)]
     if "hyper_weight" in fit:
         weights = fit["hyper_weight"].to_numpy()
         effective = 1.0 / np.square(weights).sum()
         return [
-            Finding(_NOTE, f"{which} are integrated over {len(weights)} fits, as good as {effective:.0f} equal ones.")
+            Finding(_NOTE, f"{subject} are integrated over {len(weights)} fits, as good as {effective:.0f} equal ones.")
         ]
     if held:
         return [
             Finding(
                 _WRONG,
-                f"{which} are held at their maximum, where the density has no curvature or runs to a boundary: means "
+                f"{subject} are held at their maximum, where the density has no curvature or runs to a boundary: means "
                 f"and standard deviations of everything are those at that one value. Integrate over them, by "
                 f"hyper='integrate' or hyper='sample'.",
             )
@@ -122,13 +122,13 @@ def _hyperparameters(fit: xr.Dataset, hyper: str, names: tuple[str, ...], *, hel
     return [
         Finding(
             _NOTE,
-            f"{which} have a Gaussian about their maximum in place of their posterior, which is skewed where few "
+            f"{subject} have a Gaussian about their maximum in place of their posterior, which is skewed where few "
             f"groups tell about a scale; hyper='integrate' replaces it.",
         )
     ]
 
 
-def _integral(fit: xr.Dataset, which: str) -> Finding:
+def _integral(fit: xr.Dataset, subject: str) -> Finding:
     """Judge the integration by the unevenness of the exact weights of its points."""
     numbers, ess = [], 1.0
     if "hyper_ess" in fit:
@@ -139,7 +139,7 @@ def _integral(fit: xr.Dataset, which: str) -> Finding:
         # Relative effective sample size of log-normal weights.
         ess = min(ess, float(np.exp(-(sd**2))))
         numbers.append(f"standard deviation of log weights {sd:.2g}")
-    summary = f"{which} are integrated over; exact weights have {', '.join(numbers)}"
+    summary = f"{subject} are integrated over; exact weights have {', '.join(numbers)}"
     if ess >= _EXACT:
         return Finding(_FINE, f"{summary}: as good as exact.")
     if ess >= _DOUBTFUL:
@@ -152,14 +152,14 @@ def _integral(fit: xr.Dataset, which: str) -> Finding:
 
 
 def _weights(
-    found: Mapping[Any, Any], hyper: str, names: tuple[str, ...], unknowns: int, *, given: bool
+    numbers: Mapping[Any, Any], hyper: str, names: tuple[str, ...], unknowns: int, *, given: bool
 ) -> list[Finding]:
     """Judge the importance weights of draws."""
-    if "weights_ess" not in found:
+    if "weights_ess" not in numbers:
         return []
-    relative = float(found["weights_ess"]) / np.size(found["log_weight"])
+    relative = float(numbers["weights_ess"]) / np.size(numbers["log_weight"])
     summary = f"The draws' importance weights have the relative effective sample size {relative:.2g}"
-    k = found.get("pareto_k")
+    k = numbers.get("pareto_k")
     if k is None or relative >= _FEW:
         exact = "posterior given these hyperparameters" if given else "posterior"
         return [Finding(_FINE, f"{summary}: the approximation is near the exact {exact} wherever it has draws.")]
@@ -171,29 +171,29 @@ def _weights(
     if not (varied or heavy):
         return [Finding(_NOTE, f"{summary}: the approximation covers the posterior, but differs from it visibly.")]
     if varied:
-        which = ", ".join(map(repr, names))
-        why = f"the Gaussian of {which} is likely far from their posterior; integrate over them by hyper='integrate'"
+        listed = ", ".join(map(repr, names))
+        why = f"the Gaussian of {listed} is likely far from their posterior; integrate over them by hyper='integrate'"
     else:
         why = f"with only {unknowns} unknowns the approximation is off; compare with pm.sample, started by "
         why += "pmep.start_point(idata)"
     return [Finding(_DOUBT, f"{summary}: {why}.")]
 
 
-def _cumulants(found: Mapping[Any, Any]) -> list[Finding]:
+def _cumulants(numbers: Mapping[Any, Any]) -> list[Finding]:
     """Judge EP's error by the correction of its evidence."""
-    if "cumulant_shift" in found:
-        return [_shifted(float(found["cumulant_shift"]))]
-    if "cumulant_correction" not in found:
+    if "cumulant_shift" in numbers:
+        return [_shifted(float(numbers["cumulant_shift"]))]
+    if "cumulant_correction" not in numbers:
         return []
-    correction = float(found["cumulant_correction"])
+    correction = float(numbers["cumulant_correction"])
     summary = f"Skewness and kurtosis of the sites move the log evidence by {correction:.2g} nats"
     if abs(correction) < _NOTED:
         return [Finding(_FINE, f"{summary}: EP's own error is small.")]
     if abs(correction) < _LARGE:
         return [Finding(_NOTE, f"{summary}: EP's own error is seen, in scales that are learned first.")]
     worst = ""
-    if "worst_variable" in found:
-        worst = f", most at {found['worst_variable'].values[0]}[{int(found['worst_index'].values[0])}]"
+    if "worst_variable" in numbers:
+        worst = f", most at {numbers['worst_variable'].values[0]}[{int(numbers['worst_index'].values[0])}]"
     return [
         Finding(
             _DOUBT,

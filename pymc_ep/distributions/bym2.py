@@ -17,7 +17,7 @@ __all__ = ["BYM2", "require_weights", "scaled_intrinsic"]
 
 
 class BYM2:
-    r"""Effects of areas, of which a share rho of the variance is that of neighbours [1]_.
+    r"""Effects of areas, with a share rho of their variance structured by neighbours [1]_.
 
     .. math:: x = \sigma \bigl(\sqrt{\rho}\, u + \sqrt{1 - \rho}\, v\bigr), \qquad v \sim N(0, I)
 
@@ -80,15 +80,15 @@ class BYM2:
         )
         precision, null_space = scaled_intrinsic(weights)
         u = GaussianMarkov(f"{name}_structured", precision, null_space=null_space, dims=dims)
-        own = {"shape": weights.shape[0]} if dims is None else {"dims": dims}
-        v = pm.Normal(f"{name}_unstructured", 0.0, 1.0, **own)
+        keywords = {"shape": weights.shape[0]} if dims is None else {"dims": dims}
+        v = pm.Normal(f"{name}_unstructured", 0.0, 1.0, **keywords)
         return pm.Deterministic(name, sigma * (pt.sqrt(rho) * u + pt.sqrt(1.0 - rho) * v), dims=dims)
 
 
 def scaled_intrinsic(weights: scipy.sparse.csr_array) -> tuple[scipy.sparse.csr_array, np.ndarray | None]:
     """Return the scaled precision of the structured part, (n, n), and its null space, (n, k), for k connected groups.
 
-    That of an island is one. The geometric mean of the variances of each group is one, too.
+    The precision of an island is one. The geometric mean of the variances of each group is one, too.
     """
     laplacian = scipy.sparse.diags_array(weights.sum(axis=1)) - weights
     _, group = connected_components(weights, directed=False)
@@ -110,7 +110,7 @@ def require_weights(
 ) -> None:
     """Raise for weights that are not square or symmetric by PyMC's test, not finite or negative.
 
-    Those of an area to itself are allowed if `of_itself`.
+    Weights of an area to itself are allowed if `of_itself`.
     """
     if weights.shape[0] != weights.shape[1]:
         raise InvalidDataError(
@@ -139,8 +139,8 @@ def require_weights(
             f"The {prior} prior of {name!r} needs a symmetric W, but W is {weights[i, j]:.6g} at index ({i}, {j}) and "
             f"{weights[j, i]:.6g} at ({j}, {i}), areas {labelled(i, labels)} and {labelled(j, labels)}. {cure}"
         )
-    if not of_itself and (own := np.flatnonzero(weights.diagonal())).size:
+    if not of_itself and (loops := np.flatnonzero(weights.diagonal())).size:
         raise InvalidDataError(
-            f"The {prior} prior of {name!r} has area {labelled(int(own[0]), labels)} as its own neighbour in W; set "
+            f"The {prior} prior of {name!r} has area {labelled(int(loops[0]), labels)} as its own neighbour in W; set "
             f"the diagonal to zero."
         )

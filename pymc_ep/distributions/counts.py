@@ -46,7 +46,7 @@ def as_real(x: Any) -> Any:
 class PoissonLinkRV(SymbolicRandomVariable):
     """Op of a Poisson distribution whose rate is a function of a real predictor.
 
-    The draws are those of PyTensor's own Poisson Op, so that every backend has them. Subclasses define `rate`;
+    Draws come from PyTensor's own Poisson Op, so that every backend has them. Subclasses define `rate`;
     recognisers identify them by their type.
     """
 
@@ -90,7 +90,7 @@ class CountDistribution(Discrete):
 
 
 def whole_observations(name: str, observed: Any) -> Any:
-    """Return observations as doubles, masked where missing; those that are symbolic or None as they are.
+    """Return observations as doubles, masked where missing; symbolic ones and None as they are.
 
     PyMC stores integers in 32 bits and truncates fractions, both silently. It leaves doubles as they are.
 

@@ -36,7 +36,7 @@ class GaussianMarkovRV(RandomVariable):
     ----------
     matrices : MatrixSum
     check : callable, optional
-        ``check(name, coefficients)`` raises or warns of what a fit starts from.
+        ``check(name, coefficients)`` raises or warns of the coefficients that a fit starts from.
     """
 
     name = "gaussian_markov"
@@ -137,8 +137,8 @@ class GaussianMarkov(Continuous):
     null_space : array_like, (n, k), optional
         Columns N, independent, which all M_k map to zero: ones for a field of differences.
     log_det : tensor_like, optional
-        log |Q|, or that of the product of the eigenvalues other than those of N, where a formula is known. By default
-        a Cholesky factor tells it, of each evaluation if there are several terms.
+        log |Q|, or the log product of the eigenvalues except the zeros of N, where a formula is known. By default a
+        Cholesky factor tells it, of each evaluation if there are several terms.
     check : callable, optional
         ``check(name, c)``, which raises or warns of the coefficients c, (K,), that a fit starts from.
     **kwargs
@@ -184,13 +184,13 @@ class GaussianMarkov(Continuous):
         """Return a variable of this distribution outside of any model."""
         pairs = _pairs(precision)
         coefficients = pt.stack([_coefficient(k, c) for k, (c, _) in enumerate(pairs)])
-        found = [_checked(k, matrix) for k, (_, matrix) in enumerate(pairs)]
-        sizes = [matrix.shape[0] for matrix in found]
+        terms = [_checked(k, matrix) for k, (_, matrix) in enumerate(pairs)]
+        sizes = [matrix.shape[0] for matrix in terms]
         if len(set(sizes)) > 1:
             raise InvalidDataError(f"the matrices of precision= have {sizes} rows; give all the same number.")
-        matrices = MatrixSum(found, None if null_space is None else _checked_null_space(null_space, sizes[0]))
+        matrices = MatrixSum(terms, None if null_space is None else _checked_null_space(null_space, sizes[0]))
         _require_null_space(matrices)
-        if log_det is None and len(found) == 1:
+        if log_det is None and len(terms) == 1:
             log_det = matrices.rank * pt.log(coefficients[0]) + _constant_log_det(matrices)
         elif log_det is None:
             log_det = LogDeterminant(matrices)(coefficients)[0]
@@ -206,7 +206,7 @@ class GaussianMarkov(Continuous):
 
 
 def require_between(name: str, what: str, parameter: Any, most: float, cure: str) -> None:
-    """Raise for a parameter that is no single one, and for a constant not between zero and `most`."""
+    """Raise for a parameter that is not one number, and for a constant that is not between zero and `most`."""
     if parameter.ndim:
         raise InvalidDataError(f"{what}= of {name!r} has {parameter.ndim} axes, and is one number.")
     if isinstance(parameter, Constant) and not 0.0 < parameter.data < most:
@@ -241,12 +241,12 @@ def _coefficient(k: int, coefficient: Any) -> Any:
 
 
 def _checked(k: int, matrix: Any) -> scipy.sparse.csr_array:
-    """Return a matrix of the precision; raise where it is no symmetric one."""
+    """Return a matrix of the precision; raise unless it is square, finite and symmetric."""
     m = scipy.sparse.csr_array(matrix, dtype=float)
     if m.ndim != 2 or m.shape[0] != m.shape[1]:
         raise InvalidDataError(f"matrix {k} of precision= has the shape {m.shape}, and a precision is square.")
     for entries, wrong, what in (
-        (own := m.tocoo(), ~np.isfinite(own.data), "is not finite"),
+        (coo := m.tocoo(), ~np.isfinite(coo.data), "is not finite"),
         (unequal := abs(m - m.T).tocoo(), unequal.data > _ASYMMETRY * abs(m).max(), "is not that of its transpose"),
     ):
         if wrong.any():
@@ -273,11 +273,12 @@ def _require_null_space(matrices: MatrixSum) -> None:
     """Raise where a matrix does not map the null space to zero, or all map the level of other nodes to zero."""
     n, nulls = matrices.n, matrices.null_space
     largest = np.abs(matrices.basis).max()
-    own = np.abs(matrices.times(nulls)).max(axis=(1, 2), initial=0.0)
-    if own.max() > _NULL * largest:
-        node = int(own.argmax())
+    residual = np.abs(matrices.times(nulls)).max(axis=(1, 2), initial=0.0)
+    if residual.max() > _NULL * largest:
+        node = int(residual.argmax())
         raise InvalidDataError(
-            f"null_space= is none of precision=: their product is {own[node]:.3g} at node {node}, and must be zero."
+            f"null_space= is none of precision=: their product is {residual[node]:.3g} at node {node}, and must be "
+            f"zero."
         )
     edges = scipy.sparse.csr_array((np.ones(len(matrices.rows)), (matrices.rows, matrices.columns)), shape=(n, n))
     count, component = connected_components(edges, directed=False)
@@ -285,8 +286,8 @@ def _require_null_space(matrices: MatrixSum) -> None:
     free = np.bincount(component, sums, minlength=count) <= _NULL * largest
     # The part of a component's level that the null space does not have.
     member = scipy.sparse.csr_array((np.ones(n), (component, np.arange(n))), shape=(count, n))
-    left = np.bincount(component, minlength=count) - ((member @ nulls) ** 2).sum(axis=1)
-    if (wrong := free & (left > _NULL * n)).any():
+    remainder = np.bincount(component, minlength=count) - ((member @ nulls) ** 2).sum(axis=1)
+    if (wrong := free & (remainder > _NULL * n)).any():
         node = int(np.flatnonzero(component == np.flatnonzero(wrong)[0])[0])
         raise InvalidDataError(
             f"the rows of precision= at node {node}, and at those connected with it, sum to zero: it leaves their "
@@ -295,11 +296,11 @@ def _require_null_space(matrices: MatrixSum) -> None:
 
 
 def _constant_log_det(matrices: MatrixSum) -> float:
-    found, _ = matrices.log_determinant(np.ones(1))
-    if not np.isfinite(found):
+    log_det, _ = matrices.log_determinant(np.ones(1))
+    if not np.isfinite(log_det):
         node = matrices.failed_node(np.ones(1))
         raise InvalidDataError(
             f"precision= is not positive definite: its factor fails at node {node}. Correct it, or where it is zero "
             f"along some vectors, give these as null_space=."
         )
-    return found
+    return log_det

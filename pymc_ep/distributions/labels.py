@@ -64,14 +64,14 @@ def positions(what: str, given: Any, labels: Any, size: int | None) -> np.ndarra
         if not (integers or np.issubdtype(values.dtype, np.floating)):
             raise InvalidDataError(f"{what} has {values.tolist()[0]!r}, but its dim has no labels: {kind}.")
         bad = (values < 0) | (values != np.round(values)) | (values >= (np.inf if n is None else n))
-        found = values
+        indices = values
     else:
         if not names.is_unique:
             twice = names[names.duplicated()][0]
             raise InvalidDataError(f"{what} needs labels that differ, and {twice!r} is that of several rows.")
-        found, kind = names.get_indexer(values), f"labels are {names[0]!r} to {names[-1]!r}"
-        bad = found < 0
+        indices, kind = names.get_indexer(values), f"labels are {names[0]!r} to {names[-1]!r}"
+        bad = indices < 0
     if bad.any():
         k = int(np.argmax(bad))
         raise InvalidDataError(f"{what} has {values.tolist()[k]!r} at index {k}, but there is no such row: {kind}.")
-    return found.astype(np.int64)
+    return indices.astype(np.int64)

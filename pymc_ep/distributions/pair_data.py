@@ -97,9 +97,9 @@ def _require_symmetric(name: str, rows: np.ndarray, shape: tuple[int, int]) -> N
 
 def require_others(name: str, rows: np.ndarray) -> None:
     """Raise for a symbol that is paired with itself."""
-    own = (rows[:, 0] == rows[:, 1]) & (as_counts(rows)[2] > 0)
-    if own.any():
-        k = int(np.argmax(own))
+    self_paired = (rows[:, 0] == rows[:, 1]) & (as_counts(rows)[2] > 0)
+    if self_paired.any():
+        k = int(np.argmax(self_paired))
         where = f"at row {k}" if rows.shape[1] == 2 else f"at row and column {rows[k, 0]}"
         raise InvalidDataError(
             f"{name!r} has the symbol {rows[k, 0]} with itself {where}, but such pairs are never observed; leave them "
@@ -108,7 +108,7 @@ def require_others(name: str, rows: np.ndarray) -> None:
 
 
 def _packed_counts(name: str, observed: Any, shape: Sequence[int | None], sides: tuple[str, str]) -> np.ndarray:
-    if any(n not in (None, own) for n, own in zip(shape, observed.shape)):
+    if any(n not in (None, length) for n, length in zip(shape, observed.shape)):
         raise InvalidDataError(
             f"{name!r} has counts of shape {observed.shape}, but there are {shape[0]} {sides[0]}s and {shape[1]} "
             f"{sides[1]}s; transpose the counts, or correct the matrices."
@@ -124,8 +124,8 @@ def _packed_counts(name: str, observed: Any, shape: Sequence[int | None], sides:
     table.data = values
     # Cells that are listed twice are added up, as SciPy does.
     table.sum_duplicates()
-    some = table.data > 0
-    rows = np.stack([part[some].astype(np.int64) for part in (table.row, table.col, table.data)], axis=1)
+    positive = table.data > 0
+    rows = np.stack([array[positive].astype(np.int64) for array in (table.row, table.col, table.data)], axis=1)
     return rows[np.lexsort((rows[:, 1], rows[:, 0]))]
 
 

@@ -1,7 +1,7 @@
 """Zero-truncated Poisson and negative binomial counts, drawn without rejection.
 
 `pymc.Truncated` redraws zeros until none is left. At small rates, as in data that list only the cells with an event,
-this takes more steps than PyMC allows. Log densities are those of `pymc.Truncated`.
+this takes more steps than PyMC allows. Log densities are `pymc.Truncated`'s.
 """
 
 from typing import Any
@@ -55,7 +55,7 @@ class PositiveCountsRV(TruncatedRV):
         op, (_, *given) = dist.owner.op, change_dist_size(dist, new_size=size).owner.inputs
         inputs = [normalize_rng_param(None), *given, pt.constant(1.0), pt.constant(float("inf"))]
         rng, *others = inputs
-        inner = [rng, *(part.type() for part in others)]
+        inner = [rng, *(variable.type() for variable in others)]
         _, shape, *parameters = inner[:-2]
         draw = _poisson if len(parameters) == 1 else _negative_binomial
         next_rng, value = draw(rng, shape, *parameters)

@@ -24,7 +24,7 @@ _POSITIONS = {LaplaceRV: (0, 1), NormalRV: (0, 1), StudentTRV: (1, 2)}
 
 
 class Potential(NamedTuple):
-    """The distribution of coefficients, with location zero. Its parameters are those of `op` without the location.
+    """The distribution of coefficients, with location zero. It has the parameters of `op` without the location.
 
     Attributes
     ----------
@@ -98,8 +98,8 @@ def read_potential(potential: Any, owner: str, argument: str = "potential") -> t
             f"A parameter of {argument}= of a {owner} has more than one axis; give one value, or one for each group of "
             f"coefficients."
         )
-    own = [_simplest(p) for p in parameters]
-    return Potential(op, tuple(p.type.ndim for p in own)), own
+    simplified = [_simplest(p) for p in parameters]
+    return Potential(op, tuple(p.type.ndim for p in simplified)), simplified
 
 
 def require_positive(potential: Potential, parameters: Sequence[Any], owner: str, argument: str = "potential") -> None:
@@ -139,7 +139,7 @@ def _length(parameter: Any, axis: int) -> int | None:
 
 
 def static_shape(shape: Any) -> tuple[int, ...]:
-    """Return a shape as a tuple of int, from one length or a sequence, either of which may hold constant graphs.
+    """Return a shape as a tuple of int, from a length or a sequence of lengths, which may be constant graphs.
 
     Raises
     ------

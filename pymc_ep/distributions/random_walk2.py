@@ -23,7 +23,7 @@ class RandomWalk2:
 
     .. math:: x_{t+1} - 2 x_t + x_{t-1} \sim N(0, s^2)
 
-    Its sum is zero: add a level. What second differences do not tell, the slope of a straight line through the curve,
+    Its sum is zero: add a level. The slope of a straight line through the curve, which second differences do not tell,
     has a prior of its own. A cyclic curve, such as the months of a year, has its first value after its last, and no
     slope.
 
@@ -102,8 +102,8 @@ class RandomWalk2:
         require_between(name, "sigma", sigma, np.inf, "Give it a prior, such as pmep.priors.pc_sigma.")
         precision = scale * sigma.astype("float64") ** -2.0
         log_det = log_det + (n - null_space.shape[1]) * pt.log(precision)
-        own = f"{name}_curve" if given else name
-        curve = GaussianMarkov(own, [(precision, matrix)], null_space=null_space, log_det=log_det, dims=dims)
+        curve_name = f"{name}_curve" if given else name
+        curve = GaussianMarkov(curve_name, [(precision, matrix)], null_space=null_space, log_det=log_det, dims=dims)
         if not given:
             return curve
         rise = slope if slope.name else modelcontext(None).register_rv(slope, f"{name}_slope")
@@ -122,8 +122,8 @@ def _line(n: int) -> tuple[scipy.sparse.csr_array, np.ndarray, float, np.ndarray
     # L takes the innovation at time u to the times from u + 2 on, with weights 1, 2, ...; its transpose sums backwards.
     pulled = np.cumsum(np.cumsum(nulls[::-1], axis=0), axis=0)[::-1][2:]
     pushed = np.concatenate([np.zeros((2, 2)), np.cumsum(np.cumsum(pulled, axis=0), axis=0)])
-    own = (t - 1.0) * t * (2.0 * t - 1.0) / 6.0
-    variances = own - 2.0 * (pushed * nulls).sum(axis=1) + ((nulls @ (pulled.T @ pulled)) * nulls).sum(axis=1)
+    diagonal = (t - 1.0) * t * (2.0 * t - 1.0) / 6.0
+    variances = diagonal - 2.0 * (pushed * nulls).sum(axis=1) + ((nulls @ (pulled.T @ pulled)) * nulls).sum(axis=1)
     return d.T @ d, nulls, 2.0 * np.log(n) + np.log(n**2 - 1.0) - np.log(12.0), variances
 
 

@@ -48,7 +48,7 @@ class SPDE:
     Returns
     -------
     TensorVariable, (n,)
-        Values at the nodes, a `GaussianMarkov`. Its method ``at(points)`` returns those at points, (m, 2), of the mesh.
+        Values at the nodes, a `GaussianMarkov`. Its method ``at(points)`` gives values at points, (m, 2), of the mesh.
 
     Raises
     ------
@@ -85,7 +85,7 @@ class SPDE:
         c = scipy.sparse.diags_array(areas)
         kappa2 = 8.0 / range**2
         tau2 = 1.0 / (4.0 * np.pi * kappa2 * sigma**2)
-        # |Q| = tau^2n |K|^2 / |C| with K = kappa^2 C + G, whose factor is smaller, and exact where that of Q is not.
+        # |Q| = tau^2n |K|^2 / |C| with K = kappa^2 C + G, whose factor is smaller, and exact where Q's is not.
         log_det_k, _ = LogDeterminant(MatrixSum([c, g]))(pt.stack([kappa2, 1.0]))
         log_det = len(mesh) * pt.log(tau2) + 2.0 * log_det_k - np.log(areas).sum()
         terms = [(tau2 * kappa2**2, c), (2.0 * tau2 * kappa2, g), (tau2, g @ scipy.sparse.diags_array(1.0 / areas) @ g)]

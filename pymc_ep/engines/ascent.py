@@ -124,8 +124,8 @@ def lbfgs_steps(
         The objective there.
     """
     before, _ = _to_minimise(objective)(theta)
-    found = lbfgs(objective, theta, maxiter=iterations)
-    return (found.x, -float(found.fun)) if found.fun < before else (theta, -before)
+    optimum = lbfgs(objective, theta, maxiter=iterations)
+    return (optimum.x, -float(optimum.fun)) if optimum.fun < before else (theta, -before)
 
 
 def _to_minimise(

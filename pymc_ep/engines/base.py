@@ -56,14 +56,14 @@ class Packs(Protocol):
     """An engine whose states hold more than arrays and numbers, such as factors of matrices, or values elsewhere."""
 
     def packed(self, state: Any) -> Any:
-        """Return what the iteration needs to go on from a state: nested NamedTuples of arrays, numbers and None."""
+        """Return the values from which the iteration goes on: nested NamedTuples of arrays, numbers and None."""
 
     def unpacked(self, problem: Any, packed: Any) -> Any:
         """Return the state again, in another process."""
 
 
 class Report:
-    """Progress report of a fit. This one does nothing; that of `pymc_ep.calls.progress` shows a bar.
+    """Progress report of a fit. This one does nothing; `pymc_ep.calls.progress` makes one that shows a bar.
 
     A fit consists of phases. A phase of unknown length counts iterations, one of known length calls of `advance`.
     """

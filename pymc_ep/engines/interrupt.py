@@ -42,12 +42,12 @@ def is_interrupt(error: BaseException | None) -> bool:
     seen: set[int] = set()
     pending = [error]
     while pending:
-        one = pending.pop()
-        if isinstance(one, KeyboardInterrupt):
+        exception = pending.pop()
+        if isinstance(exception, KeyboardInterrupt):
             return True
-        if one is not None and id(one) not in seen:
-            seen.add(id(one))
-            pending += [one.__cause__, one.__context__]
+        if exception is not None and id(exception) not in seen:
+            seen.add(id(exception))
+            pending += [exception.__cause__, exception.__context__]
     return False
 
 

@@ -46,8 +46,8 @@ def check_positive(name: str, value: object) -> None:
 
 def check_least(name: str, value: object, least: float = 0.0, below: float = np.inf) -> None:
     """Raise unless an option is a finite number of at least `least` and less than `below`."""
-    known = isinstance(value, Real) and not isinstance(value, bool)
-    if not known or not least <= float(value) < below:  # type: ignore[arg-type]
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if not is_number or not least <= float(value) < below:  # type: ignore[arg-type]
         end = "" if np.isinf(below) else f" and less than {below:g}"
         raise ValueError(f"{name}={value!r} must be a finite number of at least {least:g}{end}.")
 
@@ -59,7 +59,7 @@ def check_flag(name: str, value: object) -> None:
 
 
 def estimate_names(estimate: object, known: Sequence[str]) -> tuple[str, ...]:
-    """Return the names that the option ``estimate`` gives, of matrices and biases that become points.
+    """Return the names given by the option ``estimate``, of matrices and biases that become points.
 
     Raises
     ------

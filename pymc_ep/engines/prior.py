@@ -24,7 +24,7 @@ class Prior(NamedTuple):
     log_prior : float
         Log density of the hyperparameters.
     log_excess : float
-        log of the factor by which PyMC's joint density exceeds that of normalised Gaussians and sites.
+        log of the factor by which PyMC's joint density exceeds the density of normalised Gaussians and sites.
     """
 
     mean: Array

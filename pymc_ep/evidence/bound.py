@@ -1,4 +1,4 @@
-"""A bound on the log evidence, maximised at given hyperparameters by the engine that a method has anyway.
+"""A bound on the log evidence, maximised at given hyperparameters by a method's existing engine.
 
 At its maximum over the posterior Q a bound B(theta, Q) is stationary in Q, so that its gradient in theta is the partial
 derivative at fixed Q:
@@ -39,7 +39,7 @@ class Maximum(NamedTuple):
         Of it, in the unconstrained hyperparameters.
     status : Status
     saved : object
-        What the method's solution takes of the fit.
+        The part of the fit that the method's solution takes.
     """
 
     log_z: float
@@ -110,17 +110,17 @@ class BoundEvidence(LogEvidence[BoundAt]):
     def at(self, theta: np.ndarray, start: FitState | None = None) -> BoundAt:
         """Fit at unconstrained hyperparameters `theta`, (p,), from the method's own start."""
         log_prior, slope = self.prior_at(theta)
-        found = BoundAt(theta, self.maximum_at(self.form, theta), log_prior, slope)
-        if found.status.interrupted:
-            raise Interrupted(found)
-        return found
+        fit = BoundAt(theta, self.maximum_at(self.form, theta), log_prior, slope)
+        if fit.status.interrupted:
+            raise Interrupted(fit)
+        return fit
 
     def gradient(self, fit: BoundAt) -> np.ndarray:
         """Return the gradient of `BoundAt.value`, (p,)."""
         return fit.maximum.gradient + fit.prior_gradient
 
     def kept(self, fit: BoundAt) -> Any:
-        """Return what the method's solution takes of the fit."""
+        """Return the part of the fit that the method's solution takes."""
         return fit.maximum.saved
 
 

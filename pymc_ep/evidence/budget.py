@@ -17,20 +17,20 @@ _LEAST_FITS, _MOST_FITS = (10, 6), (60, 25)
 """Least and most fits as (a, b), for a + b p with p hyperparameters. The least covers the 2 p fits of the first frame
 and one round of judging, 6 + 3 p; the most trades time for accuracy of the emulator."""
 _OPTIMISED, _INTEGRATED = 20, 30
-"""Fits of a search for the mode, and those of an integration for each hyperparameter, on average."""
+"""Fits of a search for the mode, and of an integration for each hyperparameter, on average."""
 _SAMPLED = 5e4
 """Fits that NUTS takes for 1000 draws after 1000 steps of tuning, to an order of magnitude: 25 leapfrog steps each."""
 _MOST_ROWS = 6000
 """Most rows of the emulator's matrix, p + 1 for the value and the gradient of each fit. It is factorised in each round,
 in seconds at this size."""
 _LEAST_POSTERIORS, _POSTERIORS, _MOST_POSTERIORS = 50, (50, 50), 1000
-"""Least draws of the hyperparameters with a posterior of the latent variables of their own; those that are taken, as
-(a, b) for a + b p; and the most. With so many, means differ from those over 4000 draws by 0.001 to 0.002 standard
-deviations for one or two hyperparameters, and by 0.007 for eight; standard deviations by 0.3 and 1 per cent."""
+"""Least draws of the hyperparameters with a posterior of the latent variables of their own; the draws taken, as (a, b)
+for a + b p; and the most. With so many, means differ from those over 4000 draws by 0.001 to 0.002 standard deviations
+for one or two hyperparameters, and by 0.007 for eight; standard deviations by 0.3 and 1 per cent."""
 _VARIATION = 0.4
-"""Variation of posterior means, in posterior standard deviations, for which so many are taken: that of small models,
-0.43 in eight schools and a GP of 200 bits. It is 0.23 for 4000 crossed bits, 0.13 in a walk of 10^4 counts, 0.07 in a
-map of 10^4, and 0.04 for 5000 groups."""
+"""Variation of posterior means, in posterior standard deviations, for which so many are taken, as in small models: 0.43
+in eight schools and a GP of 200 bits. It is 0.23 for 4000 crossed bits, 0.13 in a walk of 10^4 counts, 0.07 in a map of
+10^4, and 0.04 for 5000 groups."""
 _SHARES = 1.0 / 3.0, 2.0
 """Least and largest factor of their number, however little or much predictors vary."""
 

@@ -21,13 +21,13 @@ class ManyFits(NamedTuple, Generic[OwnFit]):
     states : list of tuple of ndarray
         States of the fits.
     kept : list
-        What `LogEvidence.kept` returned for each.
+        Results of `LogEvidence.kept` for each.
     centre : EvidenceFit
         The fit nearest to the mean of the draws.
     stalled : int
         Fits that did not converge.
     unfitted : int
-        Draws without a fit after an interruption; their states are those of the nearest fit.
+        Draws without a fit after an interruption; they have the state of the nearest fit.
     """
 
     thetas: np.ndarray
@@ -53,9 +53,9 @@ class ManyFits(NamedTuple, Generic[OwnFit]):
 def fit_many(evidence: LogEvidence[OwnFit], thetas: np.ndarray) -> ManyFits[OwnFit]:
     """Fit at each row of `thetas`, (k, p).
 
-    The order is that of a minimum spanning tree (Prim 1957) from the mean of the draws: the next draw is the one
-    nearest to any fit, and starts from its state. Distances are in standard deviations of the draws. After an
-    interruption the remaining draws take the state of the nearest fit.
+    The order is a minimum spanning tree's (Prim 1957) from the mean of the draws: the next draw is the one nearest to
+    any fit, and starts from its state. Distances are in standard deviations of the draws. After an interruption the
+    remaining draws take the state of the nearest fit.
     """
     k = len(thetas)
     mean, scale = centre_and_scale(thetas)
@@ -85,9 +85,9 @@ def fit_many(evidence: LogEvidence[OwnFit], thetas: np.ndarray) -> ManyFits[OwnF
         states[i], kept[i] = at.state, evidence.kept(at)
         waiting[i] = False
         evidence.report.advance()
-        here = scipy.spatial.distance.cdist(scaled[i : i + 1], scaled)[0]
-        nearer = waiting & (here < distance)
-        distance[nearer], parent[nearer] = here[nearer], i
+        from_fit = scipy.spatial.distance.cdist(scaled[i : i + 1], scaled)[0]
+        nearer = waiting & (from_fit < distance)
+        distance[nearer], parent[nearer] = from_fit[nearer], i
     left = np.flatnonzero(waiting).tolist()
     for i in left:
         states[i], kept[i] = states[parent[i]], kept[parent[i]]

@@ -1,4 +1,4 @@
-"""Equal mixture of the posteriors of fits at draws of the hyperparameters, and the arrays that it is saved in."""
+"""Equal mixture of the posteriors of fits at draws of the hyperparameters, and its saved arrays."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
@@ -33,7 +33,7 @@ class FitMixture(Generic[Component]):
     Parameters
     ----------
     centre : Posterior
-        That of the draw nearest to the mean of the hyperparameters.
+        Of the draw nearest to the mean of the hyperparameters.
     parts : sequence of Posterior, (k,)
         One for each draw of the hyperparameters.
     """
@@ -58,16 +58,16 @@ class FitMixture(Generic[Component]):
 
     def components(self) -> Iterator[tuple[float, Component]]:
         """Yield the weight and posterior of each draw."""
-        for part in self.parts:
-            yield 1.0 / len(self.parts), part
+        for component in self.parts:
+            yield 1.0 / len(self.parts), component
 
     def moments(self) -> dict[str, Moments]:
         """Return the moments of the latent variables."""
-        return mixed_moments((weight, part.moments()) for weight, part in self.components())
+        return mixed_moments((weight, component.moments()) for weight, component in self.components())
 
     def hyper_moments(self) -> dict[str, Moments]:
         """Return the moments of the hyperparameters on their own scale."""
-        return mixed_moments((weight, part.hyper_moments()) for weight, part in self.components())
+        return mixed_moments((weight, component.hyper_moments()) for weight, component in self.components())
 
     def draws(
         self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False, budget: float = 0.0
@@ -79,8 +79,8 @@ class FitMixture(Generic[Component]):
 
     def in_turn(self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False) -> JointDraws:
         """Return joint draws, equally many of each fit, in their order."""
-        which = np.repeat(np.arange(len(self.parts)), size // len(self.parts))
-        return self.draws_of(which, rng, log_likelihood=log_likelihood)
+        order = np.repeat(np.arange(len(self.parts)), size // len(self.parts))
+        return self.draws_of(order, rng, log_likelihood=log_likelihood)
 
     def draws_of(self, which: np.ndarray, rng: np.random.Generator, *, log_likelihood: bool = False) -> JointDraws:
         """Return a joint draw of each of some fits, (s,) indices."""
@@ -88,12 +88,12 @@ class FitMixture(Generic[Component]):
         densities: dict[str, np.ndarray] = {}
         left_out = _NO_DENSITY if log_likelihood else ""
         for k in np.unique(which):
-            here = which == k
-            found = self.parts[k].draws(int(here.sum()), rng, log_likelihood=log_likelihood)
-            left_out = found.left_out or left_out
-            for out, own in ((values, found.values), (densities, found.log_likelihood)):
-                for name, part in own.items():
-                    out.setdefault(name, np.empty((len(which), *part.shape[1:]), dtype=part.dtype))[here] = part
+            rows = which == k
+            joint = self.parts[k].draws(int(rows.sum()), rng, log_likelihood=log_likelihood)
+            left_out = joint.left_out or left_out
+            for out, drawn in ((values, joint.values), (densities, joint.log_likelihood)):
+                for name, array in drawn.items():
+                    out.setdefault(name, np.empty((len(which), *array.shape[1:]), dtype=array.dtype))[rows] = array
         return JointDraws(values, densities, left_out=left_out)
 
 
@@ -103,7 +103,7 @@ def stacked(states: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]
 
 
 def unstacked(state: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
-    """Return the states of the fits that a saved state holds; empty for that of a single fit."""
-    parts = {name.removeprefix(_PREFIX): rows for name, rows in state.items() if name.startswith(_PREFIX)}
-    count = len(next(iter(parts.values()))) if parts else 0
-    return [{name: rows[k] for name, rows in parts.items()} for k in range(count)]
+    """Return the states of the fits that a saved state holds; empty for a single fit."""
+    arrays = {name.removeprefix(_PREFIX): rows for name, rows in state.items() if name.startswith(_PREFIX)}
+    count = len(next(iter(arrays.values()))) if arrays else 0
+    return [{name: rows[k] for name, rows in arrays.items()} for k in range(count)]

@@ -19,14 +19,14 @@ def scaled_curvature(evidence: LogEvidence, at: EvidenceFit) -> tuple[np.ndarray
     """Return `curvature` with half-widths short against the standard deviations that it implies, in three rounds."""
     steps = np.full(at.theta.size, STEP)
     for _ in range(3):
-        found = curvature(evidence, at, steps)
-        diagonal = found[0].diagonal()
+        estimate = curvature(evidence, at, steps)
+        diagonal = estimate[0].diagonal()
         sd = 1.0 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
         shorter = np.minimum(steps, _STEP_OF_SD * sd)
-        if not found[2] or np.all(shorter > 0.1 * steps):
+        if not estimate[2] or np.all(shorter > 0.1 * steps):
             break
         steps = shorter
-    return found
+    return estimate
 
 
 def curvature(evidence: LogEvidence, at: EvidenceFit, steps: np.ndarray) -> tuple[np.ndarray, FitState, bool]:
@@ -43,7 +43,7 @@ def curvature(evidence: LogEvidence, at: EvidenceFit, steps: np.ndarray) -> tupl
     """
     p = at.theta.size
     hessian, clean = np.zeros((p, p)), True
-    d_state = tuple(np.zeros((p, *part.shape)) for part in at.state)
+    d_state = tuple(np.zeros((p, *array.shape)) for array in at.state)
     for i in range(p):
         step = np.zeros(p)
         step[i] = steps[i]
@@ -53,7 +53,7 @@ def curvature(evidence: LogEvidence, at: EvidenceFit, steps: np.ndarray) -> tupl
             return hessian, d_state, False
         clean &= low.status.converged and high.status.converged
         hessian[i] = -(evidence.gradient(high) - evidence.gradient(low)) / (2 * steps[i])
-        for part, before, after in zip(d_state, low.state, high.state):
-            part[i] = (after - before) / (2 * steps[i])
+        for array, before, after in zip(d_state, low.state, high.state):
+            array[i] = (after - before) / (2 * steps[i])
     hessian = (hessian + hessian.T) / 2
     return hessian, d_state, bool(clean and np.all(np.isfinite(hessian)))

@@ -154,11 +154,11 @@ def _rank(at: EvidenceFit) -> tuple[bool, float]:
 def search(objective: Objective, theta: np.ndarray) -> bool:
     """Search in rounds about the best point, kept by `objective`; return whether a hyperparameter runs to a boundary.
 
-    L-BFGS ends at a point without evidence. A first step along a steep slope leads to such points, as that of a noise
-    scale does under data without noise. So the first rounds search in a box, which bounds logarithms and logits, whose
-    scale is known. A search that ends on the border moves the box. A point that failed shrinks the box to a quarter of
-    its distance; a round without one lets the box grow again. More than `_ROUND` evaluations mean that hyperparameters
-    are coupled, or differ by orders in their scales. The rounds that follow use coordinates of unit curvature.
+    L-BFGS ends at a point without evidence. A first step along a steep slope leads to such points, as for a noise scale
+    under data without noise. So the first rounds search in a box, which bounds logarithms and logits, whose scale is
+    known. A search that ends on the border moves the box. A point that failed shrinks the box to a quarter of its
+    distance; a round without one lets the box grow again. More than `_ROUND` evaluations mean that hyperparameters are
+    coupled, or differ by orders in their scales. The rounds that follow use coordinates of unit curvature.
     """
     transformed = objective.evidence.form.transformed
     theta = _off_saddle(objective, theta, transformed)
@@ -223,10 +223,10 @@ def _better_fit_uphill(objective: Objective, transformed: np.ndarray) -> bool:
 
 
 def _better_fit_foreseen(objective: Objective, transformed: np.ndarray) -> bool:
-    """Whether a fit is better at a far larger scale, where the mode that was found is that of the prior alone.
+    """Whether a fit is better at a far larger scale, where the mode found is the prior's alone.
 
     A variance too small to matter adds a multiple of itself to log Z. With s the slope of log Z in its logarithm, log Z
-    is therefore larger by s (exp(d) - 1) at a distance d; in that of a standard deviation by s (exp(2 d) - 1) / 2. A
+    is therefore larger by s (exp(d) - 1) at a distance d; in the log of a standard deviation by s (exp(2 d) - 1) / 2. A
     fit is made where that first outweighs the fall of the prior.
     """
     at, form = objective.at, objective.evidence.form
@@ -251,9 +251,9 @@ def _runs_to_boundary(before: EvidenceFit | None, objective: Objective, start: n
     """Whether hyperparameters on the border of a round run to a boundary.
 
     True at `_FARTHEST` from the start. True from `FAR` on if, in the last round, log evidence stayed constant and the
-    log prior rose at a constant rate above that of a vague prior or a Jacobian, which is about one. The joint prior of
-    a scale and the variables that it scales rises so where all of them are hyperparameters, of which the likelihood is
-    then independent.
+    log prior rose at a constant rate above a vague prior's or a Jacobian's, which is about one. The joint prior of a
+    scale and the variables that it scales rises so where all are hyperparameters, and the likelihood is then
+    independent of them.
     """
     at = objective.at
     moved = np.where(border & (np.abs(at.theta) > np.abs(start)), np.abs(at.theta - start), 0.0)
@@ -272,12 +272,12 @@ def _search_in_box(objective: Objective, centre: np.ndarray, width: np.ndarray) 
     """Search in the box centre +- width, (p,) each; return whether L-BFGS ended before its limit of evaluations."""
     objective.box = centre, width
     try:
-        found = _lbfgs(objective, objective, centre, scipy.optimize.Bounds(centre - width, centre + width))
+        optimum = _lbfgs(objective, objective, centre, scipy.optimize.Bounds(centre - width, centre + width))
     except _BoxExhausted:
         return False
     finally:
         objective.box = None
-    return found.status != 1
+    return optimum.status != 1
 
 
 def _search_whitened(objective: Objective, centre: np.ndarray, factor: np.ndarray, reach: np.ndarray) -> bool:

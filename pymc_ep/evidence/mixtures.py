@@ -1,4 +1,4 @@
-"""Averages over a mixture, such as one over hyperparameters, from values of its components."""
+"""Averages over a mixture, as over hyperparameters, from values of its components."""
 
 from collections.abc import Iterable
 
@@ -11,13 +11,13 @@ __all__ = ["left_out_of_all", "mixed_moments", "weighted_mean_and_sd"]
 
 
 def mixed_moments(parts: Iterable[tuple[float, dict[str, Moments]]]) -> dict[str, Moments]:
-    """Return the moments of a mixture from weights and moments of its components, of which one is held at a time."""
+    """Return the moments of a mixture from weights and moments of its components, held one at a time."""
     total = 0.0
     means: dict[str, np.ndarray] = {}
     squares: dict[str, np.ndarray] = {}
-    for weight, found in parts:
+    for weight, moments in parts:
         total += weight
-        for name, (mean, sd) in found.items():
+        for name, (mean, sd) in moments.items():
             before = means.get(name, np.zeros_like(mean))
             # Squares about the mean so far (West 1979): those about zero would cancel.
             after = before + weight / total * (mean - before)

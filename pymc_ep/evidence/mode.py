@@ -33,10 +33,10 @@ _BEYOND = 15.0, 20.0
 one falls between them."""
 _NEARER = 8.0, 12.0
 """The same where fits so far out fail. The data may have this scale, so that a rise is no sign: only a density that is
-constant between the two counts as one that does not fall."""
+constant between the two counts as not falling."""
 _OFF_CENTRE = 1e-3
-"""Standard deviation of the steps by which the others are moved, as a share of 1 + their size. Where some are at their
-mean to the last digit, as at PyMC's initial point, a proper density is infinite towards zero of their scale."""
+"""Standard deviation of the steps that move the other hyperparameters, as a share of 1 + their size. Where some are at
+their mean to the last digit, as at PyMC's initial point, a proper density is infinite towards zero of their scale."""
 _NO_FALL = 1e-3
 """Least fall of the log density between the two, in nats: above the rounding of a density that is constant."""
 
@@ -80,7 +80,7 @@ def fit_fixed(evidence: LogEvidence[OwnFit], theta: np.ndarray, start: FitState 
 
 def held_fixed(at: OwnFit, trace: np.ndarray, converged: bool, sentence: str) -> Hyper[OwnFit]:
     """Return a fit with its hyperparameters fixed: without a covariance."""
-    return Hyper(at, None, tuple(np.zeros((0, *part.shape)) for part in at.state), trace, converged, sentence)
+    return Hyper(at, None, tuple(np.zeros((0, *array.shape)) for array in at.state), trace, converged, sentence)
 
 
 def maximise(
@@ -112,10 +112,8 @@ def maximise(
     except INTERRUPTS as stop:
         sentence = f"interrupted after {objective.evaluations} evaluations of the evidence"
         # A fit counts as the best only once its gradient is known.
-        found = held_fixed(
-            reached(stop, objective.best or objective.latest), np.array(objective.trace), False, sentence
-        )
-        return found._replace(interrupted=True)
+        best = held_fixed(reached(stop, objective.best or objective.latest), np.array(objective.trace), False, sentence)
+        return best._replace(interrupted=True)
 
 
 def _maximise(objective: Objective[OwnFit], theta: np.ndarray, spread: bool) -> Hyper[OwnFit]:
@@ -136,7 +134,7 @@ def _maximise(objective: Objective[OwnFit], theta: np.ndarray, spread: bool) -> 
     if why:
         return held_fixed(best, trace, not sentence, "; ".join(filter(None, [sentence, why])))
     factor = scipy.linalg.cholesky(np.linalg.inv(hessian), lower=True)
-    along = tuple(np.tensordot(factor.T, part, axes=1) for part in d_state)
+    along = tuple(np.tensordot(factor.T, derivative, axes=1) for derivative in d_state)
     return Hyper(best, factor, along, trace, not sentence, sentence)
 
 
@@ -212,25 +210,25 @@ def endless_directions(evidence: LogEvidence, theta: np.ndarray, scale: np.ndarr
     moves at a time, and only where its log prior does not fall by itself. Logarithms and logits move by `_BEYOND`, or
     `_NEARER`; others move from `theta` by these times `scale`, (p,), if that is given.
     """
-    found = []
+    directions = []
     form = evidence.form
     others = theta + _OFF_CENTRE * (1.0 + np.abs(theta)) * np.random.default_rng(0).standard_normal(theta.size)
     for i in np.flatnonzero(form.transformed if scale is None else np.ones(theta.size, dtype=bool)):
         unit = 1.0 if scale is None or form.transformed[i] else scale[i]
-        for way in (-1.0, 1.0):
+        for sign in (-1.0, 1.0):
             # Measured from the model's own start, or from zero: a start that the user gave may lie far out itself.
-            outer = np.where(form.transformed, way * np.maximum(way * form.start, 0.0), theta)
-            base = np.where(here := np.arange(theta.size) == i, outer, others)
+            outer = np.where(form.transformed, sign * np.maximum(sign * form.start, 0.0), theta)
+            base = np.where(axis := np.arange(theta.size) == i, outer, others)
             for distances, most_rise in ((_BEYOND, np.inf), (_NEARER, _NO_FALL)):
-                points = [base + way * distance * unit * here for distance in distances]
+                points = [base + sign * distance * unit * axis for distance in distances]
                 rise = _rise(evidence, points)
                 if rise is None:
                     continue
                 if -_NO_FALL < rise < most_rise:
-                    name = hyper_names_of(evidence, here)[0]
-                    found.append(f"{name} = {_abbreviated(form.constrained(points[1])[name])}")
+                    name = hyper_names_of(evidence, axis)[0]
+                    directions.append(f"{name} = {_abbreviated(form.constrained(points[1])[name])}")
                 break
-    return found
+    return directions
 
 
 def endless_sentence(directions: list[str]) -> str:

@@ -48,10 +48,10 @@ class Counts(NamedTuple):
 class EvidenceOp(Op):
     """``log_z, gradient = op(theta)`` at unconstrained hyperparameters theta, (p,).
 
-    Log Z is that of the latent variables and the observations under PyMC's densities; the prior of the hyperparameters
-    is not in it. Where there is no finite, converged log evidence, as next to a boundary of the hyperparameters, log Z
-    is minus infinity and the gradient zero: a sampler turns back from there. `counts` holds the number of such
-    points, and the first one is logged.
+    Log Z is of the latent variables and the observations under PyMC's densities; the prior of the hyperparameters is
+    not in it. Where there is no finite, converged log evidence, as next to a boundary of the hyperparameters, log Z is
+    minus infinity and the gradient zero: a sampler turns back from there. `counts` holds the number of such points, and
+    the first one is logged.
 
     Parameters
     ----------

@@ -56,7 +56,7 @@ def compiled_form(
     UnsupportedModelError
         Raised by the recognisers and by `require_readable`.
     ValueError, ImportError, RuntimeError
-        For a mode without bodies, and for that of JAX where it is not installed or computes in single precision.
+        For a mode without bodies, and for JAX's where it is not installed or computes in single precision.
     InvalidDataError
         Where arrays of the model itself exceed the memory.
     """
@@ -65,7 +65,7 @@ def compiled_form(
         require_jax("compile_kwargs=")
     restore_observed(model)
     require_readable(model)
-    known = _COMPILED.setdefault(model, {})
+    cached = _COMPILED.setdefault(model, {})
     names = None if latent is None else tuple([latent] if isinstance(latent, str) else latent)
     variables = (*model.basic_RVs, *model.deterministics, *model.potentials)
     key = (names, tuple(wanted), repr(compile_kwargs), variables)
@@ -75,10 +75,10 @@ def compiled_form(
         # The length of a dim that is set by data is a graph of these, neither a constant nor a shared variable.
         lengths = tuple(int(length.eval()) for length in model.dim_lengths.values())
     start = (lengths, repr(list(model.rvs_to_initial_values.values())))
-    if key in known and known[key][1] == start and _is_current(known[key][0]):
-        return known[key][0]
+    if key in cached and cached[key][1] == start and _is_current(cached[key][0]):
+        return cached[key][0]
     try:
-        compiled = _restarted(model, known[key][0]) if key in known else None
+        compiled = _restarted(model, cached[key][0]) if key in cached else None
         if compiled is None:
             with compiling(cxx=""):
                 form = recognise(model, names, wanted)
@@ -87,7 +87,7 @@ def compiled_form(
             compiled = entry.compiled(form, values, compile_kwargs)
     except MemoryError as error:
         raise InvalidDataError(f"Arrays of the model exceed the memory: {error}. Take fewer observations.") from error
-    known[key] = (compiled, start)
+    cached[key] = (compiled, start)
     return compiled
 
 

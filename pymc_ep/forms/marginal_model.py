@@ -87,13 +87,13 @@ def unconstrained(model: Model, form: Form, draws: Mapping[str, np.ndarray]) -> 
             f"The posterior has no draws of the hyperparameter {missing[0]!r}; it holds {', '.join(sorted(draws))}."
         )
     rvs = [model[name] for name in form.hyper_names]
-    own = {rv: rv.type() for rv in rvs}
+    constrained = {rv: rv.type() for rv in rvs}
     values: list[Any] = []
     for rv in rvs:
         transform = model.rvs_to_transforms.get(rv)
-        values.append(own[rv] if transform is None else transform.forward(own[rv], *rv.owner.inputs))
-    values = graph_replace(values, own, strict=False)
+        values.append(constrained[rv] if transform is None else transform.forward(constrained[rv], *rv.owner.inputs))
+    values = graph_replace(values, constrained, strict=False)
     flat = pt.concatenate([v.ravel().astype("float64") for v in values])
-    function = compiled_function(own.values(), flat, mode=numpy_mode(), on_unused_input="ignore")
+    function = compiled_function(constrained.values(), flat, mode=numpy_mode(), on_unused_input="ignore")
     columns = [np.asarray(draws[name], dtype=rv.dtype) for name, rv in zip(form.hyper_names, rvs)]
     return np.array([function(*row) for row in zip(*columns)])

@@ -103,12 +103,12 @@ class FormEntry:
     predictions : Predictions, optional
         Predictions and diagnostics of any other form.
     verbs : mapping of str to callable
-        What results of the form offer beyond predictions, by name: ``verb(idata, model, **arguments)``, which
+        Functions of results of the form beyond predictions, by name: ``verb(idata, model, **arguments)``, which
         `pymc_ep.predict.call_verb` calls. `pymc_ep.tables.row_verbs` makes ``recommend``, ``rank_items``, ``similar``
         and ``fold_in`` of the predictions of two matrices of rows. `register_verb` adds one later.
     extended : callable, optional
         ``extended(compiled form, theta, values, rows)`` returns the hyperparameters, by name, of a model whose rows may
-        be others than those of an earlier fit. It gets those of the fit, as `values`; theta, (p,), at which those
+        be others than an earlier fit's. It gets the fit's, as `values`; theta, (p,), at which those
         without rows have these values; and ``rows(name)``, see `pymc_ep.contracts.Call.start_rows`. None where the
         hyperparameters of all models of the form have the shapes of the fit.
     current : callable
@@ -141,7 +141,7 @@ _OF_ALL = ("predict", "log_predictive", "diagnose", "loo", "loo_pit", "start_poi
 
 
 def _import_built_in() -> None:
-    """Import the forms of this package, which register themselves, before those of others."""
+    """Import the forms of this package, which register themselves, before other packages'."""
     with _IMPORTING:
         left = _BUILT_IN.copy()
         _BUILT_IN.clear()  # they call this function in turn
@@ -179,7 +179,7 @@ def register_form(entry: FormEntry) -> FormEntry:
 
 
 def register_verb(form: type, name: str, verb: Verb) -> None:
-    """Add to what results of a form offer.
+    """Add a function of the results of a form.
 
     Parameters
     ----------
@@ -207,7 +207,7 @@ def register_verb(form: type, name: str, verb: Verb) -> None:
 
 
 def _check_verb(name: str, verb: Verb) -> None:
-    """Raise for a name that cannot be a verb's, and for what is no function."""
+    """Raise for a name that cannot be a verb's, and for an object that is no function."""
     require_instance("The name of a verb", name, str, "it is the first argument of pymc_ep.predict.call_verb")
     if not name.isidentifier() or name in _OF_ALL:
         taken = "what all results offer" if name in _OF_ALL else "no name of a function"
@@ -301,7 +301,7 @@ def get_method(name: str | None, form: Form) -> Method:
     Raises
     ------
     ValueError
-        Where there is no such method; lists those of the form.
+        Where there is no such method; lists the form's methods.
     UnsupportedModelError
         Where the form has no method.
     """

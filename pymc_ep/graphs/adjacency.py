@@ -1,4 +1,4 @@
-"""Checks of areal priors: conditions under which their precision matrix is that of a Gaussian."""
+"""Checks of areal priors: conditions under which their precision matrix belongs to a Gaussian."""
 
 import numpy as np
 from pytensor.sparse.type import SparseTensorType
@@ -27,33 +27,33 @@ def require_car(
     if weights is not None:
         _require_weights(name, weights, labels)
     for parameter, symbol, low, high in ((alpha, "alpha", -1.0, 1.0), (tau, "tau", 0.0, np.inf)):
-        found = value(parameter, False)
-        if found is None or low < found.item() < high:
+        number = value(parameter, False)
+        if number is None or low < number.item() < high:
             continue
         start = " at the initial values" if depends_on_unknowns(parameter) else ""
         cure = "Give it a value there, or a prior of such values."
-        if symbol == "alpha" and found.item() == 1.0:
+        if symbol == "alpha" and number.item() == 1.0:
             cure = "That limit is pm.ICAR, whose level is fixed by a sum of zero; or give alpha a prior, as pm.Beta."
         raise InvalidDataError(
-            f"The CAR prior of {name!r} has {symbol} = {found.item():.6g}{start}, where it must be above {low:g}"
+            f"The CAR prior of {name!r} has {symbol} = {number.item():.6g}{start}, where it must be above {low:g}"
             f"{'' if high == np.inf else f' and below {high:g}'}. {cure}"
         )
 
 
 def sparse_value(adjacency: TensorVariable, value: InitialValue = constant_value) -> csr_array | None:
     """Return the value of an adjacency matrix, (n, n), dense or sparse in its graph; None where it has none."""
-    found = value(adjacency, False)
-    if found is None:
+    matrix = value(adjacency, False)
+    if matrix is None:
         return None
     if isinstance(adjacency.type, SparseTensorType):
-        return csr_array(found.item() if isinstance(found, np.ndarray) else found, dtype=float)
-    return csr_array(found.reshape(found.shape[-2:]).astype(float))
+        return csr_array(matrix.item() if isinstance(matrix, np.ndarray) else matrix, dtype=float)
+    return csr_array(matrix.reshape(matrix.shape[-2:]).astype(float))
 
 
 def _require_weights(name: str, weights: csr_array, labels: Labels) -> None:
-    """Raise for weights that are no symmetric, positive ones, or leave an area alone.
+    """Raise for weights that are not symmetric and positive, or leave an area alone.
 
-    Of all others D - alpha W is diagonally dominant, and so positive definite.
+    For all others D - alpha W is diagonally dominant, and so positive definite.
     """
     require_weights("CAR", name, weights, labels, of_itself=True)
     alone = np.flatnonzero(weights.sum(axis=0) == 0)

@@ -31,8 +31,8 @@ def with_complements(graph: TensorVariable) -> TensorVariable:
     def complement(node: Apply, inputs: list[Any]) -> TensorVariable | None:
         if not (applies(node, Sub) and _is_one(inputs[0])):
             return None
-        found = _complement(inputs[1])
-        return None if found is None else pt.second(inputs[0], found)
+        replacement = _complement(inputs[1])
+        return None if replacement is None else pt.second(inputs[0], replacement)
 
     return rebuilt([graph], complement)[0]
 
@@ -109,9 +109,9 @@ def _is_one(variable: Variable) -> bool:
     return isinstance(variable, Constant) and bool(np.all(variable.data == 1))
 
 
-def _equal(one: Variable, other: Variable) -> bool:
+def _equal(first: Variable, second: Variable) -> bool:
     """Whether two graphs compute the same, but for axes of length one."""
-    return equal_computations([_without_axes(one)], [_without_axes(other)])
+    return equal_computations([_without_axes(first)], [_without_axes(second)])
 
 
 def _without_axes(variable: Variable) -> Variable:

@@ -10,7 +10,7 @@ __all__ = ["model_of", "warn_of_centring"]
 
 
 def model_of(model: Any) -> pm.Model:
-    """Return a model: the given one, that of the ``with`` block, or that of a Bambi model, built if it is not yet."""
+    """Return a model: the given one, the ``with`` block's, or a Bambi model's, built if it is not yet."""
     if model is None:
         try:
             return pm.modelcontext(None)
@@ -34,8 +34,10 @@ def warn_of_centring(model: Any) -> None:
     """Warn where Bambi's own functions would take the intercept of a fit for another: at zero, not at the means."""
     if not getattr(model, "center_predictors", False) or not hasattr(model, "distributional_components"):
         return
-    parts = model.distributional_components.values()
-    names = [part.intercept_term.name for part in parts if part.intercept_term and part.common_terms]
+    components = model.distributional_components.values()
+    names = [
+        component.intercept_term.name for component in components if component.intercept_term and component.common_terms
+    ]
     if names:
         warnings.warn(
             f"Bambi centres its covariates: {names[0]!r} of this fit is that at their means, which `predict` and "

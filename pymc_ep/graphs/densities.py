@@ -75,9 +75,9 @@ def outside_support(densities: Sequence[TensorVariable]) -> list[TensorVariable]
 
 
 def _log_density(rv: TensorVariable, y: Any) -> TensorVariable:
-    own = next((_OWN[t] for t in type(rv.owner.op).__mro__ if t in _OWN), None)
-    found = None if own is None else own(rv.owner, y)
-    return pymc_logp(rv, y, warn_rvs=False) if found is None else found
+    function = next((_OWN[t] for t in type(rv.owner.op).__mro__ if t in _OWN), None)
+    log_p = None if function is None else function(rv.owner, y)
+    return pymc_logp(rv, y, warn_rvs=False) if log_p is None else log_p
 
 
 def _truncated(node: Apply, y: Any) -> TensorVariable:
@@ -116,19 +116,19 @@ def _constant(bound: Any) -> float | None:
 
 
 def _censored(node: Apply, y: Any) -> TensorVariable:
-    """Density of observations of which those up to `lower`, and those from `upper` on, are known as such."""
+    """Density of observations that are censored at `lower` from below and at `upper` from above."""
     base, lower, upper = node.inputs
     counts_of, parameters = COUNTS.get(type(base.owner.op)), parameters_of(base)
     # All branches are differentiated: where a bound is not reached, the tail of another value has a slope.
     above, below = pt.eq(y, upper), pt.eq(y, lower)
     if counts_of is None:
         log_tail = log_survival(base, pt.switch(above, y, 1.0))
-        found = pymc_logp(node.default_output(), y, warn_rvs=False)
-        return found if log_tail is None else pt.switch(above, log_tail, found)
-    found = pt.switch(pt.lt(y, lower) | pt.gt(y, upper), -np.inf, _log_density(base, y))
-    found = pt.switch(above, counts_of.log_from(pt.switch(above, y, 1), *parameters), found)
-    found = pt.switch(below, counts_of.log_to(pt.switch(below & pt.gt(y, 0), y, 1), *parameters), found)
-    return pt.switch(below & pt.eq(y, 0), counts_of.log_zero(*parameters), found)
+        log_p = pymc_logp(node.default_output(), y, warn_rvs=False)
+        return log_p if log_tail is None else pt.switch(above, log_tail, log_p)
+    log_p = pt.switch(pt.lt(y, lower) | pt.gt(y, upper), -np.inf, _log_density(base, y))
+    log_p = pt.switch(above, counts_of.log_from(pt.switch(above, y, 1), *parameters), log_p)
+    log_p = pt.switch(below, counts_of.log_to(pt.switch(below & pt.gt(y, 0), y, 1), *parameters), log_p)
+    return pt.switch(below & pt.eq(y, 0), counts_of.log_zero(*parameters), log_p)
 
 
 _INFINITE = 40.0
@@ -161,8 +161,8 @@ def _truncated_normal(node: Apply, y: Any) -> TensorVariable:
     from_bound = log_hazard + (near - x) * (near + x) / 2.0 - pt.log1mexp(log_ratio)
     share = (pt.erf(b / np.sqrt(2.0)) - pt.erf(pt.switch(outside, 0.0, a) / np.sqrt(2.0))) / 2.0
     from_mean = -0.5 * (x**2 + np.log(2.0 * np.pi)) - pt.log(share)
-    found = pt.switch(outside, from_bound, from_mean) - pt.log(sigma)
-    return pt.switch(pt.lt(y, lower) | pt.gt(y, upper), -np.inf, found)
+    log_p = pt.switch(outside, from_bound, from_mean) - pt.log(sigma)
+    return pt.switch(pt.lt(y, lower) | pt.gt(y, upper), -np.inf, log_p)
 
 
 def _hurdle(node: Apply, y: Any) -> TensorVariable | None:
@@ -180,8 +180,8 @@ def _mixture(node: Apply, y: Any) -> TensorVariable | None:
     columns = _log_columns(weights)
     if columns is None or len(components) != len(columns):
         return None
-    parts = [column + _log_density(part, y) for column, part in zip(columns, components)]
-    return pt.logsumexp(pt.stack(pt.broadcast_arrays(*parts), axis=-1), axis=-1)
+    terms = [column + _log_density(component, y) for column, component in zip(columns, components)]
+    return pt.logsumexp(pt.stack(pt.broadcast_arrays(*terms), axis=-1), axis=-1)
 
 
 def _log_columns(weights: TensorVariable) -> list[TensorVariable] | None:
@@ -214,8 +214,8 @@ def _beta(node: Apply, y: Any) -> TensorVariable:
     inside = pt.gt(y, 0) & pt.lt(y, 1)
     share = pt.switch(inside, y, 0.5)
     constant = pt.gammaln(a + b) - pt.gammaln(a) - pt.gammaln(b)
-    found = (a - 1.0) * pt.log(share) + (b - 1.0) * pt.log1p(-share) + constant
-    return pt.switch(inside, found, pymc_logp(rv, y, warn_rvs=False))
+    log_p = (a - 1.0) * pt.log(share) + (b - 1.0) * pt.log1p(-share) + constant
+    return pt.switch(inside, log_p, pymc_logp(rv, y, warn_rvs=False))
 
 
 def _student_t(node: Apply, y: Any) -> TensorVariable:

@@ -65,7 +65,7 @@ LINKS: dict[str, Link] = {
     "probit": Link(lambda x, *_: scipy.special.ndtr(x)),
     "complementary log-log": Link(lambda x, *_: -np.expm1(-np.exp(x)), lambda p, *_: pt.log(-pt.log1p(-p))),
 }
-"""Links by name. The name is that of the inverse link: the distribution's parameter as a function of eta."""
+"""Links by the name of the inverse link: the distribution's parameter as a function of eta."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Family:
         return self.own_links.get(name) or LINKS[name]
 
     def site_parameters(self, parameters: Sequence[TensorVariable]) -> list[TensorVariable]:
-        """Return the site's parameters from those of the distribution."""
+        """Return the site's parameters from the distribution's."""
         return [p(*parameters) if callable(p) else parameters[p] for p in self.parameters.values()]
 
 
@@ -156,12 +156,12 @@ def register_family(
         )
     require_instance("The predictor in register_family", predictor, int, "give the position of a parameter of the Op")
     require_instance("The links in register_family", links, dict, "give names of sites by names of links")
-    own = own_links or {}
-    unknown = sorted(set(links) - set(LINKS) - set(own))
+    family_links = own_links or {}
+    unknown = sorted(set(links) - set(LINKS) - set(family_links))
     if unknown:
         raise ValueError(f"No link is named {unknown[0]!r}; there are {', '.join(LINKS)}.")
     _FAMILIES[op_type] = Family(
-        predictor, links, parameters or {}, options or (lambda op: {}), own, carriers or (predictor,)
+        predictor, links, parameters or {}, options or (lambda op: {}), family_links, carriers or (predictor,)
     )
 
 

@@ -43,14 +43,14 @@ class SparsePrecision:
     values : TensorVariable, (e,)
         Q at these places.
     log_det : TensorVariable, (), optional
-        log |Q|; that of a flat prior counts as zero. None where a factor of Q tells it.
+        log |Q|, which counts as zero for a flat prior. None where a factor of Q tells it.
     log_excess : TensorVariable, ()
         log of the factor by which PyMC's density of the variable exceeds the normalised one.
     sum_sd : TensorVariable, (), optional
         Standard deviation s of the variable's sum: e e^T / s^2, with e of ones, is part of the prior beside Q, and
         of `log_det`.
     null_space : ndarray, (d, k), optional
-        Orthonormal N, with Q N = 0, to which the variable is orthogonal; `log_det` is that on the vectors that are.
+        Orthonormal N, with Q N = 0, to which the variable is orthogonal; `log_det` is on the orthogonal vectors.
     """
 
     rows: np.ndarray
@@ -74,7 +74,7 @@ class SparsePrecision:
         return {name: getattr(self, name) for name in ("values", "log_det", "log_excess", "sum_sd")}
 
     def scaled(self, s: TensorVariable) -> "SparsePrecision | None":
-        """Return that of s x for the variable x, s () or (d,): its values are ``Q_ij / (s_i s_j)``.
+        """Return the precision of s x for the variable x, s () or (d,): its values are ``Q_ij / (s_i s_j)``.
 
         None where each value has its own s and sums of them are constrained.
         """
@@ -91,10 +91,10 @@ class SparsePrecision:
         )
 
     def mixed(self, matrix: TensorVariable, shape: Sizes, *, of_columns: bool) -> "SparsePrecision | None":
-        """Return that of w = v M, (g, k), for the rows v of an independent variable, or for its columns.
+        """Return the precision of w = v M, (g, k), for the rows v of an independent variable, or for its columns.
 
-        With N = M^-1 and the precisions q of v, that of row i is ``sum_c N_ac q_ic N_bc``. None where values of the
-        variable are correlated, or too many are mixed for a dense precision.
+        With N = M^-1 and the precisions q of v, row i has the precision ``sum_c N_ac q_ic N_bc``. None where values of
+        the variable are correlated, or too many are mixed for a dense precision.
 
         Parameters
         ----------
@@ -108,8 +108,8 @@ class SparsePrecision:
         if k > _LARGEST_BLOCK or not np.array_equal(self.rows, self.columns):
             return None
         row, column = np.tril_indices(k)
-        inverse, own = pt.linalg.inv(matrix), self.values.reshape(shape)
-        values = (own.T if of_columns else own) @ (inverse[row] * inverse[column]).T
+        inverse, precisions = pt.linalg.inv(matrix), self.values.reshape(shape)
+        values = (precisions.T if of_columns else precisions) @ (inverse[row] * inverse[column]).T
         count = int(np.prod(shape)) // k
         log_det = None if self.log_det is None else self.log_det - 2.0 * count * pt.linalg.slogdet(matrix)[1]
         return replace(self, **_block_places(count, row, column), values=values.ravel(), log_det=log_det)
@@ -177,8 +177,8 @@ def _random_walk(rv: TensorVariable, shape: Sizes) -> SparsePrecision | None:
     *batch, time = shape
     (_, s0), (_, s1) = map(parameters_of, (first, innovation))
     # Time is the first axis of both parts: (1, *batch) and (time - 1, *batch).
-    parts = [pt.broadcast_to(s0, (1, *batch)), pt.broadcast_to(s1, (time - 1, *batch))]
-    precision = pt.moveaxis(pt.concatenate(parts) ** -2.0, 0, -1)
+    deviations = [pt.broadcast_to(s0, (1, *batch)), pt.broadcast_to(s1, (time - 1, *batch))]
+    precision = pt.moveaxis(pt.concatenate(deviations) ** -2.0, 0, -1)
     return _banded(precision, [pt.constant(1.0), pt.constant(-1.0)], shape)
 
 
@@ -218,8 +218,8 @@ def _banded(precision: TensorVariable, residual: list[TensorVariable], shape: Si
         band = pt.zeros((*shape[:-1], time - lag))
         for k in range(min(order - lag, time - lag - 1) + 1):
             # The residual at time t + k holds x_t with a_k and x_{t-lag} with a_{k+lag}; t runs from lag.
-            own = residual[k] * residual[k + lag] * later[..., lag + k :]
-            band = pt.inc_subtensor(band[..., : time - lag - k], own)
+            term = residual[k] * residual[k + lag] * later[..., lag + k :]
+            band = pt.inc_subtensor(band[..., : time - lag - k], term)
         if lag == 0:
             band = pt.inc_subtensor(band[..., :order], precision[..., :order])
         rows.append(place[..., lag:].ravel())
@@ -273,10 +273,10 @@ def _intrinsic_autoregression(rv: TensorVariable, shape: Sizes) -> SparsePrecisi
 
 def _gaussian_markov(rv: TensorVariable, shape: Sizes) -> SparsePrecision:
     coefficients, log_det = parameters_of(rv)
-    given = rv.owner.op.matrices
-    values = pt.constant(given.basis) @ coefficients
-    nulls = given.null_space if len(given.pins) else None
-    return SparsePrecision(given.rows, given.columns, values, log_det, pt.constant(0.0), null_space=nulls)
+    matrices = rv.owner.op.matrices
+    values = pt.constant(matrices.basis) @ coefficients
+    nulls = matrices.null_space if len(matrices.pins) else None
+    return SparsePrecision(matrices.rows, matrices.columns, values, log_det, pt.constant(0.0), null_space=nulls)
 
 
 _READERS: dict[type, Callable[[TensorVariable, Sizes], SparsePrecision | None]] = {

@@ -198,8 +198,10 @@ def _walk_of_vectors(first: TensorVariable, innovation: TensorVariable) -> Gauss
     def along_time(start: TensorVariable, step: TensorVariable, shape: Shape, ndim: int) -> TensorVariable:
         # Time is the first axis of both parts; their elements are vectors or square matrices of `length`.
         *batch, time, length = shape
-        part = (*batch, *[length] * ndim)
-        joined = pt.concatenate([pt.broadcast_to(start, (1, *part)), pt.broadcast_to(step, (time - 1, *part))])
+        slice_shape = (*batch, *[length] * ndim)
+        joined = pt.concatenate(
+            [pt.broadcast_to(start, (1, *slice_shape)), pt.broadcast_to(step, (time - 1, *slice_shape))]
+        )
         return pt.moveaxis(joined, 0, len(batch))
 
     def independent(start: TensorVariable, step: TensorVariable, shape: Shape) -> TensorVariable:
@@ -321,34 +323,34 @@ def _intrinsic_autoregression(rv: TensorVariable) -> Gaussian:
 def _gaussian_markov(rv: TensorVariable) -> Gaussian:
     """Field of a sparse precision Q: with N its null space, Q^+ = P (Q + q N N^T)^{-1} P, P = I - N N^T, for any q."""
     coefficients, log_det = parameters_of(rv)
-    of = rv.owner.op.matrices
-    nulls = pt.constant(of.null_space)
+    matrices = rv.owner.op.matrices
+    nulls = pt.constant(matrices.null_space)
 
     def whole() -> TensorVariable:
         # Each place once: the gradient of an assignment counts all of its values.
-        lower = pt.zeros((of.n, of.n))[pt.constant(of.rows), pt.constant(of.columns)]
-        half = pt.set_subtensor(lower, pt.constant(of.basis) @ coefficients * (0.5 * of.twice))
+        lower = pt.zeros((matrices.n, matrices.n))[pt.constant(matrices.rows), pt.constant(matrices.columns)]
+        half = pt.set_subtensor(lower, pt.constant(matrices.basis) @ coefficients * (0.5 * matrices.twice))
         dense = half + half.T
-        return dense + pt.diagonal(dense).mean() * (nulls @ nulls.T) if len(of.pins) else dense
+        return dense + pt.diagonal(dense).mean() * (nulls @ nulls.T) if len(matrices.pins) else dense
 
     def projected(rows: TensorVariable) -> TensorVariable:
-        return rows - (rows @ nulls) @ nulls.T if len(of.pins) else rows
+        return rows - (rows @ nulls) @ nulls.T if len(matrices.pins) else rows
 
     def root(shape: Shape) -> TensorVariable:
         factor = pt.linalg.cholesky(whole())
-        return projected(pt.linalg.solve_triangular(factor, pt.eye(of.n), lower=True))
+        return projected(pt.linalg.solve_triangular(factor, pt.eye(matrices.n), lower=True))
 
     def covariance(shape: Shape) -> TensorVariable:
         return projected(projected(pt.linalg.inv(whole())).T)
 
     def check(name: str, value: InitialValue = constant_value, labels: Labels = None) -> None:
-        found = value(coefficients, False)
-        require_definite_sum(name, of, found, value(log_det, False), labels)
-        if rv.owner.op.check is not None and found is not None:
-            rv.owner.op.check(name, found)
+        coefficient_values = value(coefficients, False)
+        require_definite_sum(name, matrices, coefficient_values, value(log_det, False), labels)
+        if rv.owner.op.check is not None and coefficient_values is not None:
+            rv.owner.op.check(name, coefficient_values)
 
     inputs = coefficients, log_det
-    return Gaussian(None, covariance, root, inputs, check=check, degenerate=bool(len(of.pins)))
+    return Gaussian(None, covariance, root, inputs, check=check, degenerate=bool(len(matrices.pins)))
 
 
 def _zero_sum_normal(rv: TensorVariable) -> Gaussian:

@@ -35,7 +35,7 @@ class Coordinates(Protocol):
         """Return these coordinates for rows of PyMC's values."""
 
     def pull(self, own: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-        """Return gradients in these coordinates from those in PyMC's values."""
+        """Return gradients in these coordinates from gradients in PyMC's values."""
 
     def log_det(self, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return log |d values / d coordinates|, (m,), and its gradient, (m, size)."""
@@ -141,7 +141,9 @@ class HyperFunctions:
         self.bounded = np.repeat(np.array(self.form.hyper_bounded, dtype=bool), sizes)
         ends = np.cumsum([0, *sizes])
         places = zip(self.form.hyper_coordinates, ends[:-1], ends[1:])
-        self._coordinates = [(own, slice(begin, end)) for own, begin, end in places if own is not None]
+        self._coordinates = [
+            (coordinates, slice(begin, end)) for coordinates, begin, end in places if coordinates is not None
+        ]
         self.start = self.from_values(values[None])[0]
 
     def in_values(self) -> Self:
@@ -153,36 +155,36 @@ class HyperFunctions:
     def to_values(self, theta: np.ndarray) -> np.ndarray:
         """Return PyMC's unconstrained values, (s, p), for rows of theta, (s, p)."""
         out = theta.copy() if self._coordinates else theta
-        for coordinates, here in self._coordinates:
-            out[:, here] = coordinates.to_values(theta[:, here])
+        for coordinates, columns in self._coordinates:
+            out[:, columns] = coordinates.to_values(theta[:, columns])
         return out
 
     def from_values(self, values: np.ndarray) -> np.ndarray:
         """Return theta, (s, p), for rows of PyMC's unconstrained values, (s, p)."""
         out = values.copy()
-        for coordinates, here in self._coordinates:
-            out[:, here] = coordinates.from_values(values[:, here])
+        for coordinates, columns in self._coordinates:
+            out[:, columns] = coordinates.from_values(values[:, columns])
         return out
 
     def pull(self, theta: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-        """Return gradients in theta, (s, p), from those in PyMC's unconstrained values, (s, p), by the chain rule."""
+        """Return gradients in theta, (s, p), from gradients in PyMC's unconstrained values, by the chain rule."""
         out = gradient.copy() if self._coordinates else gradient
-        for coordinates, here in self._coordinates:
-            out[:, here] = coordinates.pull(theta[:, here], gradient[:, here])
+        for coordinates, columns in self._coordinates:
+            out[:, columns] = coordinates.pull(theta[:, columns], gradient[:, columns])
         return out
 
     def log_det(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return log |d values / d theta|, (s,), and its gradient, (s, p), for rows of theta."""
         total, gradient = np.zeros(len(theta)), np.zeros_like(theta)
-        for coordinates, here in self._coordinates:
-            part, gradient[:, here] = coordinates.log_det(theta[:, here])
-            total += part
+        for coordinates, columns in self._coordinates:
+            log_dets, gradient[:, columns] = coordinates.log_det(theta[:, columns])
+            total += log_dets
         return total, gradient
 
     def unpack(self, theta: np.ndarray) -> list[np.ndarray]:
         """Return PyMC's unconstrained values at theta, (p,), in the shapes of `form.hyper_values`."""
         values = self.to_values(theta[None])[0]
-        return [part.reshape(s) for part, s in zip(np.split(values, self._ends), self._shapes)] if self._shapes else []
+        return [flat.reshape(s) for flat, s in zip(np.split(values, self._ends), self._shapes)] if self._shapes else []
 
     def constrained(self, theta: np.ndarray) -> dict[str, np.ndarray]:
         """Return the hyperparameters on their own scale, for one theta, (p,), or rows of them, (s, p)."""
@@ -193,8 +195,8 @@ class HyperFunctions:
 
     def unpack_rows(self, theta: np.ndarray) -> list[np.ndarray]:
         """Return PyMC's unconstrained values, (s, *shape) each, for rows of theta, (s, p)."""
-        parts = np.split(self.to_values(theta), self._ends, axis=1) if self._shapes else []
-        return [np.ascontiguousarray(part).reshape(len(theta), *s) for part, s in zip(parts, self._shapes)]
+        blocks = np.split(self.to_values(theta), self._ends, axis=1) if self._shapes else []
+        return [np.ascontiguousarray(block).reshape(len(theta), *s) for block, s in zip(blocks, self._shapes)]
 
     def _describe_hyperparameters(self) -> str:
         sizes = zip(self.form.hyper_names, self._shapes)
@@ -232,8 +234,8 @@ class HyperRows:
     def log_prior_gradients(self, theta: np.ndarray, *, jacobian: bool = True) -> tuple[np.ndarray, np.ndarray]:
         """Return the log density, (s,), and its gradients, (s, p), for rows of theta; optionally without Jacobians."""
         function = self._log_prior_gradients if jacobian else self._natural_gradients
-        value, *parts = function(*self._compiled.unpack_rows(theta))
-        gradient = np.concatenate([np.reshape(part, (len(theta), -1)) for part in parts], axis=1)
+        value, *gradients = function(*self._compiled.unpack_rows(theta))
+        gradient = np.concatenate([np.reshape(array, (len(theta), -1)) for array in gradients], axis=1)
         if not jacobian:
             return np.asarray(value), self._compiled.pull(theta, gradient)
         log_det, slopes = self._compiled.log_det(theta)
@@ -273,8 +275,8 @@ class DrawFunctions(HyperFunctions):
 
     def evaluate(self, theta: np.ndarray, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return hyperparameters and Deterministics, (s, *shape), for s draws of theta and latent variables."""
-        found = self._deterministics(*self.unpack_rows(theta), *(values[name] for name in self.form.stand_ins))
-        return self.constrained(theta) | dict(zip(self.form.deterministics, map(np.asarray, found)))
+        outputs = self._deterministics(*self.unpack_rows(theta), *(values[name] for name in self.form.stand_ins))
+        return self.constrained(theta) | dict(zip(self.form.deterministics, map(np.asarray, outputs)))
 
     @compiled_property
     def _deterministics(self) -> Callable[..., Any]:

@@ -43,7 +43,7 @@ __all__ = [
 def require_all_latent(names: Sequence[str], latent: str | Sequence[str] | None, why: str) -> None:
     """Raise where the argument ``latent=`` of a fit leaves out one of the latent variables of a form.
 
-    A result that is read has those of its own model as this argument.
+    A result that is read has the latent variables of its own model as this argument.
     """
     named = names if latent is None else [latent] if isinstance(latent, str) else latent
     if missing := [name for name in names if name not in named]:
@@ -79,7 +79,7 @@ def initial_values(
 ) -> list[np.ndarray]:
     """Return the unconstrained initial values of hyperparameters, given by their value variables.
 
-    They are those of `pymc.Model.initial_point`, which forms the values of all other variables too, such as gigabytes
+    They agree with `pymc.Model.initial_point`, which forms the values of all other variables too, such as gigabytes
     of utilities of many users and items.
 
     Parameters
@@ -105,15 +105,15 @@ def initial_values(
         return_transformed=True,
     )
     with np.errstate(all="ignore"):
-        found = dict(zip(behind, _drawn(graphs, random_seed) if _is_drawn(graphs) else evaluated(graphs)))
-    for rv, value in found.items():
+        values = dict(zip(behind, _drawn(graphs, random_seed) if _is_drawn(graphs) else evaluated(graphs)))
+    for rv, value in values.items():
         given = model.rvs_to_initial_values.get(rv)
         if isinstance(given, np.ndarray | float | int) and not np.all(np.isfinite(value)):
             raise InvalidDataError(
                 f"The initial value of {rv.name!r}, initval={given}, lies outside the support of its prior, "
                 f"{kind_of(rv)}. Give one inside it, or none."
             )
-    return [found[rv] for rv in hyper]
+    return [values[rv] for rv in hyper]
 
 
 def _is_drawn(graphs: Sequence[TensorVariable]) -> bool:
@@ -172,7 +172,7 @@ def _is_bounded(model: Model, rv: TensorVariable) -> bool:
 
 
 def coordinates_of(model: Model, hyper: Sequence[TensorVariable]) -> tuple[Coordinates | None, ...]:
-    """Return ``hyper_coordinates``: those in which the posterior of a hyperparameter is easier to emulate, else None.
+    """Return ``hyper_coordinates``: coordinates in which a hyperparameter's posterior is easier to emulate, else None.
 
     The off-diagonal entries of a covariance's Cholesky factor scale with its standard deviations; partial correlations
     do not. A prior whose tails are powers of a real variable has exponential ones in the coordinates of `HeavyTails`.
@@ -221,7 +221,7 @@ def _log_prior(
     """Return the log density of hyperparameters and potentials, (); `pm.find_MAP` omits the Jacobian terms."""
     # PyMC evaluates constants in the graphs of all variables that it is given, such as the kernel in that of utilities.
     values, transforms = (
-        {rv: known[rv] for rv in _behind(model, hyper)} for known in (model.rvs_to_values, model.rvs_to_transforms)
+        {rv: mapping[rv] for rv in _behind(model, hyper)} for mapping in (model.rvs_to_values, model.rvs_to_transforms)
     )
     densities = transformed_conditional_logp(
         hyper, rvs_to_values=values, rvs_to_transforms=transforms, jacobian=jacobian

@@ -60,13 +60,13 @@ def _graph(outputs: list[Variable], names: Mapping[Variable, str]) -> Iterator[n
         if node is None:
             places[variable] = len(places)
             yield from _leaf(variable, names)
-        elif unknown := [one for one in node.inputs if one not in places]:
+        elif unknown := [v for v in node.inputs if v not in places]:
             pending += [variable, *reversed(unknown)]
         else:
             yield from _operation(node)
-            yield str([places[one] for one in node.inputs])
-            places |= {one: len(places) + k for k, one in enumerate(node.outputs)}
-    yield str([places[one] for one in outputs])
+            yield str([places[v] for v in node.inputs])
+            places |= {v: len(places) + k for k, v in enumerate(node.outputs)}
+    yield str([places[v] for v in outputs])
 
 
 def _operation(node: Apply) -> Iterator[np.ndarray | str]:
@@ -105,15 +105,15 @@ def _words(value: Any, seen: tuple[int, ...] = ()) -> Iterator[np.ndarray | str]
         table = value.tocoo()
         yield from (np.array(table.shape), table.row, table.col, table.data)
     elif isinstance(value, Mapping):
-        for key, part in value.items():
+        for key, element in value.items():
             yield from _words(key, seen)
-            yield from _words(part, seen)
+            yield from _words(element, seen)
     elif isinstance(value, list | tuple):
         yield str(len(value))
-        for part in value:
-            yield from _words(part, seen)
+        for element in value:
+            yield from _words(element, seen)
     elif isinstance(value, set | frozenset):
-        yield from sorted(hexadecimal(*_words(part, seen)) for part in value)
+        yield from sorted(hexadecimal(*_words(element, seen)) for element in value)
     elif isinstance(value, Variable):
         yield from _graph([value], {})
     elif isinstance(value, type | types.BuiltinFunctionType | np.ufunc):
@@ -139,12 +139,14 @@ def _inner(op: Op, seen: tuple[int, ...]) -> Iterator[np.ndarray | str]:
 
 
 def _properties(value: Any) -> dict[str, Any]:
-    """Return the values that make an object what it is: those by which PyTensor compares operations, or its attributes.
+    """Return the values that define an object: the properties by which PyTensor compares it, or its attributes.
 
     Properties that are computed once they are asked for follow from the others.
     """
     if (names := getattr(value, "__props__", None)) is not None:
         return {name: getattr(value, name) for name in names}
     kind = type(value)
-    own = sorted(getattr(value, "__dict__", {}).items())
-    return {name: part for name, part in own if not isinstance(getattr(kind, name, None), cached_property)}
+    attributes = sorted(getattr(value, "__dict__", {}).items())
+    return {
+        name: attribute for name, attribute in attributes if not isinstance(getattr(kind, name, None), cached_property)
+    }

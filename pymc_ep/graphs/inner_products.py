@@ -61,12 +61,12 @@ def inner_products(graph: TensorVariable) -> InnerProducts | None:
     if (whole := _match_product(graph)) is not None:
         n_rows, n_cols = row_counts(*whole)
         grid = pt.arange(n_rows)[:, None], pt.arange(n_cols)
-        rows, cols = (pt.broadcast_to(one, (n_rows, n_cols)).ravel() for one in grid)
+        rows, cols = (pt.broadcast_to(index, (n_rows, n_cols)).ravel() for index in grid)
         return InnerProducts(graph, whole, (rows, cols), (n_rows, n_cols))
-    found = _match_sum_of_products(graph) or _match_selected_product(graph)
-    if found is None:
+    match = _match_sum_of_products(graph) or _match_selected_product(graph)
+    if match is None:
         return None
-    (v, i), (u, j) = found
+    (v, i), (u, j) = match
     rows, cols = _broadcast(without_casts(i), without_casts(j))
     return InnerProducts(graph, (v, u), (rows, cols), (pt.as_tensor(rows).shape[0],))
 
@@ -84,8 +84,8 @@ def _match_sum_of_products(graph: TensorVariable) -> list[tuple[TensorVariable, 
     product = without_casts(node.inputs[0])
     if not _is(product, Mul) or len(product.owner.inputs) != 2:
         return None
-    parts = [found for part in product.owner.inputs if (found := indexed_rows(part)) is not None]
-    return parts if len(parts) == 2 else None
+    matches = [match for factor in product.owner.inputs if (match := indexed_rows(factor)) is not None]
+    return matches if len(matches) == 2 else None
 
 
 def _match_selected_product(graph: TensorVariable) -> list[tuple[TensorVariable, TensorVariable]] | None:
@@ -113,20 +113,20 @@ def push_selections_inward(graphs: Sequence[TensorVariable]) -> list[TensorVaria
 
     For example ``(V @ U.T + b[:, None])[rows, cols]`` becomes ``(V @ U.T)[rows, cols] + b[rows]``.
     """
-    found = {}
+    replacements = {}
     for graph in ancestors(graphs):
         node = graph.owner
         if node is None or not isinstance(node.op, AdvancedSubtensor) or not _is_elementwise(node.inputs[0]):
             continue
         if (indices := _rows_and_columns(node)) is not None and node.inputs[0].ndim == 2:
-            found[graph] = _select_inside(node.inputs[0], indices)
-    return graph_replace(list(graphs), found, strict=False) if found else list(graphs)
+            replacements[graph] = _select_inside(node.inputs[0], indices)
+    return graph_replace(list(graphs), replacements, strict=False) if replacements else list(graphs)
 
 
 def _select_inside(matrix: TensorVariable, indices: Sequence[TensorVariable]) -> TensorVariable:
     """Return the elements of a matrix at row and column indices, with the selection applied to its operands."""
     if _is_elementwise(matrix):
-        return matrix.owner.op(*(_select_inside(part, indices) for part in matrix.owner.inputs))
+        return matrix.owner.op(*(_select_inside(operand, indices) for operand in matrix.owner.inputs))
     if (repeated := broadcast_vector(matrix)) is not None:
         vector, axis = repeated
         return vector[indices[axis]]
@@ -143,7 +143,7 @@ def _match_product(product: TensorVariable) -> tuple[TensorVariable, TensorVaria
     node = product.owner
     if node is None or not isinstance(core_op(node.op), Dot) or product.ndim != 2:
         return None
-    v, transposed = (without_casts(part) for part in node.inputs)
+    v, transposed = (without_casts(factor) for factor in node.inputs)
     turned = transposed.owner
     if turned is None or not isinstance(turned.op, DimShuffle) or tuple(turned.op.new_order) != (1, 0):
         return None
@@ -189,7 +189,7 @@ def same_index(one: TensorVariable, other: TensorVariable) -> bool:
 
 def summands(graph: TensorVariable) -> list[TensorVariable]:
     """Return the terms of a sum, nested sums included."""
-    return [t for part in graph.owner.inputs for t in summands(part)] if is_sum(graph) else [graph]
+    return [t for term in graph.owner.inputs for t in summands(term)] if is_sum(graph) else [graph]
 
 
 def is_sum(graph: TensorVariable) -> bool:

@@ -71,7 +71,7 @@ def _one_by_one(expression: TensorVariable, inputs: dict) -> TensorVariable:
     """Return `expression` for each row, computed in a loop."""
 
     def of_row(*rows: TensorVariable) -> TensorVariable:
-        typed = [pt.specify_shape(row, known.type.shape) for row, known in zip(rows, inputs)]
+        typed = [pt.specify_shape(row, variable.type.shape) for row, variable in zip(rows, inputs)]
         return graph_replace([expression], dict(zip(inputs, typed)), strict=False)[0]
 
     return pytensor.map(of_row, list(inputs.values()), return_updates=False)

@@ -37,13 +37,13 @@ def require_lengths(model: Model) -> None:
     InvalidDataError
         Names the observed variable, both shapes, and the shapes of all data behind it.
     """
-    known = _KNOWN.setdefault(model, {})
+    checked = _KNOWN.setdefault(model, {})
     for rv in model.observed_RVs:
         observed = model.rvs_to_values[rv]
         graphs = [observed, *(rv.owner.inputs[place] for place in parameter_positions(rv.owner))]
         data = _shared_arrays(graphs)
         shapes = tuple(v.get_value(borrow=True).shape for v in data)
-        if known.get(rv) == shapes:
+        if checked.get(rv) == shapes:
             continue
         observed_shape = _lengths([observed])[0][observed].type.shape
         _require_observations(model, rv, observed_shape)
@@ -56,14 +56,14 @@ def require_lengths(model: Model) -> None:
             )
         if data:
             _require_parameters(model, rv, graphs, [lengths[v].type.shape for v in graphs], data)
-        known[rv] = shapes
+        checked[rv] = shapes
     require_lengths_of(model, [])
 
 
 def require_lengths_of(model: Model, names: Sequence[str]) -> None:
     """Raise where the present values of shared data behind variables, or behind their parameters, differ in length.
 
-    Those behind potentials, which have sites, are checked as well.
+    Data behind potentials, which have sites, are checked as well.
     """
     for name in [*names, *(potential.name for potential in model.potentials)]:
         if (variable := model.named_vars.get(name)) is None:
@@ -111,8 +111,8 @@ def _elementwise(node: Apply) -> bool:
 
 def _shared_arrays(graphs: Sequence[Variable]) -> list[SharedVariable]:
     """Return the shared arrays with names, such as those of `pymc.Data`, behind graphs."""
-    found = {v for v in ancestors(graphs) if isinstance(v, SharedVariable) and v.name}
-    return sorted((v for v in found if getattr(v.type, "ndim", 0)), key=lambda v: str(v.name))
+    shared = {v for v in ancestors(graphs) if isinstance(v, SharedVariable) and v.name}
+    return sorted((v for v in shared if getattr(v.type, "ndim", 0)), key=lambda v: str(v.name))
 
 
 def _shapes_of(data: Sequence[SharedVariable]) -> str:
@@ -126,17 +126,17 @@ def _lengths(graphs: Sequence[Variable]) -> tuple[dict[Variable, Variable], tupl
 
     Nothing is compiled: each operation is made anew from inputs of these types.
     """
-    known: dict[Variable, Variable] = {v: _with_length(v) for v in ancestors(graphs) if v.owner is None}
+    typed: dict[Variable, Variable] = {v: _with_length(v) for v in ancestors(graphs) if v.owner is None}
     for node in io_toposort([], list(graphs)):
-        inputs = [known[v] for v in node.inputs]
+        inputs = [typed[v] for v in node.inputs]
         if (pair := _first_difference(list(_together(node, inputs)))) is not None:
-            return known, pair
+            return typed, pair
         try:
             outputs = node.op.make_node(*inputs).outputs
         except Exception:  # An operation that requires the types that it was made of: its lengths stay unknown.
             outputs = node.outputs
-        known.update(zip(node.outputs, outputs))
-    return known, None
+        typed.update(zip(node.outputs, outputs))
+    return typed, None
 
 
 def _with_length(variable: Variable) -> Variable:

@@ -30,8 +30,8 @@ __all__ = [
 ]
 
 _ASYMMETRY = 1e-5
-"""Difference of two opposite elements of a covariance, as correlations, above which it is no rounding error: so large
-is that of an inverse of condition number 1e10, or of single precision."""
+"""Difference of two opposite elements of a covariance, as correlations, above which it is no rounding error: an
+inverse of condition number 1e10, or single precision, has one so large."""
 
 _SMALL, _ROUNDING = 64, 1e-8
 """Largest matrices of a stack whose eigenvalues are checked, and the share of the largest one that may be rounding."""
@@ -59,36 +59,36 @@ def depends_on_unknowns(graph: TensorVariable) -> bool:
 
 
 def require_symmetric(name: str, matrix: TensorVariable, value: InitialValue) -> None:
-    """Raise for a covariance, or the matrix that it is the inverse of, that is not symmetric; stacks are allowed.
+    """Raise for a covariance or precision that is not symmetric; stacks are allowed.
 
     PyMC's density reads its lower triangle alone, through a Cholesky factor.
     """
     what, matrix = "covariance", _before_expansion(matrix)
     if _is_node(matrix, MatrixInverse):
         what, matrix = "precision", _before_expansion(matrix.owner.inputs[0])
-    if _is_product_with_itself(matrix) or (found := value(matrix, True)) is None:
+    if _is_product_with_itself(matrix) or (values := value(matrix, True)) is None:
         return
-    transpose = np.swapaxes(found, -1, -2)
-    if found.shape != transpose.shape or np.array_equal(found, transpose):
+    transpose = np.swapaxes(values, -1, -2)
+    if values.shape != transpose.shape or np.array_equal(values, transpose):
         return
-    scale = np.sqrt(np.abs(np.diagonal(found, axis1=-2, axis2=-1)))
-    unequal = np.argwhere(np.abs(found - transpose) > _ASYMMETRY * scale[..., :, None] * scale[..., None, :])
+    scale = np.sqrt(np.abs(np.diagonal(values, axis1=-2, axis2=-1)))
+    unequal = np.argwhere(np.abs(values - transpose) > _ASYMMETRY * scale[..., :, None] * scale[..., None, :])
     if not len(unequal):
         return
     index = tuple(int(i) for i in unequal[0])
     opposite = (*index[:-2], index[-1], index[-2])
     cure = "Correct one of the two, or give (A + A.T) / 2 for the matrix A"
-    if not np.triu(found, 1).any():
+    if not np.triu(values, 1).any():
         cure = "It is lower triangular: give a Cholesky factor, such as that of pm.LKJCorr in PyMC 6, as chol="
     raise InvalidDataError(
-        f"The {what} matrix of {name!r} is not symmetric: it is {found[index]:.6g} at index {index} and "
-        f"{found[opposite]:.6g} at {opposite}{', near the initial values' if depends_on_unknowns(matrix) else ''}. "
+        f"The {what} matrix of {name!r} is not symmetric: it is {values[index]:.6g} at index {index} and "
+        f"{values[opposite]:.6g} at {opposite}{', near the initial values' if depends_on_unknowns(matrix) else ''}. "
         f"{cure}."
     )
 
 
 def require_definite(name: str, matrix: TensorVariable, labels: Labels) -> None:
-    """Raise for a constant covariance, or the matrix that it is the inverse of, with a negative eigenvalue.
+    """Raise for a constant covariance or precision with a negative eigenvalue.
 
     Stacks are allowed. The covariance of one vector, and a larger one, is checked where a fit factorises it.
     """
@@ -101,12 +101,12 @@ def require_definite(name: str, matrix: TensorVariable, labels: Labels) -> None:
     negative = np.argwhere(values[..., 0] < -_ROUNDING * np.abs(values).max(axis=-1))
     if len(negative):
         index = tuple(int(i) for i in negative[0])
-        which = f"the rows of {name!r}"
+        subject = f"the rows of {name!r}"
         if index:
-            which = f"{name!r} at {labelled(index[0], labels) if len(index) == 1 else index}"
+            subject = f"{name!r} at {labelled(index[0], labels) if len(index) == 1 else index}"
         least, *_, largest = values[index]
         raise InvalidDataError(
-            f"The {what} of {which} is not positive definite (its eigenvalues are {least:.3g} to {largest:.3g}). "
+            f"The {what} of {subject} is not positive definite (its eigenvalues are {least:.3g} to {largest:.3g}). "
             f"Correct it, as by smaller correlations or a larger diagonal."
         )
 
@@ -130,7 +130,7 @@ def _written(values: np.ndarray) -> str:
 
 
 def require_symmetric_factored(name: str, factor: TensorVariable, value: InitialValue) -> None:
-    """`require_symmetric` for the matrix that a parameter is the Cholesky factor of, where it is one by its graph."""
+    """`require_symmetric` for L L^T where a parameter is a Cholesky factor L by its graph."""
     if _is_node(factor, Cholesky):
         require_symmetric(name, factor.owner.inputs[0], value)
 

@@ -188,17 +188,17 @@ def find_predictor(
     """
     parameter = parameters[family.predictor]
     require_latent(name, [parameter], affine)
-    own = family.site_parameters(parameters)
+    site_parameters = family.site_parameters(parameters)
     chain = dominators([parameter], affine.noise)
     nearest = None
     for place, current in enumerate(chain):
         if affine(current):
             nearest = current if nearest is None else nearest
-            found = _match_link(chain[: place + 1], family, own, affine)
-            if found is not None:
-                eta, link = found
+            match = _match_link(chain[: place + 1], family, site_parameters, affine)
+            if match is not None:
+                eta, link = match
                 site = get_site(family.links[link])
-                return Found(site, family.options(op), eta, link, [at_zero_noise(p, affine) for p in own])
+                return Found(site, family.options(op), eta, link, [at_zero_noise(p, affine) for p in site_parameters])
     if nearest is not None:
         between = [operation_of(v) for v in chain[: chain.index(nearest)]]
         raise NotAffineError(
@@ -224,7 +224,7 @@ def at_zero_noise(graph: TensorVariable, affine: AffineTest) -> TensorVariable:
 
 
 def _match_link(
-    chain: Sequence[TensorVariable], family: Family, own: Sequence[TensorVariable], affine: AffineTest
+    chain: Sequence[TensorVariable], family: Family, site_parameters: Sequence[TensorVariable], affine: AffineTest
 ) -> tuple[TensorVariable, str] | None:
     """Return eta and the link where the first graph of a chain is a known link of the last one; else None.
 
@@ -236,9 +236,9 @@ def _match_link(
     parameter, current = chain[0], chain[-1]
     arguments = _arguments(current, affine)
     target = _values(parameter, current, arguments, affine)
-    found = [_fixed_value(p, current, arguments, affine) for p in own]
-    fixed = [value for value in found if value is not None]
-    if target is None or len(fixed) < len(found):
+    parameter_values = [_fixed_value(p, current, arguments, affine) for p in site_parameters]
+    fixed = [value for value in parameter_values if value is not None]
+    if target is None or len(fixed) < len(parameter_values):
         return None
     eta = _apply_selections(chain)
     if eta is None or not affine(eta):
@@ -252,7 +252,7 @@ def _match_link(
             return (eta if link.sign > 0 else -eta), name
         if link.forward is None:
             continue
-        offset = _offset(parameter, current, link.forward, own, affine)
+        offset = _offset(parameter, current, link.forward, site_parameters, affine)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             shift = np.asarray(affine.compile(at_zero_noise_and_shape(offset, affine), [])())
         if np.all(np.isfinite(shift)) and _link_matches(link, values, fixed, target, shift):
@@ -263,7 +263,7 @@ def _match_link(
 def _apply_selections(chain: Sequence[TensorVariable]) -> TensorVariable | None:
     """Return the last graph of a chain after all operations towards the first that are not elementwise.
 
-    None where one of them takes another shape, that of a broadcast: an amplitude times a covariance is no predictor.
+    None where one of them broadcasts to another shape: an amplitude times a covariance is no predictor.
     """
     eta = chain[-1]
     for inner, outer in zip(chain[:0:-1], chain[-2::-1]):
@@ -278,12 +278,12 @@ def _offset(
     parameter: TensorVariable,
     current: TensorVariable,
     forward: Callable[..., TensorVariable],
-    own: Sequence[TensorVariable],
+    site_parameters: Sequence[TensorVariable],
     affine: AffineTest,
 ) -> TensorVariable:
     """Return the offset: `forward` of the parameter at predictor zero."""
     at_zero = graph_replace([parameter], {current: pt.zeros_like(current)}, strict=False)[0]
-    return forward(at_zero_noise(at_zero, affine), *(at_zero_noise(p, affine) for p in own))
+    return forward(at_zero_noise(at_zero, affine), *(at_zero_noise(p, affine) for p in site_parameters))
 
 
 def _link_matches(
@@ -302,7 +302,7 @@ def _link_matches(
 
 
 def at_zero_noise_and_shape(graph: TensorVariable, affine: AffineTest) -> TensorVariable:
-    """Return a graph with the noise replaced by zeros of constant shape, that at the point of the test."""
+    """Return a graph with the noise replaced by zeros of constant shape, as at the point of the test."""
     zero = {v: pt.zeros(shape, dtype=v.dtype) for v, shape in affine.noise.items()}
     return graph_replace([graph], zero, strict=False)[0]
 

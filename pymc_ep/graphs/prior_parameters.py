@@ -37,7 +37,7 @@ def require_parameters(model: Model) -> None:
     require_matrices(model)
     for rv in model.free_RVs:
         for condition, conditions in _checks(rv):
-            holds = rewritten(pt.all([pt.all(one) for one in conditions]), "canonicalize", clone=True)
+            holds = rewritten(pt.all([pt.all(graph) for graph in conditions]), "canonicalize", clone=True)
             if isinstance(holds, Constant) and not np.all(holds.data):
                 raise InvalidDataError(
                     f"The prior of {rv.name!r}, {kind_of(rv)}, has parameters outside their range: {condition} does "
@@ -81,8 +81,8 @@ def _checks(rv: TensorVariable) -> Iterator[tuple[str, list[Variable]]]:
 def _checks_of_scales(node: Apply) -> Iterator[tuple[str, list[Variable]]]:
     """Yield the checks of the scales of a series, of its first values and steps, or of areas."""
     if isinstance(node.op, RandomWalkRV):
-        for part, words in zip(node.inputs, ("of its first value", "of its steps")):
-            yield from ((f"{condition} {words}", conditions) for condition, conditions in _checks(part))
+        for inner, words in zip(node.inputs, ("of its first value", "of its steps")):
+            yield from ((f"{condition} {words}", conditions) for condition, conditions in _checks(inner))
     elif isinstance(node.op, AutoRegressiveRV):
         _, sigma, first, *_ = parameters_of(node.outputs[1])
         yield "sigma > 0 of its steps", [sigma > 0]
@@ -139,10 +139,10 @@ def _failing(conditions: list[Variable]) -> str:
             continue
         index = first_index(~holds)
         first, second = (np.broadcast_to(value, holds.shape)[index] for value in values)
-        computed, limit = (part.owner is not None and not _is_view(part.owner) for part in node.inputs)
-        of = f"{first} and {second}" if limit or second else f"{first}"
+        computed, limit = (side.owner is not None and not _is_view(side.owner) for side in node.inputs)
+        compared = f"{first} and {second}" if limit or second else f"{first}"
         from_others = ", which follows from other arguments, such as tau, or mu and sigma" if computed else ""
-        return f" for {of}{at_index(index)}{from_others}"
+        return f" for {compared}{at_index(index)}{from_others}"
     return ""
 
 

@@ -80,11 +80,11 @@ def value_depends_on(expression: TensorVariable, variables: Sequence) -> bool:
 
 def value_dependent(expressions: Iterable, variables: Iterable) -> set:
     """Return the ancestors of expressions whose value depends on any of `variables`, and `variables` themselves."""
-    found = set(variables)
+    dependent = set(variables)
     for node in io_toposort([], list(expressions)):
-        if not isinstance(node.op, Shape | Shape_i) and not found.isdisjoint(node.inputs):
-            found.update(node.outputs)
-    return found
+        if not isinstance(node.op, Shape | Shape_i) and not dependent.isdisjoint(node.inputs):
+            dependent.update(node.outputs)
+    return dependent
 
 
 def dominators(expressions: Sequence[TensorVariable], variables: Iterable) -> list[TensorVariable]:
@@ -97,15 +97,15 @@ def dominators(expressions: Sequence[TensorVariable], variables: Iterable) -> li
     dependent = value_dependent(expressions, variables)
     computed = {v: place for place, node in enumerate(nodes) for v in node.outputs}
     front = {v for v in expressions if v in dependent}
-    found = []
+    bottlenecks = []
     while front:
         last = max(front, key=lambda v: computed.get(v, -1))
         if len(front) == 1:
-            found.append(last)
+            bottlenecks.append(last)
         if last.owner is None:
             break
         front = (front - {last}) | {v for v in last.owner.inputs if v in dependent}
-    return found
+    return bottlenecks
 
 
 def without_casts(variable: TensorVariable) -> TensorVariable:
@@ -128,21 +128,21 @@ def without_views(
     PyMC wraps Deterministics in views; PyTensor's einsum is one operation with an inner graph of products and sums.
     Descendants of both are rebuilt. Nothing above `blockers` is.
     """
-    known: dict = {}
+    replacements: dict = {}
     for node in io_toposort(list(blockers), list(expressions)):
-        inputs = [known.get(v, v) for v in node.inputs]
+        inputs = [replacements.get(v, v) for v in node.inputs]
         if isinstance(node.op, ViewOp):
-            known[node.outputs[0]] = inputs[0]
+            replacements[node.outputs[0]] = inputs[0]
         elif isinstance(node.op, Einsum):
-            known.update(zip(node.outputs, inlined(node.clone_with_new_inputs(inputs))))
+            replacements.update(zip(node.outputs, inlined(node.clone_with_new_inputs(inputs))))
         elif (
             isinstance(node.op, AdvancedSubtensor)
             and (column := _as_basic_index(inputs[0], indices_of(node))) is not None
         ):
-            known[node.outputs[0]] = column
+            replacements[node.outputs[0]] = column
         elif inputs != node.inputs:
-            known.update(zip(node.outputs, node.clone_with_new_inputs(inputs).outputs))
-    return [known.get(v, v) for v in expressions]
+            replacements.update(zip(node.outputs, node.clone_with_new_inputs(inputs).outputs))
+    return [replacements.get(v, v) for v in expressions]
 
 
 def _as_basic_index(x: TensorVariable, indices: Sequence) -> TensorVariable | None:
@@ -153,7 +153,7 @@ def _as_basic_index(x: TensorVariable, indices: Sequence) -> TensorVariable | No
         return None
     if index.data.shape != (1,) or index.data.dtype.kind not in "iu":
         return None
-    plain = [int(index.data[0]) if axis == lists[0] else part for axis, part in enumerate(indices)]
+    plain = [int(index.data[0]) if axis == lists[0] else other for axis, other in enumerate(indices)]
     return pt.expand_dims(x[tuple(plain)], lists[0])
 
 
@@ -187,7 +187,7 @@ def is_affine_numerically(
 ) -> bool:
     """Whether ``evaluate`` maps midpoints to midpoints, at random points of scale 0.01, 1 and 30.
 
-    The smallest scale shows curvature at the origin, the largest that of an exponential or a cut-off far from it.
+    The smallest scale shows curvature at the origin, the largest an exponential's or a cut-off far from it.
     The tolerance, 1e-10 of the largest value, leaves room for rounding in long sums. Elements finite at none
     of the points are ignored: these come from constants of the model, such as NaN in a design.
     """
@@ -247,17 +247,17 @@ def rebuilt(
 ) -> list[TensorVariable]:
     """Return graphs in which ``replace(node, inputs)``, where it is not None, stands for what a node computes.
 
-    `inputs` are those of the node, rebuilt already.
+    `inputs` are the node's, rebuilt already.
     """
-    known: dict[Variable, Variable] = {}
+    replacements: dict[Variable, Variable] = {}
     for node in io_toposort([], list(graphs)):
-        inputs = [known.get(v, v) for v in node.inputs]
-        if (found := replace(node, inputs)) is not None:
+        inputs = [replacements.get(v, v) for v in node.inputs]
+        if (replacement := replace(node, inputs)) is not None:
             out = node.outputs[0]
-            known[out] = out.type.filter_variable(found.astype(out.dtype), allow_convert=True)
+            replacements[out] = out.type.filter_variable(replacement.astype(out.dtype), allow_convert=True)
         elif inputs != node.inputs:
-            known.update(zip(node.outputs, node.clone_with_new_inputs(inputs).outputs))
-    return [known.get(graph, graph) for graph in graphs]
+            replacements.update(zip(node.outputs, node.clone_with_new_inputs(inputs).outputs))
+    return [replacements.get(graph, graph) for graph in graphs]
 
 
 def evaluated(graphs: Sequence[TensorVariable]) -> list[np.ndarray]:
@@ -282,8 +282,8 @@ def evaluate_constants(graphs: Sequence[TensorVariable]) -> list[TensorVariable]
     mode = numpy_mode("topo_constant_folding")
     with compiling(cxx=""):
         values = compiled_function([], fixed, mode=mode)()
-    found = {v: pt.constant(x, dtype=v.dtype) for v, x in zip(fixed, values) if x.size >= _MIN_SIZE}
-    return graph_replace(list(graphs), found, strict=False) if found else list(graphs)
+    constants = {v: pt.constant(x, dtype=v.dtype) for v, x in zip(fixed, values) if x.size >= _MIN_SIZE}
+    return graph_replace(list(graphs), constants, strict=False) if constants else list(graphs)
 
 
 def _maximal_constants(graphs: Sequence[TensorVariable]) -> list[TensorVariable]:

@@ -36,7 +36,7 @@ def parameters_of(rv: TensorVariable) -> list[TensorVariable]:
 
 
 def _in_double(parameter: Variable) -> Variable:
-    """Return a parameter in double precision; for an unnamed inner distribution, that with such parameters."""
+    """Return a parameter in double precision; an unnamed inner distribution with such parameters."""
     if is_random(parameter):
         return parameter if parameter.name else _with_double_parameters(parameter)
     if not isinstance(parameter.type, DenseTensorType) or parameter.dtype == "float64":
@@ -128,9 +128,9 @@ def separated(rv: TensorVariable) -> TensorVariable:
     if not isinstance(rv.owner.op, PartialObservedRV) or rv.owner.op.ndim_supp:
         return rv
     whole, missing = rv.owner.inputs
-    found = _selected(whole, ~missing, missing.shape)
-    found.name = rv.name
-    return found
+    observed = _selected(whole, ~missing, missing.shape)
+    observed.name = rv.name
+    return observed
 
 
 def _selected(rv: TensorVariable, mask: TensorVariable, shape: TensorVariable) -> TensorVariable:
@@ -139,17 +139,17 @@ def _selected(rv: TensorVariable, mask: TensorVariable, shape: TensorVariable) -
     inputs = [node.inputs[i] for i in parameter_positions(node)]
     ndims = getattr(node.op, "ndims_params", None) or [0] * len(inputs)
     # The components of a mixture may have an axis of their own.
-    own = [rv.shape[axis] for axis in range(mask.ndim, rv.ndim)]
-    parts = []
+    trailing = [rv.shape[axis] for axis in range(mask.ndim, rv.ndim)]
+    parameters = []
     for v, ndim in zip(inputs, ndims, strict=True):
         if is_random(v):
-            parts.append(_selected(v, mask, shape))
-        elif v.ndim <= ndim + len(own):
-            parts.append(v)
+            parameters.append(_selected(v, mask, shape))
+        elif v.ndim <= ndim + len(trailing):
+            parameters.append(v)
         else:
             core = [v.shape[axis] for axis in range(v.ndim - ndim, v.ndim)]
-            parts.append(pt.broadcast_to(v, (*shape, *own, *core))[mask])
-    return with_parameters(node, parts)
+            parameters.append(pt.broadcast_to(v, (*shape, *trailing, *core))[mask])
+    return with_parameters(node, parameters)
 
 
 def without_size(node: Apply, inputs: Sequence[Variable]) -> list[Variable]:
@@ -167,11 +167,11 @@ def _with_replaced_parameters(node: Apply, parameters: Sequence[Variable]) -> li
 
 
 def distribution_name(node: Apply) -> str:
-    """Return the name of a distribution, with that of an unnamed one inside it, which it truncates or censors."""
+    """Return the name of a distribution, with the name of an unnamed one inside it, which it truncates or censors."""
     op = node.op
-    own = getattr(op, "_print_name", None) or (getattr(op, "name", None) or type(op).__name__,)
+    names = getattr(op, "_print_name", None) or (getattr(op, "name", None) or type(op).__name__,)
     inner = [v.owner for v in node.inputs if is_random(v) and v.name is None]
-    return " of ".join([own[0], *(distribution_name(other) for other in inner)])
+    return " of ".join([names[0], *(distribution_name(other) for other in inner)])
 
 
 def is_random(variable: Variable) -> bool:

@@ -41,8 +41,8 @@ def log_survival(rv: TensorVariable, y: Any) -> TensorVariable | None:
     if isinstance(rv.owner.op, _SYMMETRIC):
         # The location is the last parameter but one.
         return logcdf(rv, 2.0 * parameters[-2] - y, warn_rvs=False)
-    own = _LOG_SURVIVAL.get(type(rv.owner.op))
-    return None if own is None else own(y, *parameters)
+    function = _LOG_SURVIVAL.get(type(rv.owner.op))
+    return None if function is None else function(y, *parameters)
 
 
 _SYMMETRIC = (CauchyRV, LaplaceRV, StudentTRV)
@@ -71,8 +71,8 @@ def negative_binomial_weight(k: Any, n: Any, p: Any) -> Any:
 
 def _binomial_weight(k: Any, n: Any, p: Any) -> Any:
     rest = pt.maximum(n - k, 0.0)
-    found = _times(k, log_of(p)) + _times(rest, log_of_complement(p)) - pt.gammaln(k + 1.0) - pt.gammaln(rest + 1.0)
-    return pt.switch(pt.gt(k, n), -np.inf, found)
+    weight = _times(k, log_of(p)) + _times(rest, log_of_complement(p)) - pt.gammaln(k + 1.0) - pt.gammaln(rest + 1.0)
+    return pt.switch(pt.gt(k, n), -np.inf, weight)
 
 
 def discrete_weibull_logp(k: Any, q: Any, beta: Any) -> Any:

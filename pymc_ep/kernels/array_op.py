@@ -73,7 +73,7 @@ class ArrayOp(OpenMPOp):
         return f"{type(self).__name__}_{options}_{zlib.crc32(b''.join(Path(file).read_bytes() for file in files))}"
 
     def c_sizes(self, arrays: Sequence[str], pointers: Sequence[str]) -> str:
-        """Return C declarations of the sizes in terms of which shapes and calls are written.
+        """Return C declarations of the sizes that occur in shapes and calls.
 
         Parameters
         ----------
@@ -83,7 +83,7 @@ class ArrayOp(OpenMPOp):
         raise NotImplementedError
 
     def c_shapes(self) -> Sequence[str]:
-        """Return the shape of each output, in terms of sizes; that of a number is empty."""
+        """Return the shape of each output, in terms of sizes; a number's is empty."""
         raise NotImplementedError
 
     def c_call(self, inputs: Sequence[str], outputs: Sequence[str], fail: str) -> str:
@@ -105,7 +105,7 @@ class ArrayOp(OpenMPOp):
             lines.append(f"if (!{out}) {{ {fail} }}")
             written.append(f"({_C_TYPES[dtype]} *)PyArray_DATA({out})")
         lines.append(self.c_call(pointers, written, fail))
-        lines += [f"Py_DECREF({one});" for one in held]
+        lines += [f"Py_DECREF({held_array});" for held_array in held]
         return "{ " + "\n".join(lines) + " }"
 
 

@@ -117,8 +117,8 @@ def load_backend(backend: str) -> None:
     ----------
     backend : {"jax", "numba"}
     """
-    own = [kernel for kernel in _REGISTRY.values() if isinstance(kernel, Kernel) or backend in kernel.bodies]
-    for module in [*(f"{kernel.package}.{backend}" for kernel in own), *_OTHER_BODIES[backend]]:
+    with_body = [kernel for kernel in _REGISTRY.values() if isinstance(kernel, Kernel) or backend in kernel.bodies]
+    for module in [*(f"{kernel.package}.{backend}" for kernel in with_body), *_OTHER_BODIES[backend]]:
         import_module(module)
 
 

@@ -22,7 +22,7 @@ def require_memory(needed: int, what: str, how: str, cure: str, *, on_jax: bool 
     needed : int
         B.
     what, how, cure : str
-        What needs it, up to the number; of what it consists; and a sentence on what else to do.
+        Beginning of the message, up to the number; the contents; and a sentence on what else to do.
     on_jax : bool
         Whether JAX's device holds it too: arrays are laid out on the host before they go there.
 
@@ -46,12 +46,12 @@ def _free_memory() -> int | None:
     On Linux that includes caches which can be reclaimed, and is limited by the control group of a container; elsewhere
     all memory counts as available.
     """
-    known = [size for size in (_free_of_machine(), _free_of_group()) if size is not None]
-    return min(known) if known else None
+    sizes = [size for size in (_free_of_machine(), _free_of_group()) if size is not None]
+    return min(sizes) if sizes else None
 
 
 def _free_of_group() -> int | None:
-    """Return what a control group, of version 2, leaves of its memory; None without a limit."""
+    """Return the memory that a control group, of version 2, has left; None without a limit."""
     try:
         limit, used = (int((_GROUP / name).read_text()) for name in ("memory.max", "memory.current"))
         with (_GROUP / "memory.stat").open() as lines:

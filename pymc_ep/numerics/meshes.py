@@ -12,10 +12,10 @@ from pymc_ep.exceptions import InvalidDataError
 __all__ = ["Mesh", "around"]
 
 _FLAT = 1e-4
-"""Area of a triangle, relative to the square of its longest edge, below which it is flat: half of that of an angle of
-0.01 degrees."""
+"""Area of a triangle, relative to the square of its longest edge, below which it is flat: two long edges then meet at
+less than 0.0115 degrees."""
 _COLLAR, _GROWTH = 1.5, 2.0
-"""Edges that even triangles reach beyond the points' hull, and ratio of the edges of a ring to those of the one within.
+"""Edges by which even triangles reach beyond the points' hull, and ratio of a ring's edges to the next inner ring's.
 
 Variances of nodes within the hull are then between 1 and 4.5% too large, at ten edges a range, and 4.5% far within; a
 collar of half an edge, with ratios of 1.25 to 2, has 3% too small to 7% too large."""
@@ -55,8 +55,8 @@ class Mesh:
     @cached_property
     def areas(self) -> np.ndarray:
         """Area of each node, (n,): a third of the triangles around it. They are the weights of integrals."""
-        own = _doubled_areas(self.vertices, self.triangles) / 6.0
-        return np.bincount(self.triangles.ravel(), np.repeat(own, 3), minlength=len(self))
+        triangle_areas = _doubled_areas(self.vertices, self.triangles) / 6.0
+        return np.bincount(self.triangles.ravel(), np.repeat(triangle_areas, 3), minlength=len(self))
 
     @cached_property
     def stiffness(self) -> scipy.sparse.csr_array:
@@ -117,7 +117,7 @@ class Mesh:
         return scipy.spatial.cKDTree(self.vertices[self.triangles].mean(axis=1))
 
     def _best(self, points: np.ndarray, near: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return, of some triangles, (m, k), that with a point's largest least coordinate, and all of these, (m, 3)."""
+        """Return the triangle, of (m, k), with a point's largest least coordinate, and its coordinates, (m, 3)."""
         a, b, c = np.moveaxis(self.vertices[self.triangles[near]], 2, 0)
         at = points[:, None]
         area = _cross(b - a, c - a)
@@ -160,15 +160,15 @@ def around(points: Any, *, longest: float, rim: float | None = None) -> Mesh:
             f"A mesh needs three points that are on no line, and got {len(points)} different ones; give the corners of "
             f"the area too."
         ) from None
-    inner, parts = _COLLAR * longest, [_lattice(hull, longest)]
+    inner, layers = _COLLAR * longest, [_lattice(hull, longest)]
     distance, edge = inner + _TILT * longest, longest
     while True:
-        parts.append(_ring(hull, min(distance, rim + inner), edge))
+        layers.append(_ring(hull, min(distance, rim + inner), edge))
         if distance >= rim + inner:
             break
         edge *= _GROWTH
         distance += _TILT * edge
-    nodes = np.concatenate(parts)
+    nodes = np.concatenate(layers)
     triangles = scipy.spatial.Delaunay(nodes).simplices
     triangles = triangles[_doubled_areas(nodes, triangles) > 2.0 * _FLAT * _longest_squared(nodes, triangles)]
     used, triangles = np.unique(triangles, return_inverse=True)
@@ -178,13 +178,15 @@ def around(points: Any, *, longest: float, rim: float | None = None) -> Mesh:
 def coordinates_of(points: Any) -> np.ndarray:
     """Return coordinates, (m, 2), of an array or of the points and corners of a GeoDataFrame."""
     given = points.get_coordinates() if hasattr(points, "get_coordinates") else points
-    found = np.asarray(given, dtype=float)
-    if found.ndim != 2 or found.shape[1] != 2:
-        raise InvalidDataError(f"Points have the shape {found.shape}, and are rows of two coordinates, (m, 2).")
-    if (wrong := ~np.isfinite(found).all(axis=1)).any():
+    coordinates = np.asarray(given, dtype=float)
+    if coordinates.ndim != 2 or coordinates.shape[1] != 2:
+        raise InvalidDataError(f"Points have the shape {coordinates.shape}, and are rows of two coordinates, (m, 2).")
+    if (wrong := ~np.isfinite(coordinates).all(axis=1)).any():
         first = int(np.flatnonzero(wrong)[0])
-        raise InvalidDataError(f"Point {first} is {_written(found[first])}, which is not finite; correct or remove it.")
-    return found
+        raise InvalidDataError(
+            f"Point {first} is {_written(coordinates[first])}, which is not finite; correct or remove it."
+        )
+    return coordinates
 
 
 def _require(vertices: np.ndarray, triangles: np.ndarray) -> None:

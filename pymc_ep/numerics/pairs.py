@@ -34,10 +34,10 @@ class Pairs(NamedTuple):
     @classmethod
     def of_labels(cls, labels: np.ndarray, own: np.ndarray, others: np.ndarray) -> "Pairs":
         """Return the pairs whose own row is one of the labels, (I,), numbered in the order of these."""
-        here = np.isin(own, labels)
+        mask = np.isin(own, labels)
         place = {label: k for k, label in enumerate(labels.tolist())}
-        numbers = np.array([place[label] for label in own[here].tolist()], dtype=np.int64)
-        return cls.of(numbers, others[here], len(labels))
+        numbers = np.array([place[label] for label in own[mask].tolist()], dtype=np.int64)
+        return cls.of(numbers, others[mask], len(labels))
 
     @property
     def own(self) -> np.ndarray:

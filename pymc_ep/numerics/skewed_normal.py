@@ -5,7 +5,7 @@
 has mean 0, variance 1 and the skewness k = 54 b (3 + 16 b^2 + 15 b^4) / D^3. Of all monotone cubics with that skewness
 it has the least cubic term, as its derivative 3 (1 + b u)^2 / D has a double root. As the cube of a normal variable it
 is the approximation of gamma distributions by Wilson and Hilferty (1931), and its inverse is in closed form. To first
-order in k it is that of Cornish and Fisher, u + k (u^2 - 1) / 6.
+order in k it is Cornish and Fisher's, u + k (u^2 - 1) / 6.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 __all__ = ["MOST_SKEWED", "gaussian_parts", "limited", "skewed", "skewed_moves", "unskewed"]
 
 MOST_SKEWED = 2.0
-"""Largest skewness: that of an exponential distribution. Cubics with more are a poor likeness of tilted densities."""
+"""Largest skewness, an exponential distribution's. Cubics with more are a poor likeness of tilted densities."""
 _SLOPES = np.linspace(-0.5, 0.5, 4001)
 """Slopes b of tabulated skewness; linear interpolation between them errs by 3e-8."""
 _EVEN = 1e-6
@@ -22,7 +22,7 @@ _STRAIGHT = 4.5
 """Standard deviations beyond which a cubic continues as its tangent: one of 150,000 draws lies there."""
 _PARTS, _WIDTH = 7, 0.6
 """Gaussian parts of a skewed density, and their standard deviation before they are moved. Quantiles from 1 to 99% are
-those of the density within 0.01 at a skewness of 0.7 and 0.02 at 1, where five parts err by 0.04 to 0.09, and seven of
+exact within 0.01 at a skewness of 0.7 and 0.02 at 1, where five parts err by 0.04 to 0.09, and seven of
 a width of 0.5 by 0.07."""
 
 
@@ -68,7 +68,7 @@ def limited(own: np.ndarray, total: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 def skewed_moves(own: np.ndarray, total: np.ndarray) -> np.ndarray:
     """Return the coefficients of a(u) = (g / k) (T(u) - u), (4, n), constant first, for a share g of T's skewness k.
 
-    Shares that add up to k move a variable to T(u), be they those of one site or of many with the same predictor.
+    Shares that add up to k move a variable to T(u), be they of one site or of many with the same predictor.
 
     Parameters
     ----------

@@ -73,10 +73,10 @@ def check_static_shape(x: TensorVariable, linear_map: LinearMap) -> None:
     """Raise an InvalidDataError unless a variable of this type can have the map's input shape."""
     shape = x.type.shape
     takes = linear_map.input_shape
-    if len(shape) != len(takes) or any(known not in (None, side) for known, side in zip(shape, takes)):
-        known = tuple("?" if side is None else side for side in shape)
+    if len(shape) != len(takes) or any(static not in (None, side) for static, side in zip(shape, takes)):
+        static = tuple("?" if side is None else side for side in shape)
         raise InvalidDataError(
-            f"{linear_map} takes arrays of shape {takes}, and {x} has shape {str(known).replace(chr(39), '')}."
+            f"{linear_map} takes arrays of shape {takes}, and {x} has shape {str(static).replace(chr(39), '')}."
         )
 
 
@@ -112,8 +112,8 @@ def apply_operator(A: Any, x: Any) -> TensorVariable:
         columns = columns_of(A)
         linear_map, x = as_linear_map(A, (columns,)), x.ravel()
     else:
-        known = None if None in x.type.shape else x.type.shape
-        linear_map = as_linear_map(A, known)
+        input_shape = None if None in x.type.shape else x.type.shape
+        linear_map = as_linear_map(A, input_shape)
     return ApplyLinearMap(linear_map)(x)
 
 

@@ -198,7 +198,7 @@ class Adjoint(LinearMap):
 
 
 class Composition(LinearMap):
-    """First `inner`, then `outer`: what ``outer @ inner`` makes. The groups are those of `outer`.
+    """First `inner`, then `outer`, as ``outer @ inner`` makes it, with the groups of `outer`.
 
     Parameters
     ----------
@@ -301,7 +301,7 @@ class Stack(LinearMap):
         return np.concatenate([member.forward(x).ravel() for member in self.members])
 
     def _adjoint(self, y: np.ndarray) -> np.ndarray:
-        first, *rest = (member.adjoint(part) for member, part in zip(self.members, self.parts(y)))
+        first, *rest = (member.adjoint(output) for member, output in zip(self.members, self.parts(y)))
         for other in rest:
             first += other
         return first
@@ -337,9 +337,9 @@ def _joined_groups(members: Sequence[LinearMap], sizes: Sequence[int]) -> np.nda
     joined: list[np.ndarray] = []
     start = 0
     for member, size in zip(members, sizes):
-        own = np.zeros(size, dtype=np.intp) if member.groups is None else member.groups
-        joined.append(own + start)
-        start += int(own.max(initial=-1)) + 1
+        groups = np.zeros(size, dtype=np.intp) if member.groups is None else member.groups
+        joined.append(groups + start)
+        start += int(groups.max(initial=-1)) + 1
     return np.concatenate(joined)
 
 

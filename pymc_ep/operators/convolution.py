@@ -109,7 +109,9 @@ class Convolution2D(LinearMap):
             rows.append(output[inside])
             columns.append((from_row[:, None] * c + from_column).ravel()[inside])
             values.append(np.full(len(rows[-1]), self.kernel[s, t]))
-        entries = tuple(np.concatenate(part) if part else np.empty(0, dtype=int) for part in (values, rows, columns))
+        entries = tuple(
+            np.concatenate(arrays) if arrays else np.empty(0, dtype=int) for arrays in (values, rows, columns)
+        )
         return sp.coo_array((entries[0], entries[1:]), shape=(size, size), dtype=float).tocsr()
 
     def function_of_normal(

@@ -19,7 +19,7 @@ AXES = (1, 0)
 
 
 class Fourier2D(LinearMap):
-    """Coefficients of an image in the orthonormal basis of cosines and sines: what magnetic resonance measures.
+    """Coefficients of an image in the orthonormal basis of cosines and sines, as magnetic resonance measures them.
 
     Parameters
     ----------
@@ -49,11 +49,11 @@ class Fourier2D(LinearMap):
         shape = checked_shape(shape, "Fourier2D", sides=2)
         kept, place = _checked_frequencies(keep, shape), np.arange(prod(shape)).reshape(shape)
         kept = (kept | _conjugates(kept)) & (place <= _conjugates(place))
-        own = place == _conjugates(place)
-        real, imaginary = np.nonzero(kept), np.nonzero(kept & ~own)
+        self_conjugate = place == _conjugates(place)
+        real, imaginary = np.nonzero(kept), np.nonzero(kept & ~self_conjugate)
         self.frequencies = np.concatenate([real[0], imaginary[0]]), np.concatenate([real[1], imaginary[1]])
         self.sines = np.repeat([False, True], [len(real[0]), len(imaginary[0])])
-        self.weights = np.where(own[self.frequencies], 1.0, np.sqrt(2.0))
+        self.weights = np.where(self_conjugate[self.frequencies], 1.0, np.sqrt(2.0))
         super().__init__(shape, self.sines.shape, orthonormal=True)
 
     def of_spectrum(self, spectrum: np.ndarray) -> np.ndarray:

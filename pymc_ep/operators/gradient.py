@@ -71,10 +71,10 @@ class Gradient2D(LinearMap):
         """Return the function that adds D' diag(weights) D x."""
         if prod(self.input_shape) <= _FEW:
             return super().normal(weights)
-        body, parts = import_module("pymc_ep.operators.gradient_numba").normal, dict.fromkeys((1, 0), np.zeros((0, 0)))
-        parts |= dict(zip(self.axes, self._parts(np.ascontiguousarray(weights))))
+        body, views = import_module("pymc_ep.operators.gradient_numba").normal, dict.fromkeys((1, 0), np.zeros((0, 0)))
+        views |= dict(zip(self.axes, self._parts(np.ascontiguousarray(weights))))
 
-        return lambda x, out: body(self._checked(x), parts[1], parts[0], out)
+        return lambda x, out: body(self._checked(x), views[1], views[0], out)
 
     def _forward(self, x: np.ndarray) -> np.ndarray:
         out = np.empty(self.output_shape)
@@ -97,8 +97,8 @@ class Gradient2D(LinearMap):
 
     def _views(self, differences: np.ndarray, image: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return views of the differences along each axis and of the image, with that axis last."""
-        parts = zip(self.axes, self._parts(differences))
-        return [(part, image) if axis == 1 else (part.T, image.T) for axis, part in parts]
+        by_axis = zip(self.axes, self._parts(differences))
+        return [(view, image) if axis == 1 else (view.T, image.T) for axis, view in by_axis]
 
     def _parts(self, differences: np.ndarray) -> list[np.ndarray]:
         """Return the differences along each of `axes`, as images."""
@@ -106,8 +106,8 @@ class Gradient2D(LinearMap):
             return list(differences)
         rows, columns = self.input_shape
         split = rows * (columns - 1)
-        parts = {1: differences[:split].reshape(rows, -1), 0: differences[split:].reshape(-1, columns)}
-        return [parts[axis] for axis in self.axes]
+        by_axis = {1: differences[:split].reshape(rows, -1), 0: differences[split:].reshape(-1, columns)}
+        return [by_axis[axis] for axis in self.axes]
 
     def _rank(self) -> int:
         return self.input_shape[0] * self.input_shape[1] - 1

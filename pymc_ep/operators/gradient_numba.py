@@ -20,22 +20,22 @@ def normal(x: np.ndarray, along: np.ndarray, down: np.ndarray, out: np.ndarray) 
     """
     rows, columns = x.shape
     for i in range(rows):
-        here, to = x[i], out[i]
+        row, out_row = x[i], out[i]
         if along.size:
             weights = along[i]
             for j in range(1, columns - 1):
-                to[j] += weights[j - 1] * (here[j] - here[j - 1]) - weights[j] * (here[j + 1] - here[j])
-            to[0] -= weights[0] * (here[1] - here[0])
-            to[columns - 1] += weights[columns - 2] * (here[columns - 1] - here[columns - 2])
+                out_row[j] += weights[j - 1] * (row[j] - row[j - 1]) - weights[j] * (row[j + 1] - row[j])
+            out_row[0] -= weights[0] * (row[1] - row[0])
+            out_row[columns - 1] += weights[columns - 2] * (row[columns - 1] - row[columns - 2])
             if len(weights) == columns:
-                across = weights[columns - 1] * (here[0] - here[columns - 1])
-                to[0] += across
-                to[columns - 1] -= across
+                across = weights[columns - 1] * (row[0] - row[columns - 1])
+                out_row[0] += across
+                out_row[columns - 1] -= across
         if down.size and (i > 0 or len(down) == rows):
             weights, before = down[i - 1], x[i - 1]
             for j in range(columns):
-                to[j] += weights[j] * (here[j] - before[j])
+                out_row[j] += weights[j] * (row[j] - before[j])
         if down.size and i < len(down):
             weights, after = down[i], x[(i + 1) % rows]
             for j in range(columns):
-                to[j] -= weights[j] * (after[j] - here[j])
+                out_row[j] -= weights[j] * (after[j] - row[j])

@@ -14,8 +14,8 @@ __all__ = ["Hessian2D"]
 class Hessian2D(LinearMap):
     """Second differences of an image: horizontal, vertical, and mixed ones times the square root of two.
 
-    Those of a plane, however steep, are zero. Where pixels are missing, potentials on second differences therefore
-    continue slopes, unlike those on `Gradient2D`. With the square root of two the sum of squares is the squared
+    A plane, however steep, has none. Where pixels are missing, potentials on second differences therefore continue
+    slopes, unlike potentials on `Gradient2D`. With the square root of two the sum of squares is the squared
     Frobenius norm of the Hessian matrix, which is invariant under rotations of a smooth image.
 
     Parameters
@@ -46,21 +46,21 @@ class Hessian2D(LinearMap):
     def matrix(self) -> sp.csr_array:
         """Return the matrix (J, r c), three or four non-zeros a row."""
         r, c = self.input_shape
-        parts = (
+        factors = (
             (sp.eye_array(r), _differences(c, 2)),
             (_differences(r, 2), sp.eye_array(c)),
             (np.sqrt(2.0) * _differences(r, 1), _differences(c, 1)),
         )
-        return sp.csr_array(sp.vstack([sp.kron(*pair, format="csr") for pair in parts], format="csr"))
+        return sp.csr_array(sp.vstack([sp.kron(*pair, format="csr") for pair in factors], format="csr"))
 
     def _forward(self, x: np.ndarray) -> np.ndarray:
         mixed = np.sqrt(2.0) * np.diff(np.diff(x, axis=0), axis=1)
-        parts = np.diff(x, 2, axis=1), np.diff(x, 2, axis=0), mixed
-        return np.concatenate([part.ravel() for part in parts])
+        differences = np.diff(x, 2, axis=1), np.diff(x, 2, axis=0), mixed
+        return np.concatenate([difference.ravel() for difference in differences])
 
     def _adjoint(self, y: np.ndarray) -> np.ndarray:
         ends = np.cumsum([rows * columns for rows, columns in self.part_shapes])
-        along, down, mixed = (part.reshape(shape) for part, shape in zip(np.split(y, ends[:-1]), self.part_shapes))
+        along, down, mixed = (values.reshape(shape) for values, shape in zip(np.split(y, ends[:-1]), self.part_shapes))
         out = np.zeros(self.input_shape)
         for k, weight in enumerate((1.0, -2.0, 1.0)):
             out[:, k : k + along.shape[1]] += weight * along

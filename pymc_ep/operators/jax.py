@@ -86,7 +86,7 @@ def _transposed_by_parts(linear_map: LinearMap) -> Body:
 @transposed.register
 def _stack_transposed(linear_map: Stack) -> Body:
     bodies = [transposed(member) for member in linear_map.members]
-    return lambda y: reduce(add, (body(part) for body, part in zip(bodies, linear_map.parts(y))))
+    return lambda y: reduce(add, (body(output) for body, output in zip(bodies, linear_map.parts(y))))
 
 
 @traceable.register
@@ -124,7 +124,7 @@ def _hessian(linear_map: Hessian2D) -> Body:
     def apply(x: jax.Array) -> jax.Array:
         mixed = np.sqrt(2.0) * jnp.diff(jnp.diff(x, axis=0), axis=1)
         along, down = (jnp.diff(x, 2, axis=axis) if x.shape[axis] > 2 else jnp.zeros(0) for axis in (1, 0))
-        return jnp.concatenate([part.ravel() for part in (along, down, mixed)])
+        return jnp.concatenate([differences.ravel() for differences in (along, down, mixed)])
 
     return apply
 
@@ -143,11 +143,11 @@ def _convolution(linear_map: Convolution2D) -> Body:
 
     def by_taps(x: jax.Array) -> jax.Array:
         padded = jnp.pad(x, linear_map.padding, mode=mode)
-        parts = (
+        terms = (
             linear_map.kernel[s, t] * padded[k - 1 - s :, m - 1 - t :][:r, :c]
             for s, t in np.argwhere(linear_map.kernel)
         )
-        return reduce(add, parts, jnp.zeros_like(x))
+        return reduce(add, terms, jnp.zeros_like(x))
 
     return by_taps if linear_map.direct else by_fourier
 
@@ -169,9 +169,9 @@ def _wavelet(linear_map: Wavelet2D) -> Body:
     def apply(x: jax.Array) -> jax.Array:
         low, out = x, []
         for _ in range(linear_map.levels):
-            # The order of a level is that of PyWavelets: detail along the rows' axis first.
+            # A level is ordered as in PyWavelets: detail along the rows' axis first.
             smooth, detail = _halved(low, filters)
-            (low, vertical), (horizontal, diagonal) = (_halved(part.T, filters) for part in (smooth, detail))
+            (low, vertical), (horizontal, diagonal) = (_halved(half.T, filters) for half in (smooth, detail))
             low = low.T
             out += [horizontal.T.ravel(), vertical.T.ravel(), diagonal.T.ravel()]
         return jnp.concatenate([*out, low.ravel()] if linear_map.scaling else out)
@@ -185,7 +185,7 @@ def _halved(x: jax.Array, filters: tuple[list[float], list[float]]) -> list[jax.
     # Output k is sum_m h[m] x[2k + F/2 - m], and element q of the padded array is x[q + 1 - F/2], indices modulo n.
     padded = x[np.arange(1 - length // 2, n + length // 2 - 1) % n]
     shifted = [padded[length - 1 - m :][: n - 1 : 2] for m in range(length)]
-    return [reduce(add, (tap * part for tap, part in zip(taps, shifted))) for taps in filters]
+    return [reduce(add, (tap * samples for tap, samples in zip(taps, shifted))) for taps in filters]
 
 
 def _on_host(linear_map: LinearMap) -> Body:

@@ -43,7 +43,7 @@ class Wavelet2D(LinearMap):
     levels : int
         Number of times that the low-pass image is halved; at least 1.
     scaling : bool
-        True if the output contains the scaling coefficients, those of the low-pass image that remains. Without them a
+        True if the output contains the scaling coefficients, of the low-pass image that remains. Without them a
         potential on the output leaves the prior of that image flat.
     shift : (int, int)
         Rows and columns by which the image is moved up and to the left, cyclically, before the transform.
@@ -134,8 +134,8 @@ class Wavelet2D(LinearMap):
         factors: list[list[Filters]] = []
         for pair, _ in self._steps:
             halves = [(step[: step.shape[0] // 2], step[step.shape[0] // 2 :]) for step in pair]
-            high = [detail @ part for (_, detail), part in zip(halves, low)]
-            low = [smooth @ part for (smooth, _), part in zip(halves, low)]
+            high = [detail @ previous for (_, detail), previous in zip(halves, low)]
+            low = [smooth @ previous for (smooth, _), previous in zip(halves, low)]
             factors.append([(high[0], low[1]), (low[0], high[1]), (high[0], high[1])])
         if self.scaling:
             factors.append([(low[0], low[1])])
@@ -175,8 +175,8 @@ class Wavelet2D(LinearMap):
                 _body().analyse(x, self._taps, self._shift_at(level), low, *images)
             else:
                 low, *details = _quarters(_along_both(self._steps[level][0], x))
-                for part, values in zip(details, images):
-                    values[...] = part
+                for detail, values in zip(details, images):
+                    values[...] = detail
             x = low
         if self.scaling:
             bands[-1][0][...] = x
@@ -191,8 +191,8 @@ class Wavelet2D(LinearMap):
                 _body().synthesise(low, *details, self._taps, self._shift_at(level), image)
                 low = image
                 continue
-            for part, values in zip(_quarters(image), (low, *details)):
-                part[...] = values
+            for quarter, values in zip(_quarters(image), (low, *details)):
+                quarter[...] = values
             low = _along_both(self._steps[level][1], image)
         return low
 

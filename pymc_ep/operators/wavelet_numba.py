@@ -93,9 +93,9 @@ def _analyse_row(
     low[:], high[:] = 0.0, 0.0
     for m in range(taps.shape[1] // 2):
         for k in range(half):
-            one, other = even[k + m], odd[k + m]
-            low[k] += taps[0, 2 * m] * one + taps[0, 2 * m + 1] * other
-            high[k] += taps[1, 2 * m] * one + taps[1, 2 * m + 1] * other
+            even_value, odd_value = even[k + m], odd[k + m]
+            low[k] += taps[0, 2 * m] * even_value + taps[0, 2 * m + 1] * odd_value
+            high[k] += taps[1, 2 * m] * even_value + taps[1, 2 * m + 1] * odd_value
 
 
 @_jit

@@ -34,7 +34,7 @@ def plot_compare(
     ax: "Axes | Iterable[Axes] | None" = None,
     figsize: Sequence[float] | None = None,
 ) -> np.ndarray:
-    """Plot the marginal posteriors of a fit against those of Markov chains.
+    """Plot the marginal posteriors of a fit against Markov chains.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def plot_compare(
 
 
 def _scatter(panel: "Axes", table: pd.DataFrame, column: str, error: pd.Series) -> None:
-    """Draw one moment of the fit against that of the chains, with four standard errors of these."""
+    """Draw one moment of the fit against the chains', with four standard errors of these."""
     x, y = table[f"{column}_mcmc"], table[column]
     panel.errorbar(x, y, xerr=4 * error, fmt=".", color="C0", ecolor="C1", label="element, MCMC error times 4")
     ends = [min(x.min(), y.min()), max(x.max(), y.max())]

@@ -17,7 +17,7 @@ _PANEL = (4.5, 3.2)
 def axes_for(
     count: int, ax: "Axes | Iterable[Axes] | None", figsize: Sequence[float] | None, *, columns: int = 3
 ) -> np.ndarray:
-    """Return `count` Matplotlib axes, (count,): those given, or those of a new figure.
+    """Return `count` Matplotlib axes, (count,): the given ones, or a new figure's.
 
     Parameters
     ----------

@@ -41,8 +41,8 @@ def plot_calibration(
     var_name : str, optional
         The observed variable; may be left out where there is one only.
     data : mapping of str to array_like, optional
-        New observations of one variable, as for `pymc_ep.diagnostics.predictive_pit`. Without it predictions are those
-        of each observation of the fit with this one left out.
+        New observations of one variable, as for `pymc_ep.diagnostics.predictive_pit`. Without it each
+        observation of the fit is predicted with itself left out.
     bins : int
     ax : matplotlib.axes.Axes, optional
     figsize : (float, float), optional
@@ -61,12 +61,12 @@ def plot_calibration(
     UnsupportedModelError, ValueError
         As `pymc_ep.diagnostics.loo_pit` and `predictive_pit` do.
     """
-    found = loo_pit(idata, model, var_name) if data is None else predictive_pit(idata, model, data)
+    transforms = loo_pit(idata, model, var_name) if data is None else predictive_pit(idata, model, data)
     what = "leave-one-out probability" if data is None else "predictive probability"
-    lower, upper = (np.ravel(found[name].to_numpy()) for name in sorted(map(str, found.data_vars)))
+    lower, upper = (np.ravel(transforms[name].to_numpy()) for name in sorted(map(str, transforms.data_vars)))
     (panel,) = axes_for(1, ax, figsize)
     edges = np.linspace(0.0, 1.0, bins + 1)
-    if found.attrs["domain"] == "binary":
+    if transforms.attrs["domain"] == "binary":
         _reliability(panel, lower, upper, edges)
         panel.set_xlabel(f"{what} of 1")
     else:
@@ -80,10 +80,10 @@ def _histogram(panel: "Axes", lower: np.ndarray, upper: np.ndarray, edges: np.nd
     n, bins = len(lower), len(edges) - 1
     # The share of each interval below each edge; that of a point is zero or one.
     width = np.where(upper > lower, upper - lower, 1.0)
-    part = np.where(upper > lower, np.clip((edges[:, None] - lower) / width, 0.0, 1.0), edges[:, None] >= upper)
+    below = np.where(upper > lower, np.clip((edges[:, None] - lower) / width, 0.0, 1.0), edges[:, None] >= upper)
     # All lie between the outer edges, to rounding.
-    part[0], part[-1] = 0.0, 1.0
-    share = np.diff(part.mean(axis=1))
+    below[0], below[-1] = 0.0, 1.0
+    share = np.diff(below.mean(axis=1))
     low, high = (scipy.stats.binom.ppf(q, n, 1.0 / bins) / n for q in ((1 - _BAND) / 2, (1 + _BAND) / 2))
     panel.bar(edges[:-1], share, width=np.diff(edges), align="edge", color="C0", alpha=0.6, edgecolor="white")
     panel.axhline(1.0 / bins, color="gray", linestyle="--")
@@ -95,12 +95,12 @@ def _reliability(panel: "Axes", lower: np.ndarray, upper: np.ndarray, edges: np.
     """Draw the frequency of ones against the predicted probability, bin by bin of the latter."""
     is_one = lower > 0
     predicted = 1.0 - np.where(is_one, lower, upper)
-    which = np.clip(np.digitize(predicted, edges) - 1, 0, len(edges) - 2)
-    for k in np.unique(which):
-        here = which == k
-        size, probability = here.sum(), predicted[here].mean()
+    bins = np.clip(np.digitize(predicted, edges) - 1, 0, len(edges) - 2)
+    for k in np.unique(bins):
+        in_bin = bins == k
+        size, probability = in_bin.sum(), predicted[in_bin].mean()
         low, high = (scipy.stats.binom.ppf(q, size, probability) / size for q in ((1 - _BAND) / 2, (1 + _BAND) / 2))
         panel.plot([probability] * 2, [low, high], color="gray", alpha=0.4, linewidth=4)
-        panel.plot(probability, is_one[here].mean(), marker="o", color="C0")
+        panel.plot(probability, is_one[in_bin].mean(), marker="o", color="C0")
     panel.plot([0, 1], [0, 1], color="gray", linestyle="--")
     panel.set(ylabel="frequency of 1", xlim=(0, 1), ylim=(-0.02, 1.02))

@@ -63,30 +63,31 @@ def plot_forest(
     Returns
     -------
     matplotlib.axes.Axes
-        Intervals are those of the draws, from 1000 draws on and always for hyperparameters and variables that are not
-        affine in the latent ones. Otherwise they are those of the normal with the posterior's moments.
+        Intervals are taken from the draws, from 1000 draws on and always for hyperparameters and variables that are not
+        affine in the latent ones. Otherwise they come from the normal with the posterior's moments.
     """
     levels = levels_of(ci_probs, ci_kind, hdi_prob)
     fits = fits_of(idata, model_names)
-    found = marginals_of(fits, var_names, filter_vars, coords)
-    rows = {label: None for several in found.values() for one in several.values() for label in one.labels}
+    marginals = marginals_of(fits, var_names, filter_vars, coords)
+    rows = {label: None for several in marginals.values() for marginal in several.values() for label in marginal.labels}
     place = {label: k for k, label in enumerate(rows)}
     n, size = len(place), _ROW * min(len(place), _MOST) * max(1.0, 0.6 * len(fits))
     (panel,) = axes_for(1, ax, (4.8, 1.2 + size) if figsize is None else figsize)
     ends: list[np.ndarray] = []
     thickness = np.linspace(1.0, 3.0, len(levels.probs))
     for k, fit in enumerate(fits):
-        ours = [several[fit] for several in found.values() if fit in several]
-        at = np.array([place[label] for one in ours for label in one.labels])
+        ours = [several[fit] for several in marginals.values() if fit in several]
+        at = np.array([place[label] for marginal in ours for label in marginal.labels])
         at = at + (k - (len(fits) - 1) / 2) * _SPREAD / len(fits)
         for width, prob in zip(thickness, levels.probs):
             low, high = (
-                np.concatenate(side) for side in zip(*(map(np.ravel, one.interval(prob, levels.kind)) for one in ours))
+                np.concatenate(side)
+                for side in zip(*(map(np.ravel, marginal.interval(prob, levels.kind)) for marginal in ours))
             )
             name = fit if width == thickness[-1] else ""
             panel.hlines(at, low, high, color=f"C{k}", linewidth=width, label=name or percent(prob))
             ends += [low, high]
-        middle = np.concatenate([np.ravel(one.middle) for one in ours])
+        middle = np.concatenate([np.ravel(marginal.middle) for marginal in ours])
         panel.plot(middle, at, color="black", marker="|", linestyle="none", label="median")
     several = len(fits) > 1
     panel.set(xlabel=f"posterior: median, {levels}" if several else "posterior", ylim=(n - 0.5, -0.5))

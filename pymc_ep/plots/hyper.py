@@ -70,15 +70,15 @@ def plot_hyper(
         Without hyperparameters or draws of these.
     """
     fits = fits_of(idata, model_names)
-    found = marginals_of(fits, var_names, filter_vars, coords, default="hyper")
-    if not found:
+    marginals = marginals_of(fits, var_names, filter_vars, coords, default="hyper")
+    if not marginals:
         raise ValueError("The fit has no hyperparameters.")
     panels: dict[tuple[str, str, int], dict[str, _Density]] = {}
-    for name, marginals in found.items():
-        for fit, one in marginals.items():
-            if one.draws is None and name in hyper_names(fits[fit]):
+    for name, by_fit in marginals.items():
+        for fit, marginal in by_fit.items():
+            if marginal.draws is None and name in hyper_names(fits[fit]):
                 raise ValueError(f"The fit has no draws of {name!r}; fit with draws.")
-            for label, place, density in zip(one.labels, one.places, one.densities()):
+            for label, place, density in zip(marginal.labels, marginal.places, marginal.densities()):
                 panels.setdefault((name, label, int(place)), {})[fit] = density
     shown = dict(list(panels.items())[:_MOST])
     axes = axes_for(len(shown), ax, figsize)
@@ -123,5 +123,5 @@ def _prior(model: pm.Model, name: str, element: int, at: np.ndarray) -> np.ndarr
     with compiling(cxx=""):
         density = compiled_function([value], pm.logp(variable, value), mode=quick_mode(), on_unused_input="ignore")
     shape = tuple(int(n) for n in model.eval_rv_shapes()[name])
-    found = [np.exp(np.broadcast_to(density(np.full(shape, v)), shape).ravel()[element]) for v in at]
-    return np.array(found)
+    densities = [np.exp(np.broadcast_to(density(np.full(shape, v)), shape).ravel()[element]) for v in at]
+    return np.array(densities)

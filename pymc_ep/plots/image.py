@@ -46,7 +46,7 @@ def plot_image(
     idata : arviz.InferenceData or xarray.DataTree
         Result of `pymc_ep.fit`.
     var_name : str
-        A variable with two axes, rows and columns, or of which `coords` leave two.
+        A variable with two axes, rows and columns, or with more if `coords` leave two.
     coords : mapping, optional
         Labels by dim, such as ``{"frame": 3}`` of a stack of images.
     truth : array, (rows, columns), optional
@@ -63,7 +63,7 @@ def plot_image(
     -------
     ndarray of matplotlib.axes.Axes
         Truth, data, mean (or mode) and standard deviation, as far as available. The first three share one range of
-        colours, that of the truth or else of the mean, and one colour bar, on which an arrow marks values beyond it.
+        colours, the truth's or else the mean's, and one colour bar, on which an arrow marks values beyond it.
         The first row is on top, and the axes are in the variable's coordinates where these are evenly spaced numbers.
 
     Raises
@@ -166,8 +166,8 @@ def moment_of(idata: Container, name: str, what: str) -> xr.DataArray:
     """Return the posterior moment of a variable, such as "mean"; raise where the fit has none."""
     moments = posterior_moments(idata, what)
     if name not in moments:
-        found = ", ".join(map(repr, map(str, moments))) or "none"
-        raise ValueError(f"The fit has no posterior {what} of {name!r}; variables with this moment: {found}.")
+        names = ", ".join(map(repr, map(str, moments))) or "none"
+        raise ValueError(f"The fit has no posterior {what} of {name!r}; variables with this moment: {names}.")
     return moments[name]
 
 
@@ -177,8 +177,8 @@ def _observed(idata: Container, data: str | ArrayLike, coords: Mapping[str, Any]
         return data
     observed = group(idata, "observed_data") if has_group(idata, "observed_data") else {}
     if data not in observed:
-        found = ", ".join(repr(str(name)) for name in observed) or "none"
-        raise ValueError(f"data={data!r} is no observed variable of the container; there are: {found}.")
+        names = ", ".join(repr(str(name)) for name in observed) or "none"
+        raise ValueError(f"data={data!r} is no observed variable of the container; there are: {names}.")
     return selected(observed[data], coords, squeeze=True)
 
 

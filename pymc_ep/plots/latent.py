@@ -72,8 +72,8 @@ def plot_latent(
     if transform is not None and levels.kind == "hdi":
         raise ValueError("transform= keeps equal tails and no highest density: leave it or ci_kind='eti'.")
     fits = fits_of(idata, model_names)
-    (found,) = marginals_of(fits, [var_name], coords=coords).values()
-    first = selected(next(iter(found.values())).like, coords, squeeze=True)
+    (marginals,) = marginals_of(fits, [var_name], coords=coords).values()
+    first = selected(next(iter(marginals.values())).like, coords, squeeze=True)
     if first.ndim != 1:
         raise ValueError(
             f"{var_name!r} has the dims {first.dims}, but a band needs one; plot_image shows two, and plot_forest any "
@@ -81,19 +81,19 @@ def plot_latent(
         )
     (dim,) = first.dims
     (panel,) = axes_for(1, ax, figsize)
-    several = len(found) > 1
+    several = len(marginals) > 1
     strength = np.linspace(0.2, 0.35, len(levels.probs))
-    for k, (fit, one) in enumerate(found.items()):
-        at = np.asarray(one.like[dim] if x is None else x)
-        if at.shape != (one.like.size,):
-            raise ValueError(f"x= has the shape {at.shape}, but {var_name!r} has {one.like.size} values.")
+    for k, (fit, marginal) in enumerate(marginals.items()):
+        at = np.asarray(marginal.like[dim] if x is None else x)
+        if at.shape != (marginal.like.size,):
+            raise ValueError(f"x= has the shape {at.shape}, but {var_name!r} has {marginal.like.size} values.")
         order = np.argsort(at, kind="stable")
         for alpha, prob in zip(strength, levels.probs):
-            low, high = (_curve(end, transform)[order] for end in one.interval(prob, levels.kind))
+            low, high = (_curve(end, transform)[order] for end in marginal.interval(prob, levels.kind))
             label = None if several else percent(prob)
             panel.fill_between(at[order], low, high, color=f"C{k}", alpha=alpha, linewidth=0, label=label)
         label = fit if several else "median"
-        panel.plot(at[order], _curve(one.middle, transform)[order], color=f"C{k}", label=label)
+        panel.plot(at[order], _curve(marginal.middle, transform)[order], color=f"C{k}", label=label)
     if data is not None:
         points = _points(next(iter(fits.values())), data)
         if points.shape != at.shape:
@@ -113,7 +113,7 @@ def _points(idata: Container, data: str | ArrayLike) -> np.ndarray:
     """Return the observed variable that `data` names, or `data` itself."""
     if not isinstance(data, str):
         return np.asarray(data)
-    known = group(idata, "observed_data") if hasattr(idata, "groups") and has_group(idata, "observed_data") else {}
-    if data not in known:
+    observed = group(idata, "observed_data") if hasattr(idata, "groups") and has_group(idata, "observed_data") else {}
+    if data not in observed:
         raise ValueError(f"data={data!r} is no observed variable of the fit; pass the values instead.")
-    return known[data].to_numpy()
+    return observed[data].to_numpy()

@@ -146,9 +146,9 @@ def _moments(
     idata: Container, name: str, coords: Mapping[str, Any] | None, count: int, argument: str, what: str
 ) -> list[np.ndarray]:
     """Return mean and standard deviation, (count,) each."""
-    found: list[xr.DataArray] = [moment_of(idata, name, kind) for kind in ("mean", "sd")]
-    require_dims(coords, found)
-    values = [selected(moment, coords, squeeze=True).to_numpy() for moment in found]
+    moments: list[xr.DataArray] = [moment_of(idata, name, kind) for kind in ("mean", "sd")]
+    require_dims(coords, moments)
+    values = [selected(moment, coords, squeeze=True).to_numpy() for moment in moments]
     if values[0].shape != (count,):
         raise ValueError(f"{name!r} has values of shape {values[0].shape}, but {argument} has {count} {what}.")
     return values
@@ -168,7 +168,7 @@ def _polygons(shape: Any) -> list[np.ndarray]:
     """Return the rings of a shape, (m, 2) each: of Shapely, or of arrays of corners."""
     if hasattr(shape, "__geo_interface__"):
         given = shape.__geo_interface__
-        parts = given["coordinates"] if given["type"] == "MultiPolygon" else [given["coordinates"]]
-        return [np.asarray(ring, dtype=float)[:, :2] for part in parts for ring in part]
+        polygon_rings = given["coordinates"] if given["type"] == "MultiPolygon" else [given["coordinates"]]
+        return [np.asarray(ring, dtype=float)[:, :2] for rings in polygon_rings for ring in rings]
     polygons = shape if isinstance(shape, list) and np.ndim(shape[0]) == 2 else [shape]
     return [coordinates_of(np.concatenate([corners, np.asarray(corners)[:1]])) for corners in polygons]

@@ -22,8 +22,8 @@ from pymc_ep.results import (
 __all__ = ["Levels", "Marginal", "fits_of", "hyper_names", "labels_of", "levels_of", "marginals_of", "percent"]
 
 _ENOUGH = 1000
-"""Draws from which quantiles are those of the draws: the error of the end of a 90% interval is 0.07 standard deviations
-then. That of a normal is 0.28 standard deviations times the skewness of the posterior."""
+"""Draws from which on quantiles come from draws: the error of the end of a 90% interval is 0.07 standard deviations
+then. A normal's is 0.28 standard deviations times the skewness of the posterior."""
 _REACH = 4.0
 """Standard deviations on either side of the mean of a normal density."""
 _POINTS = 201
@@ -81,7 +81,7 @@ class Marginal:
     places : ndarray, (elements,)
         Where they are among all elements of the variable, in C order.
     draws : xarray.DataArray, optional
-        (chain, draw, *dims): what intervals and densities are of; without them, of the normal with the moments.
+        (chain, draw, *dims), from which intervals and densities are; without them, from the normal with the moments.
     mean, sd : xarray.DataArray, optional
     quantiles : xarray.DataArray, optional
         (quantile, *dims), of predictions.
@@ -133,12 +133,12 @@ class Marginal:
     def _at(self, level: float) -> np.ndarray:
         """Return a quantile, with the variable's shape."""
         if self.quantiles is not None:
-            known = self.quantiles["quantile"].to_numpy()
-            if not np.isclose(known, level).any():
+            levels = self.quantiles["quantile"].to_numpy()
+            if not np.isclose(levels, level).any():
                 raise ValueError(
                     f"The predictions of {self.name!r} lack the quantile {level:.6g}; ask for it by quantiles=."
                 )
-            return self.quantiles.isel(quantile=int(np.argmin(np.abs(known - level)))).to_numpy()
+            return self.quantiles.isel(quantile=int(np.argmin(np.abs(levels - level)))).to_numpy()
         if self.draws is not None:
             return np.quantile(_flat(self.draws), level, axis=0).reshape(self.like.shape)
         assert self.mean is not None and self.sd is not None, "a marginal without draws has moments"
@@ -147,7 +147,7 @@ class Marginal:
     def densities(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return places and densities, (m,) each, of each element: ArviZ's kernel estimate, or the normal.
 
-        A place alone, with no density, is that of an element without variance.
+        An element without variance has a place alone, with no density.
         """
         if self.draws is not None:
             return [_density(element) for element in _flat(self.draws).T]
@@ -201,8 +201,8 @@ def marginals_of(
 ) -> dict[str, dict[str, Marginal]]:
     """Return the marginals of variables, by name of the variable and of the fit, of all fits that have it.
 
-    Intervals and densities are those of the draws where these are of enough, and always for hyperparameters; otherwise
-    of the normal with the moments.
+    Intervals and densities come from the draws where these are enough, and always for hyperparameters; otherwise
+    from the normal with the moments.
 
     Parameters
     ----------
@@ -222,12 +222,12 @@ def marginals_of(
         first = next((fit for fit in fits.values() if _fitted(fit)), None)
         if first is not None:
             var_names = settings(first)["latent"] if default == "latent" else hyper_names(first)
-    known = [name for fit in fits.values() for name in _known(fit)]
-    found: dict[str, dict[str, Marginal]] = {}
-    for name in selected_names(known, var_names, filter_vars):
-        found[name] = {label: _marginal(fit, name, coords) for label, fit in fits.items() if name in _known(fit)}
-    require_dims(coords, (one.like for several in found.values() for one in several.values()))
-    return found
+    names = [name for fit in fits.values() for name in _known(fit)]
+    marginals: dict[str, dict[str, Marginal]] = {}
+    for name in selected_names(names, var_names, filter_vars):
+        marginals[name] = {label: _marginal(fit, name, coords) for label, fit in fits.items() if name in _known(fit)}
+    require_dims(coords, (marginal.like for several in marginals.values() for marginal in several.values()))
+    return marginals
 
 
 def _fitted(source: Any) -> bool:
@@ -266,7 +266,7 @@ def _of_elements(name: str, coords: Mapping[str, Any] | None, **values: xr.DataA
     first = next(iter(values.values()))
     like = first.isel({dim: 0 for dim in ("chain", "draw", "quantile") if dim in first.dims}, drop=True)
     every = like.copy(data=np.arange(like.size).reshape(like.shape))
-    chosen = {what: selected(part, coords) for what, part in values.items()}
+    chosen = {what: selected(array, coords) for what, array in values.items()}
     places = selected(every, coords)
     return Marginal(name, places, np.ravel(places.to_numpy()), **chosen)
 

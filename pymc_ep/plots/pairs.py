@@ -109,7 +109,7 @@ def plot_preference(
     Returns
     -------
     matplotlib.axes.Axes
-        A density for each number of pairs, in groups that quadruple. It is that of the posterior mean of
+        A density for each number of pairs, in groups that quadruple: the density of the posterior mean of
         P(seen | i, j) = sigmoid(a_ij) over all items, and over the users of the group [1]_. It is narrow where little
         is known of preferences, and wide where they tell items apart. Users without pairs are left out.
 
@@ -142,8 +142,10 @@ def plot_preference(
     for group, shade in zip(shown, np.linspace(0.0, 0.85, len(shown))):
         some = rng.permutation(np.flatnonzero(groups == group))[: min(n, max(1, _NUMBERS // n_others))]
         rows = {str(dim): pairs[dim].to_numpy()[some]}
-        known = recommend(idata, model, n=n_others, by="predictor_mean", exclude_observed=False, **rows)
-        preferences = np.exp(log_mean_sigmoid(known["predictor_mean"].to_numpy(), known["predictor_sd"].to_numpy()))
+        predicted = recommend(idata, model, n=n_others, by="predictor_mean", exclude_observed=False, **rows)
+        preferences = np.exp(
+            log_mean_sigmoid(predicted["predictor_mean"].to_numpy(), predicted["predictor_sd"].to_numpy())
+        )
         density, _ = np.histogram(preferences, _EDGES, density=True)
         colour = colormaps["viridis"](shade)
         panel.stairs(density, _EDGES, color=colour, label=f"{4**group} to {4 ** (group + 1) - 1}")
@@ -207,8 +209,8 @@ def _all_pairs(fit: xr.Dataset) -> list[xr.DataArray]:
 def _pairs(fit: xr.Dataset, var_name: str) -> xr.DataArray:
     """Return the numbers of observed pairs of the symbols with these popularities."""
     if f"{var_name}{_PAIRS}" not in fit:
-        known = [repr(str(one.name).removesuffix(_PAIRS)) for one in _all_pairs(fit)]
-        raise ValueError(f"The fit has no popularities {var_name!r}; it has {', '.join(known) or 'none'}.")
+        names = [repr(str(array.name).removesuffix(_PAIRS)) for array in _all_pairs(fit)]
+        raise ValueError(f"The fit has no popularities {var_name!r}; it has {', '.join(names) or 'none'}.")
     return fit[f"{var_name}{_PAIRS}"]
 
 

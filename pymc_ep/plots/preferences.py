@@ -148,7 +148,7 @@ def plot_item_ranks(
     Parameters
     ----------
     ranks : xarray.Dataset
-        What `pymc_ep.rank_items` returned of one user, for comparisons of items.
+        Result of `pymc_ep.rank_items` for one user, for comparisons of items.
     n : int
         Largest number of items.
     ax : matplotlib.axes.Axes, optional
@@ -158,7 +158,7 @@ def plot_item_ranks(
     Returns
     -------
     matplotlib.axes.Axes
-        A row for each item in the order of mean ranks, which are dots, and a column for each rank, up to that by which
+        A row for each item in the order of mean ranks, which are dots, and a column for each rank, up to one by which
         every row has 95% of its probability. The darker a cell, the more probable the rank.
 
     Raises
@@ -173,16 +173,16 @@ def plot_item_ranks(
     if any(probability.sizes[dim] > 1 for dim in users):
         raise ValueError(f"ranks= is of {probability.sizes[users[0]]} users; select one, as by .isel({users[0]}=[0]).")
     who = ", ".join(f"{dim} = {probability[dim].item()}" for dim in users)
-    one, mean = (ranks[name].squeeze(users, drop=True) for name in ("rank_probability", "mean_rank"))
+    of_ranks, mean = (ranks[name].squeeze(users, drop=True) for name in ("rank_probability", "mean_rank"))
     best = np.argsort(mean.to_numpy(), kind="stable")[:n]
-    shown, place = one.to_numpy()[best], mean.to_numpy()[best]
+    shown, place = of_ranks.to_numpy()[best], mean.to_numpy()[best]
     last = min(1 + int((shown.cumsum(axis=1) < _SHOWN).sum(axis=1).max()), shown.shape[1])
     (panel,) = axes_for(1, ax, (5.5, 1.2 + 0.2 * len(best)) if figsize is None else figsize)
     extent = (0.5, last + 0.5, len(best) - 0.5, -0.5)
     cells = panel.imshow(shown[:, :last], cmap="Blues", vmin=0.0, extent=extent, aspect="auto", interpolation="nearest")
     seen = place <= last
     panel.plot(place[seen], np.flatnonzero(seen), "o", color="C1", markersize=4, label="mean rank")
-    panel.set_yticks(np.arange(len(best)), [str(label) for label in one[item].to_numpy()[best]])
+    panel.set_yticks(np.arange(len(best)), [str(label) for label in of_ranks[item].to_numpy()[best]])
     panel.set(xlabel="rank", title=who)
     panel.figure.colorbar(cells, ax=panel, label="probability")
     panel.legend(loc="upper right", frameon=False)

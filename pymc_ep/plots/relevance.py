@@ -31,7 +31,7 @@ def plot_relevance(idata: Container, *, ax: "Axes | None" = None, figsize: Seque
     -------
     matplotlib.axes.Axes
         A full bar for each factor: the root mean square of the products of posterior means of its entries, over all
-        pairs of rows of the matrices. An outlined one is that of the products themselves under the posterior: the
+        pairs of rows of the matrices. An outlined one is for the products themselves under the posterior: the
         part above the full bar is uncertainty. The full bar of a factor that the data do not need is nearly zero.
 
     Raises
@@ -50,7 +50,7 @@ def plot_relevance(idata: Container, *, ax: "Axes | None" = None, figsize: Seque
     names = [str(mean.name) for mean in matrices]
     squares = [mean.to_numpy() ** 2 for mean in matrices]
     variances = [sds[name].to_numpy() ** 2 for name in names]
-    of_means = np.sqrt(np.prod([part.mean(axis=0) for part in squares], axis=0))
+    of_means = np.sqrt(np.prod([square.mean(axis=0) for square in squares], axis=0))
     of_products = np.sqrt(np.prod([(m + v).mean(axis=0) for m, v in zip(squares, variances)], axis=0))
     order = np.argsort(-of_means, kind="stable")
     place, labels = np.arange(len(order)), matrices[0][matrices[0].dims[1]].to_numpy()[order]

@@ -116,9 +116,9 @@ def _coefficient_values(idata: Container, name: str, what: str) -> tuple[np.ndar
     """Return values by coefficient, and the shape of the image."""
     fit = fit_group(idata)
     if f"{name}_{what}" not in fit:
-        known = [repr(str(key).removesuffix("_indicator")) for key in fit if str(key).endswith("_indicator")]
+        names = [repr(str(key).removesuffix("_indicator")) for key in fit if str(key).endswith("_indicator")]
         raise ValueError(
-            f"The fit has no {name}_{what}; variables with states of their coefficients: {', '.join(known) or 'none'}."
+            f"The fit has no {name}_{what}; variables with states of their coefficients: {', '.join(names) or 'none'}."
         )
     means = posterior_moments(idata, "mean")
     rows, columns = (means if name in means else posterior_moments(idata, "mode"))[name].shape
@@ -130,5 +130,5 @@ def _levels(values: np.ndarray, shape: tuple[int, int]) -> Iterator[tuple[tuple[
     rows, columns = shape
     while len(values):
         rows, columns = rows // 2, columns // 2
-        here, values = np.split(values, [3 * rows * columns])
-        yield (rows, columns), here.reshape(3, rows, columns)
+        bands, values = np.split(values, [3 * rows * columns])
+        yield (rows, columns), bands.reshape(3, rows, columns)

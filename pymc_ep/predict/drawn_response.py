@@ -41,8 +41,8 @@ def drawn_response(
         raise UnsupportedModelError(
             f"The response of {name!r} is predicted by draws, and the fit has none. Fit with draws."
         )
-    own, wanted = clone_model(model), f"{name}_{kind}"
-    variable, dims = own[name], model.named_vars_to_dims.get(name)
+    clone, wanted = clone_model(model), f"{name}_{kind}"
+    variable, dims = clone[name], model.named_vars_to_dims.get(name)
     # A bound hides an observation; what it hides is predicted.
     latent = variable.owner.inputs[0] if isinstance(variable.owner.op, CensoredRV) else variable
     categories = isinstance(variable.owner.op, CategoricalRV)
@@ -51,14 +51,14 @@ def drawn_response(
             f"{name!r} has ordered categories, whose numbers have no mean; use kind='expectation', the probabilities "
             f"of categories, or pm.sample_posterior_predictive(idata, var_names=[{name!r}])."
         )
-    with own:
+    with clone:
         if categories:
             (probabilities,) = variable.owner.op.dist_params(variable.owner)
             pm.Deterministic(wanted, probabilities, dims=None if dims is None else (*dims, None))
         else:
             pm.Deterministic(wanted, latent if kind == "observation" else _mean(name, latent), dims=dims)
     with compiling():
-        drawn = pm.sample_posterior_predictive(idata, own, var_names=[wanted], random_seed=_SEED, progressbar=False)
+        drawn = pm.sample_posterior_predictive(idata, clone, var_names=[wanted], random_seed=_SEED, progressbar=False)
     draws = compat.group(drawn, "posterior_predictive")[wanted]
     rest = [dim for dim in map(str, draws.dims) if dim not in ("chain", "draw")]
     values = draws.transpose("chain", "draw", *rest).to_numpy()
@@ -66,12 +66,12 @@ def drawn_response(
     named = {dim: dim.replace(wanted, name) for dim in rest}
     if categories:
         named[rest[-1]] = f"{name}_category"
-    found = {
+    variables = {
         f"{name}_mean": (rest, values.mean(axis=(0, 1))),
         f"{name}_sd": (rest, values.std(axis=(0, 1))),
         f"{name}_quantile": (["quantile", *rest], np.quantile(values, quantiles, axis=(0, 1))),
     }
-    return xr.Dataset(found, coords=coords).rename({old: new for old, new in named.items() if old != new})
+    return xr.Dataset(variables, coords=coords).rename({old: new for old, new in named.items() if old != new})
 
 
 def _mean(name: str, variable: TensorVariable) -> TensorVariable:

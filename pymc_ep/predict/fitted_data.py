@@ -28,7 +28,7 @@ def changed_data(idata: Container, model: pm.Model) -> dict[SharedVariable, np.n
             (values,) = values.owner.inputs  # a cast of the data
         if isinstance(values, SharedVariable) and variable.name in held["observed_data"]:
             fitted_values[values] = held["observed_data"][variable.name].to_numpy()
-    sizes = {str(dim): size for one in held.values() for dim, size in one.sizes.items()}
+    sizes = {str(dim): size for dataset in held.values() for dim, size in dataset.sizes.items()}
     for dim, length in model.dim_lengths.items():
         if isinstance(length, SharedVariable) and dim in sizes:
             fitted_values[length] = np.asarray(sizes[dim])

@@ -36,7 +36,7 @@ def log_predictive(idata: Container, model: pm.Model | None, data: Mapping[str, 
         Result of `pymc_ep.fit`.
     model : pymc.Model or None
         The fitted model, with a likelihood for the new observations, such as
-        ``pmep.RectifiedPoisson("y_new", f_new)`` after a ``gp.conditional``; None takes that of the context.
+        ``pmep.RectifiedPoisson("y_new", f_new)`` after a ``gp.conditional``; None takes the model of the context.
     data : mapping of str to array_like
         New observations by the name of their variable, each of the shape of its predictor. New cells of a bilinear
         model are a mapping of ``rows``, ``cols`` and ``observed``; and of ``offset``, without biases, or parameters of
@@ -49,7 +49,7 @@ def log_predictive(idata: Container, model: pm.Model | None, data: Mapping[str, 
         One array a variable, with the model's dims and coords. ``Q(f*)`` has the mean, variance and skewness of each
         predictor, and includes the uncertainty of the hyperparameters to first order; the likelihood's own parameters
         are at their mode. Where the fit is a mixture over the hyperparameters, so is this density. Of cells it is a
-        Monte Carlo estimate over the rows of one matrix, by quadrature over those of the other.
+        Monte Carlo estimate over the rows of one matrix, by quadrature over the rows of the other.
 
     Raises
     ------
@@ -59,17 +59,17 @@ def log_predictive(idata: Container, model: pm.Model | None, data: Mapping[str, 
     model = model_of(model)
     if not isinstance(data, Mapping) or not data:
         raise ValueError("log_predictive takes a mapping of names of variables to their new observations.")
-    if (own := own_predictions(idata, model)) is not None:
-        return own.log_predictive(model, own.rebuild(idata, model), data)
+    if (predictions := own_predictions(idata, model)) is not None:
+        return predictions.log_predictive(model, predictions.rebuild(idata, model), data)
     posterior = posterior_of(idata, model, list(data))
     variables: dict[str, tuple[str, np.ndarray]] = {}
     for group, values in zip(likelihoods(posterior.form.form, list(data)), data.values()):
-        parts = [
+        log_integrals = [
             np.log(weight * share) + gaussian
-            for weight, part in posterior.components()
-            for share, gaussian in _log_predictive(part, group, np.asarray(values))
+            for weight, component in posterior.components()
+            for share, gaussian in _log_predictive(component, group, np.asarray(values))
         ]
-        variables[group.name] = (group.name, np.asarray(logsumexp(parts, axis=0)))
+        variables[group.name] = (group.name, np.asarray(logsumexp(log_integrals, axis=0)))
     return labelled(model, variables)
 
 
@@ -137,7 +137,7 @@ class AtPredictor(NamedTuple):
         ]
 
     def rows(self, index: Any) -> "AtPredictor":
-        """Return some of the predictors, ravelled."""
+        """Return the ravelled predictors at `index`."""
         return AtPredictor(
             self.site,
             self.mean.ravel()[index],
@@ -179,7 +179,7 @@ def _of_two_predictors(posterior: SitePosterior, group: Likelihood, y: np.ndarra
     site, parameters = _site_at(posterior, group, moments.mean.shape[1:])
     require_observations(group, y, moments.mean.shape[1:])
     rows = np.asarray(y, dtype=float).ravel()
-    repeated = (np.tile(part.ravel(), len(moments.mean)) for part in (rows, *parameters))
+    repeated = (np.tile(values.ravel(), len(moments.mean)) for values in (rows, *parameters))
     first, *others = repeated
     tilted = site.moments(first, moments.mean.ravel(), np.maximum(moments.sd.ravel() ** 2, KNOWN), 1.0, *others)
     log_z = np.asarray(tilted.log_z)[: rows.size]
@@ -209,7 +209,7 @@ def _log_predictive(posterior: SitePosterior, group: Likelihood, y: np.ndarray) 
         return
     at = at_predictor(posterior, group)
     require_observations(group, y, at.mean.shape)
-    for weight, part in at.gaussians():
-        tilted = part.site.moments(y, part.mean, part.variance, 1.0, *part.parameters)
-        check_finite(tilted, y, part.mean, part.variance, group.name)
+    for weight, predictor in at.gaussians():
+        tilted = predictor.site.moments(y, predictor.mean, predictor.variance, 1.0, *predictor.parameters)
+        check_finite(tilted, y, predictor.mean, predictor.variance, group.name)
         yield weight, np.asarray(tilted.log_z)

@@ -42,7 +42,7 @@ def predict(
         Result of `pymc_ep.fit`, also one read back from disk.
     model : pymc.Model, optional
         The fitted model. It may have gained variables since, such as a ``gp.conditional``, or got other data by
-        `pymc.set_data`: predictions are then those of the present data, from the posterior given the fitted ones.
+        `pymc.set_data`: predictions are then for the present data, from the posterior given the fitted data.
     var_names : str or sequence of str, optional
         Latent variables, Deterministics affine in them, or Gaussian variables that depend on them. With `response`
         observed variables, or likelihoods added to the model; by default all observed ones.
@@ -50,9 +50,9 @@ def predict(
         Whether to predict on the scale of the observations, through the inverse link.
     kind : {"expectation", "observation"}
         With `response`: the posterior of the expected observation, such as a rate or a probability; or the predictive
-        distribution of a new observation, whose mean is the same and whose spread includes that of the likelihood.
+        distribution of a new observation, whose mean is the same and whose spread includes the likelihood's.
     quantiles : sequence of float
-        With `response`: those that are returned.
+        With `response`: levels of the returned quantiles.
 
     Returns
     -------
@@ -62,7 +62,7 @@ def predict(
         mode, or by the mixture where the fit is one. Responses are computed by quadrature, under predictors that are as
         skewed as the draws. For likelihoods without a registered site they come from the fit's draws, with new
         observations drawn from seed 0. Of ordered categories they are the probability of each, with a last dim
-        ``<name>_category``; of censored observations those without the bounds.
+        ``<name>_category``; of censored observations the predictions without the bounds.
 
     Raises
     ------
@@ -87,13 +87,13 @@ def predict(
     names = [var_names] if isinstance(var_names, str) else list(var_names)
     posterior = posterior_of(idata, model, names)
     if response:
-        parts = [
+        datasets = [
             _response(model, posterior, group, kind, quantiles)
             if group.site.response is not None
             else drawn_response(idata, model, group, kind, quantiles)
             for group in likelihoods(posterior.form.form, names)
         ]
-        return xr.merge(parts, combine_attrs="drop_conflicts")
+        return xr.merge(datasets, combine_attrs="drop_conflicts")
     require_separate(posterior.form.form, names)
     affine = {v.name: v for v in posterior.form.form.affine}
     for name in names:
@@ -103,10 +103,10 @@ def predict(
                 f"response=True of what is observed, pm.sample_posterior_predictive, or log_predictive for the density "
                 f"of new observations."
             )
-    found = posterior.moments([affine[name] for name in names])
+    by_name = posterior.moments([affine[name] for name in names])
     variables: dict[str, tuple[str, np.ndarray]] = {}
-    for name, part in found.items():
-        variables |= {f"{name}_mean": (name, part.mean), f"{name}_sd": (name, part.sd)}
+    for name, moments in by_name.items():
+        variables |= {f"{name}_mean": (name, moments.mean), f"{name}_sd": (name, moments.sd)}
     return labelled(model, variables)
 
 
@@ -119,16 +119,16 @@ def _response(
 ) -> xr.Dataset:
     """Return mean, sd and quantiles of one likelihood's expected or new observations."""
     name = group.name
-    weights, parts = [], []
+    weights, predictors = [], []
     for weight, component in posterior.components():
         weights.append(weight)
-        parts.append(at_predictor(component, group))
-    own = np.array(weights)
-    mean, sd, observation_sd = expected_response(own, parts)
+        predictors.append(at_predictor(component, group))
+    component_weights = np.array(weights)
+    mean, sd, observation_sd = expected_response(component_weights, predictors)
     if kind == "expectation":
-        levels = predictor_quantiles(own, parts, np.array(quantiles))
+        levels = predictor_quantiles(component_weights, predictors, np.array(quantiles))
     else:
-        sd, levels = observation_sd, observation_quantiles(name, own, parts, np.array(quantiles))
+        sd, levels = observation_sd, observation_quantiles(name, component_weights, predictors, np.array(quantiles))
     out = labelled(model, {f"{name}_mean": (name, mean), f"{name}_sd": (name, sd)})
     each = [labelled(model, {f"{name}_quantile": (name, level)}) for level in levels]
     return out.merge(xr.concat(each, xr.IndexVariable("quantile", list(quantiles)), combine_attrs="drop_conflicts"))

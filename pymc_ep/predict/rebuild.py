@@ -22,14 +22,14 @@ from pymc_ep.results.unchanged import require_unchanged
 __all__ = ["own_predictions", "posterior_of", "registered", "require_fitted_data", "single_posterior_of"]
 
 Registered = TypeVar("Registered")
-"""Type of what a form registers."""
+"""Type of an entry that a form registers."""
 
 
 def posterior_of(idata: Container, model: pm.Model, wanted: Sequence[str]) -> SitePosterior:
     """Rebuild the posterior of a fit, over a form that includes the wanted variables.
 
-    After `pymc.set_data` the posterior is still that of the fitted data, which the container holds; the wanted
-    variables follow from the present data.
+    After `pymc.set_data` the posterior is still given the fitted data, which the container holds; the wanted variables
+    follow from the present data.
 
     Raises
     ------
@@ -48,8 +48,8 @@ def posterior_of(idata: Container, model: pm.Model, wanted: Sequence[str]) -> Si
     fitted = form.fitted_to(changed) if changed else None
     if fitted is None:
         return _posterior_at_present(idata, model, wanted)
-    for name, own in latent_dependencies.items():
-        if touched := [str(variable.name) for variable in changed if variable in own]:
+    for name, behind in latent_dependencies.items():
+        if touched := [str(variable.name) for variable in changed if variable in behind]:
             raise ValueError(
                 f"Prior or shape of {name!r} depend on {touched[0]!r}, which has changed since the fit, so that it is "
                 f"another variable now. Set the data of the fit again, and put what is new into a variable of its own, "
@@ -80,7 +80,7 @@ def require_fitted_data(idata: Container, model: pm.Model) -> None:
 
 
 def _posterior_at_present(idata: Container, model: pm.Model, wanted: Sequence[str]) -> SitePosterior:
-    """Rebuild the posterior of a fit whose data are those of the model."""
+    """Rebuild the posterior of a fit to the present data of the model."""
     state = fit_state(idata)
     form = compiled_form(model, latent_of(idata, model), wanted=tuple(wanted))
     if not entry_of(form.form).gaussian:
@@ -105,8 +105,8 @@ def _posterior_at_present(idata: Container, model: pm.Model, wanted: Sequence[st
 
 
 def _why_not_gaussian(form: CompiledForm) -> str:
-    if (own := entry_of(form.form).predictions) is not None:
-        return own.remark(form.form)
+    if (predictions := entry_of(form.form).predictions) is not None:
+        return predictions.remark(form.form)
     names = ", ".join(map(repr, form.form.latent_names))
     observed = ", ".join(repr(group.name) for group in form.form.groups)
     return (
@@ -121,7 +121,7 @@ def own_predictions(idata: Container, model: pm.Model) -> Predictions | None:
 
 
 def registered(idata: Container, model: pm.Model, pick: Callable[[FormEntry], Registered | None]) -> Registered | None:
-    """Return one of the predictions that the form of a fit has registered; None where it has none of the kind."""
+    """Return the entry, picked by `pick`, that the form of a fit has registered; None where it has none."""
     if all(pick(entry) is None for entry in solved_by(fit_method(idata))):
         # Nothing is compiled for this question alone.
         return None

@@ -6,9 +6,9 @@ With components k of weight w_k, predictors eta = m_k + s_k T_k(u) of a standard
     E[y] = sum_k w_k E_k[mu],    Var[mu] = sum_k w_k (Var_k[mu] + (E_k[mu] - E[y])^2),    Var[y] = Var[mu] + E[s2],
 
 each one-dimensional integral by the trapezoidal rule, which is exact to rounding for smooth functions and to 1e-4 of a
-standard deviation where a link has a kink. Quantiles of mu are mu of those of eta, with which it rises. Quantiles of y
-are read off sums of the predictive probabilities of counts, or off the integral of the predictive density, of Gaussians
-whose mixture is nearly that of the predictor.
+standard deviation where a link has a kink. Quantiles of mu are mu at quantiles of eta, with which it rises. Quantiles
+of y are read off sums of the predictive probabilities of counts, or off the integral of the predictive density, under
+Gaussians whose mixture is nearly the predictor's density.
 """
 
 from collections.abc import Callable, Sequence
@@ -52,7 +52,7 @@ LINES["non-negative"] = LINES["positive"]
 
 
 def expected_response(weights: np.ndarray, parts: Sequence[AtPredictor]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the mean, the standard deviation of the expected observation, and that of an observation.
+    """Return the mean, and the standard deviations of the expected observation and of an observation.
 
     Parameters
     ----------
@@ -60,8 +60,8 @@ def expected_response(weights: np.ndarray, parts: Sequence[AtPredictor]) -> tupl
     parts : sequence of AtPredictor
         Of each component.
     """
-    found = np.array([_moments(part) for part in parts])
-    means, within, noise = found[:, 0], found[:, 1], found[:, 2]
+    moments = np.array([_moments(predictor) for predictor in parts])
+    means, within, noise = moments[:, 0], moments[:, 1], moments[:, 2]
     mean = np.tensordot(weights, means, axes=1)
     variance = np.tensordot(weights, within + (means - mean) ** 2, axes=1)
     return mean, np.sqrt(variance), np.sqrt(variance + np.tensordot(weights, noise, axes=1))
@@ -74,38 +74,41 @@ def _moments(at: AtPredictor) -> np.ndarray:
     shape, n = at.mean.shape, at.mean.size
     out, step = np.empty((3, n)), max(1, _BLOCK // _NODES)
     for start in range(0, n, step):
-        here = slice(start, start + step)
-        part = at.rows(here)
+        places = slice(start, start + step)
+        chunk = at.rows(places)
         z = np.linspace(-1.0, 1.0, _NODES)[:, None] * (
-            _REACH + 2.0 * np.sqrt(part.variance) * (1.0 + 2.0 * np.abs(part.skewness))
+            _REACH + 2.0 * np.sqrt(chunk.variance) * (1.0 + 2.0 * np.abs(chunk.skewness))
         )
         mass = np.exp(-0.5 * z**2)
         mass /= mass.sum(axis=0)
-        eta, values = part.at_normal(z), part.parameters
+        eta, values = chunk.at_normal(z), chunk.parameters
         with np.errstate(over="ignore", divide="ignore"):
             mu, spread = response.mean(eta, *values), response.variance(eta, *values)
         first = (mass * mu).sum(axis=0)
-        out[0, here], out[1, here] = first, (mass * (mu - first) ** 2).sum(axis=0)
-        out[2, here] = (np.where(mass > 0, mass, 0.0) * spread).sum(axis=0)
+        out[0, places], out[1, places] = first, (mass * (mu - first) ** 2).sum(axis=0)
+        out[2, places] = (np.where(mass > 0, mass, 0.0) * spread).sum(axis=0)
     return out.reshape(3, *shape)
 
 
 def predictor_quantiles(weights: np.ndarray, parts: Sequence[AtPredictor], levels: np.ndarray) -> np.ndarray:
-    """Return quantiles of the expected observation, (levels, *shape): those of eta, through the increasing link."""
+    """Return quantiles of the expected observation, (levels, *shape): quantiles of eta, through the increasing link."""
     response = parts[0].site.site.response
     assert response is not None, "the caller has looked"
     return np.array([response.mean(eta, *parts[0].parameters) for eta in _mixture_quantiles(weights, parts, levels)])
 
 
-def _mixture_quantiles(weights: np.ndarray, parts: Sequence[AtPredictor], levels: np.ndarray) -> np.ndarray:
-    """Return quantiles of a mixture of predictors, (levels, *shape), by bisection between those of its components."""
-    mean, sd = np.array([part.mean for part in parts]), np.sqrt([part.variance for part in parts])
-    skewness = np.array([part.skewness for part in parts])
+def _mixture_quantiles(weights: np.ndarray, predictors: Sequence[AtPredictor], levels: np.ndarray) -> np.ndarray:
+    """Return quantiles of a mixture of predictors, (levels, *shape), by bisection between its components' quantiles."""
+    mean, sd = (
+        np.array([predictor.mean for predictor in predictors]),
+        np.sqrt([predictor.variance for predictor in predictors]),
+    )
+    skewness = np.array([predictor.skewness for predictor in predictors])
     out = []
     for level in levels:
         each = mean + sd * skewed(ndtri(level), skewness)
         low, high = each.min(axis=0), each.max(axis=0)
-        for _ in range(_HALVINGS if len(parts) > 1 else 0):
+        for _ in range(_HALVINGS if len(predictors) > 1 else 0):
             middle = 0.5 * (low + high)
             below = np.tensordot(weights, ndtr(unskewed((middle - mean) / sd, skewness)), axes=1) < level
             low, high = np.where(below, middle, low), np.where(below, high, middle)
@@ -119,9 +122,9 @@ def observation_quantiles(
     """Return quantiles of new observations, (levels, *shape); of a count, the least whose CDF reaches the level."""
     shape, domain = parts[0].mean.shape, parts[0].site.site.domain
     gaussians = [
-        (weight * share, part)
-        for weight, whole in zip(weights, parts)
-        for share, part in whole.rows(slice(None)).gaussians()
+        (weight * share, gaussian)
+        for weight, predictor in zip(weights, parts)
+        for share, gaussian in predictor.rows(slice(None)).gaussians()
     ]
     shares, flat = zip(*gaussians)
     find = _continuous_quantiles if domain in LINES else _count_quantiles
@@ -129,24 +132,26 @@ def observation_quantiles(
 
 
 def _log_predictive(
-    name: str, weights: np.ndarray, parts: Sequence[AtPredictor], y: np.ndarray, row: np.ndarray
+    name: str, weights: np.ndarray, predictors: Sequence[AtPredictor], y: np.ndarray, row: np.ndarray
 ) -> np.ndarray:
     """Return log predictive densities of observations y, (m,), each under the predictor `row`, (m,)."""
     total = np.full(len(y), -np.inf)
-    for weight, part in zip(weights, parts):
-        mean, variance = part.mean[row], part.variance[row]
-        tilted = part.site.moments(y, mean, variance, 1.0, *(p[row] for p in part.parameters))
+    for weight, predictor in zip(weights, predictors):
+        mean, variance = predictor.mean[row], predictor.variance[row]
+        tilted = predictor.site.moments(y, mean, variance, 1.0, *(p[row] for p in predictor.parameters))
         check_finite(tilted, y, mean, variance, name)
         total = np.logaddexp(total, np.log(weight) + np.asarray(tilted.log_z))
     return total
 
 
-def _count_quantiles(name: str, weights: np.ndarray, parts: Sequence[AtPredictor], levels: np.ndarray) -> np.ndarray:
+def _count_quantiles(
+    name: str, weights: np.ndarray, predictors: Sequence[AtPredictor], levels: np.ndarray
+) -> np.ndarray:
     """Return quantiles of counts, (levels, n): sum predictive probabilities from zero until all levels are reached."""
-    n, site = len(parts[0].mean), parts[0].site.site
+    n, site = len(predictors[0].mean), predictors[0].site.site
     most = np.full(n, 1.0 if site.domain == "binary" else np.inf)
     if "n" in site.parameters:
-        most = parts[0].parameters[site.parameters.index("n")]
+        most = predictors[0].parameters[site.parameters.index("n")]
     out, reached, first, active = np.full((len(levels), n), np.nan), np.zeros(n), 0, np.arange(n)
     while active.size:
         if first > _MOST_COUNTS:
@@ -155,11 +160,11 @@ def _count_quantiles(name: str, weights: np.ndarray, parts: Sequence[AtPredictor
                 f"pm.sample_posterior_predictive(idata, var_names=[{name!r}]), or kind='expectation'."
             )
         counts = first + np.arange(_COUNTS)
-        y, row = (part.ravel() for part in np.broadcast_arrays(counts, active[:, None]))
+        y, row = (array.ravel() for array in np.broadcast_arrays(counts, active[:, None]))
         possible = y <= most[row]
         mass = np.zeros(len(y))
-        found = _log_predictive(name, weights, parts, y[possible].astype(float), row[possible])
-        mass[possible] = np.exp(found)
+        log_mass = _log_predictive(name, weights, predictors, y[possible].astype(float), row[possible])
+        mass[possible] = np.exp(log_mass)
         below = reached[active, None] + np.cumsum(mass.reshape(len(active), -1), axis=1)
         # The CDF is one at the largest possible count.
         below = np.where(counts >= most[active, None], 1.0, below)
@@ -172,14 +177,14 @@ def _count_quantiles(name: str, weights: np.ndarray, parts: Sequence[AtPredictor
 
 
 def _continuous_quantiles(
-    name: str, weights: np.ndarray, parts: Sequence[AtPredictor], levels: np.ndarray
+    name: str, weights: np.ndarray, predictors: Sequence[AtPredictor], levels: np.ndarray
 ) -> np.ndarray:
     """Return quantiles on the real line, (levels, n): interpolate the integral of the predictive density."""
-    _, from_line, log_slope = LINES[parts[0].site.site.domain]
-    n, out = len(parts[0].mean), []
-    centre = np.tensordot(weights, [part.mean for part in parts], axes=1)
+    _, from_line, log_slope = LINES[predictors[0].site.site.domain]
+    n, out = len(predictors[0].mean), []
+    centre = np.tensordot(weights, [predictor.mean for predictor in predictors], axes=1)
     rows = np.arange(n)
-    log_peak = _log_predictive(name, weights, parts, from_line(centre), rows) + log_slope(centre)
+    log_peak = _log_predictive(name, weights, predictors, from_line(centre), rows) + log_slope(centre)
     scale = np.exp(-log_peak) / np.sqrt(2 * np.pi)
     nodes = 0.5 * (_EDGES[:-1] + _EDGES[1:]) + 0.5 * np.diff(_EDGES) * np.array([[-1.0], [1.0]]) / np.sqrt(3.0)
     t = np.sort(nodes.ravel())
@@ -188,13 +193,13 @@ def _continuous_quantiles(
         row = np.repeat(rows[start : start + step], len(t))
         w = centre[row] + scale[row] * np.tile(t / (1 - t**2), len(row) // len(t))
         # Farther out the inverse of a logarithm or logit overflows.
-        used = np.abs(w - centre[row]) < _FAR if parts[0].site.site.domain != "real" else np.full(len(w), True)
+        used = np.abs(w - centre[row]) < _FAR if predictors[0].site.site.domain != "real" else np.full(len(w), True)
         density = np.zeros(len(w))
-        found = _log_predictive(name, weights, parts, from_line(w[used]), row[used]) + log_slope(w[used])
-        density[used] = np.exp(found)
+        log_density = _log_predictive(name, weights, predictors, from_line(w[used]), row[used]) + log_slope(w[used])
+        density[used] = np.exp(log_density)
         mass = density.reshape(-1, len(t)) * (1 + t**2) / (1 - t**2) ** 2
         below = np.cumsum(mass.reshape(len(mass), -1, 2).sum(axis=2), axis=1)
         below = np.concatenate([np.zeros((len(mass), 1)), below], axis=1) / below[:, -1:]
-        at = np.array([np.interp(levels, own, _EDGES) for own in below])
+        at = np.array([np.interp(levels, cdf, _EDGES) for cdf in below])
         out.append(centre[start : start + step, None] + scale[start : start + step, None] * at / (1 - at**2))
     return from_line(np.concatenate(out).T)

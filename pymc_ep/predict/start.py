@@ -32,12 +32,12 @@ def start_point(idata: Container) -> dict[str, np.ndarray]:
     """
     means = posterior_moments(idata, "mean")
     latent = {name: means[name] for name in settings(idata)["latent"] if name in means}
-    found = {name: np.asarray(value) for name, value in (hyper_modes(idata) | latent).items()}
-    for name, value in found.items():
+    values = {name: np.asarray(value) for name, value in (hyper_modes(idata) | latent).items()}
+    for name, value in values.items():
         if not (finite := np.isfinite(value)).all():
             index = first_index(~finite)
             raise InvalidDataError(
                 f"The result has the value {value[index]}{at_index(index)} of {name!r}, where no chain can start; pass "
                 f"what pymc_ep.fit returned, or give that variable an initial value of its own."
             )
-    return found
+    return values

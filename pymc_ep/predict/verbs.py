@@ -18,7 +18,7 @@ __all__ = ["call_verb", "fold_in", "next_items", "next_pairs", "rank_items", "re
 
 
 def call_verb(name: str, idata: Container, model: pm.Model | None = None, /, **arguments: Any) -> Any:
-    """Return what a verb of the form of a fit returns, `pymc_ep.forms.FormEntry.verbs`.
+    """Return the answer of a verb that the form of a fit has registered, `pymc_ep.forms.FormEntry.verbs`.
 
     Parameters
     ----------
@@ -27,25 +27,25 @@ def call_verb(name: str, idata: Container, model: pm.Model | None = None, /, **a
     idata : arviz.InferenceData or xarray.DataTree
         Result of `pymc_ep.fit`.
     model : pymc.Model, optional
-        The fitted model; by default that of the context.
+        The fitted model; by default the model of the context.
     **arguments
         Of the verb.
 
     Raises
     ------
     UnsupportedModelError
-        Where the form of the fit has no such verb; it lists those that it has, and the forms that have this one.
+        Where the form of the fit has no such verb; the message lists its verbs, and the forms that have this one.
     """
     model = model_of(model)
     verb = registered(idata, model, lambda entry: entry.verbs.get(name))
     if verb is not None:
         return verb(idata, model, **arguments)
     entry = entry_of(compiled_form(model, latent_of(idata, model)).form)
-    own = [*entry.verbs, *(["predict"] if entry.gaussian else []), "pm.sample_posterior_predictive"]
+    offered = [*entry.verbs, *(["predict"] if entry.gaussian else []), "pm.sample_posterior_predictive"]
     others = " or ".join(repr(other.rows()[0][0]) for other in forms() if name in other.verbs)
     raise UnsupportedModelError(
         f"{name} takes fits of other models, such as {others or 'a form that registers it'}; this is a fit by "
-        f"{fit_method(idata)!r}, which offers {', '.join(own)}. pymc_ep.supported() lists what others offer."
+        f"{fit_method(idata)!r}, which offers {', '.join(offered)}. pymc_ep.supported() lists what others offer."
     )
 
 
@@ -68,19 +68,19 @@ def recommend(
     idata : arviz.InferenceData or xarray.DataTree
         Result of `pymc_ep.fit` of a bilinear model or of `PairedSymbols`, also one read back from disk.
     model : pymc.Model, optional
-        The fitted model; by default that of the context.
+        The fitted model; by default the model of the context.
     n : int
         Most recommendations for each row.
     by : {"calibrated_probability", "probability", "predictor_mean"}, optional
-        Score of the ranking, by default the first one that the fit has. ``"calibrated_probability"`` is that of the
-        item of a user's next pair, for fits of `PairedSymbols` that were calibrated by pairs left out.
-        ``"probability"`` is that of an observation above the least possible one: P(y > 0), and P(y > 1) if zeros are
-        truncated; with `PairedSymbols` it is that of the next observed pair under the posterior, given its row.
-        ``"predictor_mean"`` is the mean of the predictor: for counts that of the log rate, which also separates counts
-        that are almost surely positive, and for pairs that of the preference, without the popularity. The mean of a
-        rate itself need not exist.
+        Score of the ranking, by default the first one that the fit has. ``"calibrated_probability"`` is the probability
+        of the item of a user's next pair, for fits of `PairedSymbols` that were calibrated by pairs left out.
+        ``"probability"`` is the probability of an observation above the least possible one: P(y > 0), and P(y > 1) if
+        zeros are truncated; with `PairedSymbols`, of the next observed pair under the posterior, given its row.
+        ``"predictor_mean"`` is the mean of the predictor: for counts the log rate, which also separates counts that are
+        almost surely positive, and for pairs the preference, without the popularity. The mean of a rate itself need
+        not exist.
     exclude_observed : bool
-        Whether pairs that are in the data of the model, or among those of a folded-in row, are left out.
+        Whether pairs that are in the data of the model, or of a folded-in row, are left out.
     candidates : sequence, optional
         Rows of the other matrix that may be recommended, as labels or positions: items in stock, say. By default all.
     cells : mapping of str to float, optional
@@ -88,7 +88,7 @@ def recommend(
         cell in the fit.
     **rows
         One matrix: the dim of its rows or its name, as in ``user=["ann", "bob"]``. Labels where that dim has
-        coordinates, or positions where it has none or these are no numbers; or what `fold_in` returned, for new rows.
+        coordinates, or positions where it has none or these are no numbers; or the dataset of `fold_in`, for new rows.
 
     Returns
     -------
@@ -97,7 +97,7 @@ def recommend(
         matrix where both sides have one dim, and NaN where fewer than others are left;
         ``probability``, ``predictor_mean`` and ``predictor_sd``, and ``calibrated_probability`` if ranked by it, which
         sums to one over the rows that are left. Hyperparameters are at their mode. Probabilities of
-        bilinear models are those of Gaussian predictors with these moments, which sums of products nearly are: off by
+        bilinear models are for Gaussian predictors with these moments, which sums of products nearly are: off by
         0.002 for two factors that few cells tell of, and by 0.005 for a single one with nothing but its prior.
 
     Raises
@@ -139,8 +139,8 @@ def rank_items(
     xarray.Dataset
         For utilities, by user and item: ``rank_probability`` of the first 100 ranks, ``mean_rank``, and
         ``probability_best``, by 4000 draws of the posterior, with standard errors of 0.008 at most. Otherwise ``rank``,
-        the share of the other candidates that a pair ranks above, those of equal score counted half: 1 for the best,
-        1/2 on average by chance [1]_. ``position``, from 1, is the mean of those it could have among equals.
+        the share of the other candidates that a pair ranks above, equal scores counted half: 1 for the best,
+        1/2 on average by chance [1]_. ``position``, from 1, is the mean of its possible positions among equals.
         ``log_probability``, where `by` is a probability that sums to one over the candidates, is its logarithm.
         `rank_metrics` makes hit rates, recall and NDCG of these.
 
@@ -199,13 +199,13 @@ def fold_in(idata: Container, model: pm.Model | None, data: Mapping[str, Any]) -
     idata : arviz.InferenceData or xarray.DataTree
         Result of `pymc_ep.fit` of a bilinear model or of `PairedSymbols`, also one read back from disk.
     model : pymc.Model or None
-        The fitted model; None takes that of the context.
+        The fitted model; None takes the model of the context.
     data : mapping
-        Maps the dim of the matrix's rows, such as ``"user"``, or its name to what was observed of the new rows.
+        Maps the dim of the matrix's rows, such as ``"user"``, or its name to the observations of the new rows.
         Bilinear models take a mapping of ``rows``, ``cols`` and ``observed`` as in the distribution, and ``offset``,
         without biases, or parameters of the likelihood, unless these are the same for all cells of the fit. The
         matrix's own index counts new rows from 0; if it is missing or a scalar, all cells are in one row. The other
-        index is that of fitted rows. `PairedSymbols` takes a SciPy sparse matrix of counts with the new rows as its
+        index is of fitted rows. `PairedSymbols` takes a SciPy sparse matrix of counts with the new rows as its
         rows, or pairs, (D, 2), of a new row, counted from 0, and a fitted row of the other side.
 
     Returns
@@ -235,14 +235,14 @@ def fold_in(idata: Container, model: pm.Model | None, data: Mapping[str, Any]) -
 
 @one_at_a_time
 def next_pairs(idata: Container, model: pm.Model | None = None, *, n: int = 5, **user: Any) -> xr.Dataset:
-    """Return the comparisons of two items that would tell most of the utilities of a user.
+    """Return the comparisons of two items that would tell most about the utilities of a user.
 
     Parameters
     ----------
     idata : arviz.InferenceData or xarray.DataTree
         Result of `pymc_ep.fit` of a model with a `PreferenceUtility`, also one read back from disk.
     model : pymc.Model, optional
-        The fitted model; by default that of the context.
+        The fitted model; by default the model of the context.
     n : int
         Number of comparisons.
     **user
@@ -271,14 +271,14 @@ def next_pairs(idata: Container, model: pm.Model | None = None, *, n: int = 5, *
 
 @one_at_a_time
 def next_items(idata: Container, model: pm.Model | None = None, *, n: int = 10, **user: Any) -> xr.Dataset:
-    """Return the items that are most probable as the next one of given users, after all that was observed of them.
+    """Return the most probable next items of given users, after all that was observed of them.
 
     Parameters
     ----------
     idata : arviz.InferenceData or xarray.DataTree
         Result of `pymc_ep.fit` of a model with a `CollaborativeRNN`, also one read back from disk.
     model : pymc.Model, optional
-        The fitted model; by default that of the context.
+        The fitted model; by default the model of the context.
     n : int
         Number of items; all that there are, or more, give the whole distribution.
     **user

@@ -77,8 +77,8 @@ def build_container(
     shared = _library_attrs()
 
     def labelled(variables: Mapping[str, np.ndarray], **options: Any) -> xr.Dataset:
-        own = {"dims": dims, **options}
-        return to_dataset(variables, coords=_matching_coords(coords, own["dims"], variables), attrs=shared, **own)
+        given = {"dims": dims, **options}
+        return to_dataset(variables, coords=_matching_coords(coords, given["dims"], variables), attrs=shared, **given)
 
     groups = {}
     if posterior is not None:
@@ -91,12 +91,12 @@ def build_container(
         groups["constant_data"] = labelled(constants)
     of_fit = labelled(
         {name: np.asarray(values) for name, (_, values) in fit.items()},
-        dims={name: list(own) for name, (own, _) in fit.items()},
+        dims={name: list(given) for name, (given, _) in fit.items()},
     )
     groups["fit"] = sealed("fit", of_fit, _netcdf_attrs(fit_attrs))
     state = {name: ([f"{name}_dim_{i}" for i in range(np.ndim(field))], field) for name, field in fit_state.items()}
     groups["fit_state"] = sealed("fit_state", xr.Dataset(state, attrs=shared))
-    return make_container(groups | {name: own for name, own in (others or {}).items() if name not in groups})
+    return make_container(groups | {name: given for name, given in (others or {}).items() if name not in groups})
 
 
 def labelled(
@@ -110,7 +110,7 @@ def labelled(
     variables : mapping of str to (str, ndarray)
         Name in the dataset to the model variable whose dims it has, and its values.
     new : mapping of str to array_like, optional
-        Coordinates of some dims that are not those of the model.
+        Coordinates of some dims that differ from the model's.
     """
     coords = coords_and_dims_for_inferencedata(model)[0] | dict(new or {})
     dims = {name: list(model_dims(model, of)) for name, (of, _) in variables.items()}
@@ -123,7 +123,7 @@ def _matching_coords(
 ) -> dict[str, Any]:
     """Return the coordinates whose length agrees with every array, as `pymc.sample` does.
 
-    PyMC does not compare the length of a Deterministic with that of its dims.
+    PyMC does not compare the length of a Deterministic with its dims.
     """
     kept = dict(coords)
     for name, values in variables.items():

@@ -41,7 +41,7 @@ def fit_method(container: Container) -> str:
     Raises
     ------
     ValueError
-        When the container has no group ``fit``, or that names no method, or another one than that of the fit.
+        When the container has no group ``fit``, or that names no method, or another one than the fit's.
     """
     fit = fit_group(container)
     _require("method" in fit.attrs, "fit", "attribute", "method")
@@ -100,8 +100,8 @@ def posterior_moments(container: Container, what: str) -> xr.Dataset:
     name = f"posterior_{what}"
     if not has_group(container, name):
         return xr.Dataset()
-    found = group(container, name)
-    return _Group(found.data_vars, found.coords, found.attrs)
+    moments = group(container, name)
+    return _Group(moments.data_vars, moments.coords, moments.attrs)
 
 
 def settings(container: Container) -> dict[str, Any]:
@@ -115,12 +115,12 @@ def settings(container: Container) -> dict[str, Any]:
     """
     text = fit_group(container).attrs.get("settings", "{}")
     try:
-        found = json.loads(text)
+        values = json.loads(text)
     except (TypeError, ValueError):
-        found = None
-    if not isinstance(found, dict):
+        values = None
+    if not isinstance(values, dict):
         raise InvalidDataError(f"The attribute 'settings' of the result's group 'fit' is no JSON object{_ALTERED}")
-    return _Held("setting", "fit", found)
+    return _Held("setting", "fit", values)
 
 
 def latent_of(container: Container, model: pm.Model) -> list[str]:
@@ -129,7 +129,7 @@ def latent_of(container: Container, model: pm.Model) -> list[str]:
     Raises
     ------
     ValueError
-        When the container is no result of a fit, or that of a model with other variables.
+        When the container is no result of a fit, or one of a model with other variables.
     """
     latent = settings(container)["latent"]
     missing = [name for name in [*latent, *hyper_modes(container)] if name not in model.named_vars]
@@ -162,9 +162,9 @@ class _Group(xr.Dataset):
         return super().__contains__(name) or name in written(self, "array")
 
     def __getitem__(self, name: Any) -> Any:
-        if isinstance(name, str) and (own := name_of(self)):
-            _require(name in self.variables or name in self.dims, own, "array", name)
-            _require_unaltered(self, own, "array", name)
+        if isinstance(name, str) and (group_name := name_of(self)):
+            _require(name in self.variables or name in self.dims, group_name, "array", name)
+            _require_unaltered(self, group_name, "array", name)
         return super().__getitem__(name)
 
 
@@ -177,8 +177,8 @@ def _absent(group: str, kind: str, name: str) -> str:
     return f"The group {group!r} of the result has no {kind} {name!r}{_ALTERED}"
 
 
-def _require_unaltered(part: xr.Dataset, group: str, kind: str, name: str) -> None:
-    if altered(part, kind, name):
+def _require_unaltered(dataset: xr.Dataset, group: str, kind: str, name: str) -> None:
+    if altered(dataset, kind, name):
         raise InvalidDataError(f"The {kind} {name!r} in the group {group!r} of the result has changed{_ALTERED}")
 
 
@@ -189,9 +189,9 @@ def _own_group(container: Container, name: str) -> xr.Dataset:
             f"ArviZ has read."
         )
     if not has_group(container, name):
-        found = ", ".join(group_names(container)) or "none"
+        names = ", ".join(group_names(container)) or "none"
         raise InvalidDataError(
-            f"The container has no group {name!r} (its groups: {found}), so pymc_ep did not make it; "
+            f"The container has no group {name!r} (its groups: {names}), so pymc_ep did not make it; "
             f"pass what pymc_ep.fit returned, or a file that was saved from it."
         )
     return group(container, name)

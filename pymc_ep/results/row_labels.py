@@ -47,19 +47,19 @@ def numbered_rows(model: pm.Model, dim: str, given: ArrayLike, size: int, what: 
         raise ValueError(f"{what} has the shape {wanted.shape}; give one row, or a list of these.")
     by_position = np.issubdtype(wanted.dtype, np.integer) and not np.issubdtype(labels.dtype, np.number)
     names = list(range(size)) if by_position else labels.tolist()
-    known = {name: k for k, name in enumerate(names)}
-    if unknown := [one for one in wanted.tolist() if one not in known]:
+    positions = {name: k for k, name in enumerate(names)}
+    if unknown := [row for row in wanted.tolist() if row not in positions]:
         kind = "positions" if by_position else "labels"
         raise ValueError(
             f"{what} holds {unknown[0]!r}, but there is no such row: {kind} are {names[0]!r} to {names[-1]!r}."
         )
     times = Counter(names)
-    if twice := [one for one in wanted.tolist() if times[one] > 1]:
+    if twice := [row for row in wanted.tolist() if times[row] > 1]:
         raise ValueError(
             f"{what} holds {twice[0]!r}, which is the label of {times[twice[0]]} rows; give the coordinates of {dim!r} "
             f"labels that differ."
         )
-    numbers = np.array([known[one] for one in wanted.tolist()])
+    numbers = np.array([positions[row] for row in wanted.tolist()])
     return numbers, labels[numbers]
 
 
@@ -84,8 +84,8 @@ def earlier_rows(idata: Container, model: pm.Model, name: str) -> np.ndarray | N
     labels = model.coords.get(dims[0]) if dims else None
     if held is None or labels is None or dims[0] not in held.coords:
         return None
-    known = {label: k for k, label in enumerate(held[dims[0]].to_numpy().tolist())}
-    return np.array([known.get(label, -1) for label in np.asarray(labels).tolist()], dtype=np.int64)
+    positions = {label: k for k, label in enumerate(held[dims[0]].to_numpy().tolist())}
+    return np.array([positions.get(label, -1) for label in np.asarray(labels).tolist()], dtype=np.int64)
 
 
 def _held(idata: Container, name: str) -> xr.DataArray | None:

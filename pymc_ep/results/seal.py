@@ -1,4 +1,4 @@
-"""Digests by which what a fit wrote into a group of its result is known again."""
+"""Digests that show whether a group of a result is as the fit wrote it."""
 
 import json
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from pymc_ep.engines.checkpoint import digest
 __all__ = ["altered", "name_of", "sealed", "written"]
 
 _SEAL = "written"
-"""Attribute of a group: names of what the fit wrote into it, with digests, as JSON."""
+"""Attribute of a group: names of the attributes and arrays that the fit wrote, with digests, as JSON."""
 _NUMBERS = "biuf"
 """Kinds of data types of numbers and flags."""
 _OWN_CHECK = "settings"
@@ -26,11 +26,11 @@ def sealed(name: str, group: xr.Dataset, words: Mapping[str, Any] | None = None,
     selected.
     """
     arrays = {
-        str(one): "" if free or "draw" in array.dims else _of(array.to_numpy())
-        for one, array in group.data_vars.items()
+        str(key): "" if free or "draw" in array.dims else _of(array.to_numpy())
+        for key, array in group.data_vars.items()
     }
-    own = {one: _of(value) for one, value in (words or {}).items() if isinstance(value, str) and one != _OWN_CHECK}
-    seal = json.dumps({"group": name, "array": arrays, "attribute": own})
+    digests = {key: _of(value) for key, value in (words or {}).items() if isinstance(value, str) and key != _OWN_CHECK}
+    seal = json.dumps({"group": name, "array": arrays, "attribute": digests})
     return group.assign_attrs({**(words or {}), _SEAL: seal})
 
 
@@ -46,15 +46,15 @@ def written(group: xr.Dataset, kind: str) -> dict[str, str]:
 
 def altered(group: xr.Dataset, kind: str, name: str) -> bool:
     """Whether an array or attribute is another than the fit wrote, or where that has no digest is no numbers."""
-    if (known := written(group, kind).get(name)) is None:
+    if (stored := written(group, kind).get(name)) is None:
         return False
     now = group.variables[name].to_numpy() if kind == "array" else group.attrs[name]
-    return known != _of(now) if known else now.dtype.kind not in _NUMBERS
+    return stored != _of(now) if stored else now.dtype.kind not in _NUMBERS
 
 
 def _of(values: np.ndarray | str) -> str:
     """Return the digest of words, or of an array; words of an array as such, which files hold in several types."""
     if isinstance(values, np.ndarray) and values.dtype.kind not in _NUMBERS:
         values = json.dumps(values.tolist(), default=str)
-    part = values if isinstance(values, str) else values.astype(values.dtype.newbyteorder("<"), copy=False)
-    return digest(part).tobytes().hex()
+    text_or_array = values if isinstance(values, str) else values.astype(values.dtype.newbyteorder("<"), copy=False)
+    return digest(text_or_array).tobytes().hex()

@@ -42,13 +42,13 @@ def selected_names(
     for pattern in given:
         without = pattern.startswith("~") and pattern not in known
         wanted = pattern.removeprefix("~") if without else pattern
-        found = [name for name in known if _matches(name, wanted, filter_vars)]
-        if not found:
+        matches = [name for name in known if _matches(name, wanted, filter_vars)]
+        if not matches:
             raise ValueError(
                 f"There are neither draws nor moments of {wanted!r}, but of {', '.join(map(repr, known)) or 'nothing'}."
                 f"{did_you_mean(wanted, known)}"
             )
-        (left_out if without else kept).extend(found)
+        (left_out if without else kept).extend(matches)
     every = known if left_out and not kept else kept
     return [name for name in dict.fromkeys(every) if name not in left_out]
 
@@ -61,17 +61,17 @@ def _matches(name: str, pattern: str, filter_vars: str | None) -> bool:
 
 def require_dims(coords: Mapping[str, Any] | None, variables: Iterable[xr.DataArray]) -> None:
     """Raise a ValueError for coordinates of a dim that no variable has."""
-    known = list(dict.fromkeys(str(dim) for values in variables for dim in values.dims))
+    dims = list(dict.fromkeys(str(dim) for values in variables for dim in values.dims))
     for dim in coords or {}:
-        if dim not in known:
+        if dim not in dims:
             raise ValueError(
-                f"coords= has the dim {dim!r}; the variables have {', '.join(map(repr, known)) or 'none'}."
-                f"{did_you_mean(dim, known)}"
+                f"coords= has the dim {dim!r}; the variables have {', '.join(map(repr, dims)) or 'none'}."
+                f"{did_you_mean(dim, dims)}"
             )
 
 
 def selected(values: xr.DataArray, coords: Mapping[str, Any] | None, *, squeeze: bool = False) -> xr.DataArray:
-    """Return the elements of a variable at given coordinates, of which those of other dims are passed over.
+    """Return the elements of a variable at given coordinates; coordinates of other dims are passed over.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def selected(values: xr.DataArray, coords: Mapping[str, Any] | None, *, squeeze:
     coords : mapping of str to scalar, sequence or slice, optional
         Labels by dim.
     squeeze : bool
-        Whether dims of which one label is selected go; else they stay.
+        Whether dims with one selected label are dropped; else they stay.
 
     Raises
     ------
@@ -93,10 +93,10 @@ def selected(values: xr.DataArray, coords: Mapping[str, Any] | None, *, squeeze:
         try:
             values = values.sel({dim: wanted})
         except KeyError as error:
-            known = values[dim].to_numpy().tolist()
-            missing = next((label for label in np.atleast_1d(labels).tolist() if label not in known), labels)
+            present = values[dim].to_numpy().tolist()
+            missing = next((label for label in np.atleast_1d(labels).tolist() if label not in present), labels)
             raise ValueError(
-                f"coords= asks for {missing!r}, which is no label of {dim!r}.{did_you_mean(missing, map(str, known))}"
+                f"coords= asks for {missing!r}, which is no label of {dim!r}.{did_you_mean(missing, map(str, present))}"
             ) from error
         if squeeze and values.sizes[dim] == 1:
             values = values.squeeze(dim)

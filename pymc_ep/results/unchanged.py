@@ -1,4 +1,4 @@
-"""Check that the data of a model are still those of a fit."""
+"""Check that a model still has the data of a fit."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,7 +7,7 @@ import numpy as np
 __all__ = ["require_unchanged"]
 
 _ROUNDING = 1e-6
-"""Largest difference that counts as rounding, relative to an element: above that of float32, which is 6e-8."""
+"""Largest difference that counts as rounding, relative to an element: above float32's, which is 6e-8."""
 _OF_LARGEST = 1e-9
 """The same relative to the largest element, for sums that cancel to nearly zero."""
 
@@ -15,9 +15,9 @@ _OF_LARGEST = 1e-9
 def require_unchanged(
     state: Mapping[str, np.ndarray], present: Mapping[str, np.ndarray], changed: Sequence[str] | None = None
 ) -> None:
-    """Raise where an array stored by a fit differs from that of the present model.
+    """Raise where an array stored by a fit differs from the present model's.
 
-    `changed` are the names of shared data whose values are no longer those of the fit; None where they are not known.
+    `changed` are the names of shared data whose values have changed since the fit; None where they are not known.
     """
     for name, now in present.items():
         held, scale = state[name], np.max(np.abs(now.astype(float)), initial=1e-300)

@@ -73,7 +73,7 @@ def write_solution(
     log_likelihood : bool
         Whether to add log densities of the draws.
     given : mapping of str to ndarray, shape (chain, draw, *shape), optional
-        Draws that replace those of the solution.
+        Draws that replace the solution's.
     others : mapping of str to xarray.Dataset, optional
         Further groups.
     """

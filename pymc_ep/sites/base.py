@@ -81,7 +81,7 @@ class SuperGaussian:
     log_at : callable
         ``log_at(y, x, *parameters)``: g(x).
     precision : callable
-        ``precision(y, x, *parameters)``: that of the Gaussian at x > 0, which is ``-2 g'(x)``.
+        ``precision(y, x, *parameters)``: ``-2 g'(x)``, the precision of the Gaussian at x > 0.
     """
 
     centre: Callable[..., Any]
@@ -256,9 +256,9 @@ class Site:
         """
         domains = self.parameter_domains or ("positive",) * len(self.parameters)
         for parameter, domain, value in zip(self.parameters, domains, values, strict=True):
-            found = first_outside(value, domain)
-            if found is not None:
-                number, where, wanted = found
+            outside = first_outside(value, domain)
+            if outside is not None:
+                number, where, wanted = outside
                 raise InvalidDataError(
                     f"{name!r} has the parameter {parameter} = {number}{where}, but it must be {wanted}. Correct it."
                 )
@@ -281,8 +281,8 @@ class Site:
 def require_domain(y: np.ndarray, domain: str, name: str, site: str) -> None:
     """Raise `InvalidDataError` at the first observation of a variable outside the domain of its site."""
     check, wanted, _ = _DOMAINS[domain]
-    if (found := _first_bad(y, check)) is not None:
-        value, where = found
+    if (outside := _first_bad(y, check)) is not None:
+        value, where = outside
         raise InvalidDataError(
             f"{name!r} has the value {value}{where}, but a {site} site takes {wanted}. Correct or remove that "
             f"observation."
@@ -292,8 +292,8 @@ def require_domain(y: np.ndarray, domain: str, name: str, site: str) -> None:
 def first_outside(value: ArrayLike, domain: str) -> tuple[float, str, str] | None:
     """Return the first number outside a domain, the words for its index and for the domain; None if all are inside."""
     check, _, wanted = _DOMAINS[domain]
-    found = _first_bad(np.asarray(value), check)
-    return None if found is None else (*found, wanted)
+    outside = _first_bad(np.asarray(value), check)
+    return None if outside is None else (*outside, wanted)
 
 
 def _first_bad(value: np.ndarray, check: Callable[[np.ndarray], np.ndarray]) -> tuple[float, str] | None:

@@ -84,14 +84,14 @@ class BoundFunctions:
             If the site has no Gaussian lower bound, see `Site.has_bound`.
         """
         shape, arrays = self._flatten(y, eta, z, *parameters)
-        return Bounded(*(part.reshape(shape) for part in self._bounded_function(*arrays)))
+        return Bounded(*(field.reshape(shape) for field in self._bounded_function(*arrays)))
 
     def bounded_parameter_gradient(self, y: Array, eta: Array, z: Array, *parameters: Array) -> tuple[Array, ...]:
         """Return the derivatives of `Bounded.value` in the parameters, one array each; for arguments see `bounded`."""
         if not self.site.parameters:
             return ()
         shape, arrays = self._flatten(y, eta, z, *parameters)
-        return tuple(part.reshape(shape) for part in self._bounded_gradient_function(*arrays))
+        return tuple(derivative.reshape(shape) for derivative in self._bounded_gradient_function(*arrays))
 
     def bounded_with_gradient(
         self, y: Array, eta: Array, z: Array, *parameters: Array
@@ -103,7 +103,7 @@ class BoundFunctions:
     @compiled_property
     def _bounded_function(self) -> Callable[..., Sequence[Any]]:
         inputs = self._vectors("y", "eta", "z")
-        return self._function(inputs, [part + pt.zeros_like(inputs[1]) for part in self._bounded_graph(*inputs)])
+        return self._function(inputs, [field + pt.zeros_like(inputs[1]) for field in self._bounded_graph(*inputs)])
 
     @compiled_property
     def _bounded_gradient_function(self) -> Callable[..., Sequence[Any]]:

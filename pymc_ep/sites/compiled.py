@@ -49,7 +49,7 @@ def compile_site(
     site : Site or str
         A site, or its name in the registry.
     mode : PyTensor mode or str, optional
-        By default that of the stack (C or Numba). With ``"JAX"`` all functions return JAX arrays and can be traced.
+        By default the stack's (C or Numba). With ``"JAX"`` all functions return JAX arrays and can be traced.
     loop : bool
         Whether quadrature of a density that NumPy runs is a compiled loop, see `sites.generated`, which takes seconds
         to compile. That of other sites is one in any case, and so it is in modes that compile.
@@ -69,15 +69,15 @@ def compile_site(
     site = get_site(site) if isinstance(site, str) else site
     unknown = sorted(set(options) - set(site.options))
     if unknown:
-        known = ", ".join(site.options) or "none"
-        raise ValueError(f"The site {site.name!r} has no option {unknown[0]!r}; its options: {known}.")
+        accepted = ", ".join(site.options) or "none"
+        raise ValueError(f"The site {site.name!r} has no option {unknown[0]!r}; its options: {accepted}.")
     loop = (loop or not site.interpreted) if mode is None else bodies_of(mode) in ("c", "numba")
     key = site, mode, loop, tuple(sorted((site.options | options).items()))
     if not site.interpreted:
         return _compiled(*key)
-    if (found := _INTERPRETED.get(key)) is None:
-        _INTERPRETED[key] = found = _made(*key)
-    return found
+    if (compiled := _INTERPRETED.get(key)) is None:
+        _INTERPRETED[key] = compiled = _made(*key)
+    return compiled
 
 
 def _made(site: Site, mode: Mode | str | None, loop: bool, options: tuple[tuple[str, Any], ...]) -> "CompiledSite":
@@ -147,14 +147,14 @@ class CompiledSite(QuadratureFunctions, BoundFunctions, ExpectationFunctions):
         """
         evaluate = self._closed if self._has_closed_form(power) else self._quadrature
         shape, arrays = self._flatten(y, mean, variance, power, *parameters)
-        return Tilted(*(_shaped(part, shape) for part in evaluate(*arrays)))
+        return Tilted(*(_shaped(field, shape) for field in evaluate(*arrays)))
 
     def moments_and_nearby(
         self, y: Array, mean: Array, variance: Array, power: float, *parameters: Array
     ) -> tuple[Tilted, Callable[[Array], Tilted]]:
         """Return the moments, and a function of new cavity means that returns their moments.
 
-        Arguments are those of `moments`, all of one shape (n,) except the power. On the CPU the function reuses the
+        For arguments see `moments`; all are of one shape (n,) except the power. On the CPU the function reuses the
         quadrature nodes for means close to the first ones, at a fraction of the cost.
         """
         if self._jax or self._has_closed_form(power):
@@ -162,16 +162,16 @@ class CompiledSite(QuadratureFunctions, BoundFunctions, ExpectationFunctions):
                 y, centre, variance, power, *parameters
             )
         _, arrays = self._flatten(y, mean, variance, power, *parameters)
-        found = self._generated(arrays)
-        if found is None:
+        generated = self._generated(arrays)
+        if generated is None:
             return self._nodes_and_nearby(arrays)
-        fields, rest = Tilted(*found[: len(Tilted._fields)]), np.flatnonzero(found[-1] == 0)
+        fields, rest = Tilted(*generated[: len(Tilted._fields)]), np.flatnonzero(generated[-1] == 0)
         if not rest.size:
             return fields, lambda centre: self.moments(y, centre, variance, power, *parameters)
-        others = np.flatnonzero(found[-1])
+        others = np.flatnonzero(generated[-1])
         with among(rest):
-            part, near_rest = self._nodes_and_nearby([array[rest] for array in arrays])
-        for field, values in zip(fields, part, strict=True):
+            rest_fields, near_rest = self._nodes_and_nearby([array[rest] for array in arrays])
+        for field, values in zip(fields, rest_fields, strict=True):
             field[rest] = values
 
         def nearby(centre: Array) -> Tilted:
@@ -207,27 +207,27 @@ class CompiledSite(QuadratureFunctions, BoundFunctions, ExpectationFunctions):
             far = forgotten | ~(step**2 <= REACH**2 * arrays[2])
             near = np.where(far, 0.0, step)
             moved = ((index, self._summed(reweighted(rule, near[index]))) for index, rule in pieces)
-            found = Tilted(*gathered(moved, len(step)))
+            tilted = Tilted(*gathered(moved, len(step)))
             if far.any():
                 y, _, *rest = (array[far] for array in arrays)
                 with among(np.flatnonzero(far)):
                     anew = self.moments(y, centre[far], *rest)
-                for field, values in zip(found, anew, strict=True):
+                for field, values in zip(tilted, anew, strict=True):
                     field[far] = values
-            return found
+            return tilted
 
         return Tilted(*gathered(first(), len(arrays[0]))), nearby
 
     def cumulants(self, y: Array, mean: Array, variance: Array, *parameters: Array) -> tuple[Array, Array]:
         """Return the standardised third and fourth cumulants (skewness, excess kurtosis) of the tilted densities.
 
-        Arguments are those of `moments`, for a power of one. Where moments are quadratures, so are these. Otherwise, as
+        For arguments see `moments`; the power is one. Where moments are quadratures, so are these. Otherwise, as
         moving the cavity mean by v s multiplies the tilted density by exp(s f), they are the first and second
         derivatives of the tilted variance in s: differences of five evaluations, with an error of order step^4.
         """
         if not (self._jax or self._has_closed_form(1.0)):
             shape, arrays = self._flatten(y, mean, variance, 1.0, *parameters)
-            skewness, kurtosis = (_shaped(part, shape) for part in self._cumulants_by_quadrature(*arrays))
+            skewness, kurtosis = (_shaped(cumulant, shape) for cumulant in self._cumulants_by_quadrature(*arrays))
             return skewness, kurtosis
         scale = np.asarray(self.moments(y, mean, variance, 1.0, *parameters).variance)
         unit = _STEP * variance / np.sqrt(scale)
@@ -244,7 +244,7 @@ class CompiledSite(QuadratureFunctions, BoundFunctions, ExpectationFunctions):
     ) -> tuple[Array, ...]:
         """Return the derivative of log Z in each parameter at a fixed cavity, one array per parameter.
 
-        Arguments are those of `moments`. A site without parameters gives an empty tuple. For a closed form the graph
+        For arguments see `moments`. A site without parameters gives an empty tuple. For a closed form the graph
         of log Z is differentiated; otherwise this is ``E[power * d log t / d parameter]`` under the tilted density.
         """
         if not self.site.parameters:
@@ -252,14 +252,14 @@ class CompiledSite(QuadratureFunctions, BoundFunctions, ExpectationFunctions):
         closed = self._has_closed_form(power)
         evaluate = self._closed_gradient_function if closed else self._quadrature_gradient
         shape, arrays = self._flatten(y, mean, variance, power, *parameters)
-        return tuple(_shaped(part, shape) for part in evaluate(*arrays))
+        return tuple(_shaped(derivative, shape) for derivative in evaluate(*arrays))
 
     def report(self, y: Array, eta: Array, z: Array, *parameters: Array) -> dict[str, Any]:
-        """Return further results of the site by name, such as states of mixtures; arguments are those of `bounded`."""
+        """Return further results of the site by name, such as states of mixtures; for arguments see `bounded`."""
         return {}
 
     def tilted_report(self, y: Array, mean: Array, variance: Array, power: Array, *parameters: Array) -> dict[str, Any]:
-        """Return further results of the site by name, such as states of mixtures; arguments are those of `moments`."""
+        """Return further results of the site by name, such as states of mixtures; for arguments see `moments`."""
         return {}
 
     def log_density(self, y: Array, eta: Array, *parameters: Array) -> Array:
@@ -283,7 +283,7 @@ class CompiledSite(QuadratureFunctions, BoundFunctions, ExpectationFunctions):
     def log_density_derivatives(self, y: Array, eta: Array, *parameters: Array) -> tuple[Array, ...]:
         """Return log t(eta; y, parameters) and its first three derivatives in eta, each of the broadcast shape."""
         shape, arrays = self._flatten(y, eta, *parameters)
-        return tuple(_shaped(part, shape) for part in self._derivatives_function(*arrays))
+        return tuple(_shaped(derivative, shape) for derivative in self._derivatives_function(*arrays))
 
     def _has_closed_form(self, power: Array) -> bool:
         if self.site.tilted is None or self.site.any_power:
@@ -359,10 +359,10 @@ class CompiledSite(QuadratureFunctions, BoundFunctions, ExpectationFunctions):
     @compiled_property
     def _derivatives_function(self) -> Callable[..., Sequence[Any]]:
         y, eta, *parameters = inputs = self._vectors("y", "eta")
-        found = [self._log_t(y, eta, parameters)]
+        derivatives = [self._log_t(y, eta, parameters)]
         for _ in range(3):
-            found.append(pytensor.grad(found[-1].sum(), eta))
-        return self._function(inputs, found, self._mode_of_derivatives(found))
+            derivatives.append(pytensor.grad(derivatives[-1].sum(), eta))
+        return self._function(inputs, derivatives, self._mode_of_derivatives(derivatives))
 
     def _mode_of_derivatives(self, outputs: Sequence[Any]) -> Mode:
         """Return the mode of derivatives of log t, by NumPy where possible: Numba has no polygamma functions."""
@@ -400,7 +400,7 @@ def check_finite(tilted: Sequence[Array], y: Array, mean: Array, variance: Array
     name : str
         Name of the site or of the observed variable, for the message.
     """
-    finite = np.logical_and.reduce([np.isfinite(np.asarray(part)) for part in tilted])
+    finite = np.logical_and.reduce([np.isfinite(np.asarray(field)) for field in tilted])
     if finite.all():
         return
     index = first_index(~finite)

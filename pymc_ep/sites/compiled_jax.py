@@ -19,7 +19,7 @@ jit = jax.jit
 
 
 def is_tracer(value: Array) -> bool:
-    """Return True if `value` is a traced JAX value, of which only shape and type are known."""
+    """Return True if `value` is a traced JAX value, known by shape and type only."""
     return isinstance(value, jax.core.Tracer)
 
 

@@ -119,8 +119,8 @@ class ExpectationFunctions:
         for rule in self._averages([y, mean, sd, *values]):
             column = rule.which[rule.site]
             arrays = (array[column] for array in (y, *values))
-            parts = self._density_gradient_function(mean[column] + sd[column] * rule.node, rule.weight, *arrays)
-            out[:, rule.which] = [np.bincount(rule.site, part, minlength=len(rule.which)) for part in parts]
+            terms = self._density_gradient_function(mean[column] + sd[column] * rule.node, rule.weight, *arrays)
+            out[:, rule.which] = [np.bincount(rule.site, term, minlength=len(rule.which)) for term in terms]
         return tuple(out)
 
     def point_parameter_gradient(
@@ -136,26 +136,26 @@ class ExpectationFunctions:
         log_t = self._log_t(y, eta, parameters)
         slope = pytensor.grad(log_t.sum(), eta)
         total = log_t + by_slope * slope + by_curvature * pytensor.grad(slope.sum(), eta)
-        found = pytensor.grad(total.sum(), parameters, disconnected_inputs="ignore")
-        found = [part + pt.zeros_like(eta) for part in found]
-        return self._function(inputs, found, self._mode_of_derivatives(found))
+        gradient = pytensor.grad(total.sum(), parameters, disconnected_inputs="ignore")
+        gradient = [derivative + pt.zeros_like(eta) for derivative in gradient]
+        return self._function(inputs, gradient, self._mode_of_derivatives(gradient))
 
     def _averages(self, arrays: Sequence[np.ndarray]) -> Iterator[_Rule]:
         """Yield rules of averages over Gaussians, for blocks of sites; arrays are y, mean, sd and parameters."""
         node, weight, last = hermite_rule(_NODES)
         size = max(1, BLOCK // _NODES)
         for start in range(0, len(arrays[0]), size):
-            which = np.arange(start, min(start + size, len(arrays[0])))
-            rule = self._evaluated(which, np.arange(len(which)), node[:, None], weight[:, None], arrays)
+            sites = np.arange(start, min(start + size, len(arrays[0])))
+            rule = self._evaluated(sites, np.arange(len(sites)), node[:, None], weight[:, None], arrays)
             smooth = np.isfinite(rule.log_t).all(axis=0) & np.isfinite(rule.slope).all(axis=0)
-            for part in (rule.log_t, rule.slope * arrays[2][which]):
+            for array in (rule.log_t, rule.slope * arrays[2][sites]):
                 with np.errstate(invalid="ignore"):
-                    size_of = np.maximum(np.abs(rule.weight * part).sum(axis=0), 1.0)
-                    smooth &= np.abs(last @ (rule.weight * part)).max(axis=0) <= _NEGLIGIBLE * size_of
+                    size_of = np.maximum(np.abs(rule.weight * array).sum(axis=0), 1.0)
+                    smooth &= np.abs(last @ (rule.weight * array)).max(axis=0) <= _NEGLIGIBLE * size_of
             if smooth.any():
-                yield _Rule(which[smooth], np.arange(smooth.sum()), *(part[:, smooth] for part in rule[2:]))
+                yield _Rule(sites[smooth], np.arange(smooth.sum()), *(array[:, smooth] for array in rule[2:]))
             if not smooth.all():
-                yield self._halved(which[~smooth], arrays)
+                yield self._halved(sites[~smooth], arrays)
 
     def _evaluated(
         self, which: np.ndarray, site: np.ndarray, node: np.ndarray, weight: np.ndarray, arrays: Sequence[np.ndarray]
@@ -169,19 +169,19 @@ class ExpectationFunctions:
 
     def _halved(self, which: np.ndarray, arrays: Sequence[np.ndarray]) -> _Rule:
         """Return a rule of panels, halved until the halves agree with them."""
-        x, unit = (part[:, None] for part in _lobatto(_PANEL))
+        x, unit = (array[:, None] for array in _lobatto(_PANEL))
 
         def evaluated(site: np.ndarray, left: np.ndarray, width: np.ndarray) -> tuple[_Rule, np.ndarray]:
             node = left + width * x
             weight = np.exp(-0.5 * node**2) / np.sqrt(2 * np.pi) * width * unit
             rule = self._evaluated(which, site, node, weight, arrays)
             by_slope = rule.weight * rule.slope * arrays[2][which[site]]
-            return rule, np.array([part.sum(axis=0) for part in (weight * rule.log_t, by_slope, by_slope * node)])
+            return rule, np.array([array.sum(axis=0) for array in (weight * rule.log_t, by_slope, by_slope * node)])
 
         site = np.repeat(np.arange(len(which)), len(_CUTS) - 1)
         left, width = np.tile(_CUTS[:-1], len(which)), np.tile(np.diff(_CUTS), len(which))
         rule, whole = evaluated(site, left, width)
-        size = np.maximum([np.bincount(site, np.abs(part), minlength=len(which)) for part in whole], 1.0)
+        size = np.maximum([np.bincount(site, np.abs(array), minlength=len(which)) for array in whole], 1.0)
         done = []
         for _ in range(_HALVINGS):
             half = 0.5 * width
@@ -196,7 +196,7 @@ class ExpectationFunctions:
             if not site.size:
                 break
         done.append(rule)
-        return _Rule(which, *(np.concatenate(parts, axis=-1) for parts in list(zip(*done))[1:]))
+        return _Rule(which, *(np.concatenate(pieces, axis=-1) for pieces in list(zip(*done))[1:]))
 
 
 @lru_cache
@@ -212,4 +212,4 @@ def _lobatto(nodes: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _columns(rule: _Rule, kept: np.ndarray) -> _Rule:
     """Return the rule with some of its columns."""
-    return _Rule(rule.which, rule.site[kept], *(part[:, kept] for part in rule[2:]))
+    return _Rule(rule.which, rule.site[kept], *(array[:, kept] for array in rule[2:]))

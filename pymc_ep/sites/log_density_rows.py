@@ -39,8 +39,8 @@ def by_rows(
     out = np.empty(eta.shape)
     step = max(1, BLOCK // max(1, eta.shape[1]))
     for start in range(0, rows, step):
-        here = slice(start, start + step)
-        out[here] = evaluate(*(a if len(a) == 1 else a[here] for a in arrays))[0]
+        block = slice(start, start + step)
+        out[block] = evaluate(*(a if len(a) == 1 else a[block] for a in arrays))[0]
     return out.reshape(shape)
 
 

@@ -26,7 +26,7 @@ _EVEN = 0.6 * np.arange(-12.0, 13.0)
 """Nodes of a first rule, in widths about the maximum. Of the variance of a Gaussian integrand it errs by rounding, and
 every second node of it by 6e-5: a smaller step costs nodes, a larger one gives no test."""
 _ROUGH, _NEGLIGIBLE = 1e-4, 1e-9
-"""Difference of log Z and of the logs of both variances to those of every second node up to which a rule is accepted,
+"""Difference of log Z and of the logs of both variances between all and every second node up to which a rule is good,
 as the error is about the square of that difference; and largest share of its last nodes."""
 _FEWEST, _HALVINGS = 65, 5
 """Fewest nodes of the other rules, and halvings of their step."""
@@ -43,7 +43,7 @@ _ROUNDS, _FARTHER = 20, 16.0
 _DROP = 2.0
 """Fall of the log of the integrand, from the maximum to its neighbours, up to which these tell its curvature."""
 _WIDEST = 1.5
-"""Largest width, in standard deviations of the cavity: that of an integrand with a flat maximum."""
+"""Largest width, in standard deviations of the cavity, for an integrand with a flat maximum."""
 _TELLING = 0.1
 """Ratio of the determinants of tilted and cavity covariance up to which their inverses are subtracted."""
 _LEAST = 1e-12
@@ -70,7 +70,7 @@ class Cavity(NamedTuple):
         return cls(np.sqrt(given), np.sqrt(v_2), mean_1, mean_2, slope)
 
     def among(self, chosen: np.ndarray) -> "Cavity":
-        """Return those of some of the sites."""
+        """Return the cavities of some of the sites."""
         return Cavity(*(field[chosen] for field in self))
 
     def at(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -88,9 +88,9 @@ class Cavity(NamedTuple):
         det = a_1 * a_2 - a_12**2
         m_1, m_2, m_12 = -(d_1 * a_2 - a_12**2) / det, -(d_2 * a_1 - a_12**2) / det, -a_12 / det
         gradient = np.array([e_1 / self.first, e_2 / self.second - self.slope * e_1 / self.first])
-        own, cross = m_1 / self.first**2, m_12 / (self.first * self.second)
-        off = cross - self.slope * own
-        second = m_2 / self.second**2 - 2.0 * self.slope * cross + self.slope**2 * own
+        first, cross = m_1 / self.first**2, m_12 / (self.first * self.second)
+        off = cross - self.slope * first
+        second = m_2 / self.second**2 - 2.0 * self.slope * cross + self.slope**2 * first
         v_1, v_2, v_12 = covariance
         after, before = v_1 * v_2 - v_12**2, (self.first * self.second) ** 2
         wide = self.first**2 + (self.slope * self.second) ** 2
@@ -101,8 +101,8 @@ class Cavity(NamedTuple):
                 -v_12 / after + self.slope * self.second**2 / before,
             ]
         )
-        own, second, off = np.where(det < _TELLING, direct, np.array([own, second, off]))
-        return gradient, np.array([own, second, off])
+        first, second, off = np.where(det < _TELLING, direct, np.array([first, second, off]))
+        return gradient, np.array([first, second, off])
 
 
 class _Whitened(NamedTuple):
@@ -131,7 +131,7 @@ class Nodes(NamedTuple):
     inner: Tilted
 
     def among(self, chosen: np.ndarray) -> "Nodes":
-        """Return those of some of the sites."""
+        """Return the nodes of some of the sites."""
         return Nodes(
             self.z[:, chosen],
             self.share[:, chosen],
@@ -190,23 +190,25 @@ class NestedMoments:
         n = len(y) // ROWS
         for start in range(0, len(rest), _BLOCK):
             places = rest[start : start + _BLOCK]
-            cavity = Cavity.of_rows(*(part.reshape(ROWS, n)[:, places].ravel() for part in (mean, variance)))
-            own, values = y[places], [value[places] for value in parameters]
-            centre, width, near = self._maximum(own, cavity, power, values)
+            cavity = Cavity.of_rows(*(array.reshape(ROWS, n)[:, places].ravel() for array in (mean, variance)))
+            observed, values = y[places], [value[places] for value in parameters]
+            centre, width, near = self._maximum(observed, cavity, power, values)
             for level in range(_HALVINGS + 2):
                 rule = _wide(centre, width, (_FEWEST - 1) * 2 ** (level - 1) + 1) if level else _even(centre, width)
-                nodes, error = self._nodes(own, cavity, power, values, centre, rule)
+                nodes, error = self._nodes(observed, cavity, power, values, centre, rule)
                 error[~near & (level == 0)] = np.inf
                 # Where the last rule is not accurate either, it is the best there is.
                 good = ~(error > _ROUGH) | (level > _HALVINGS)
                 if good.any():
                     of_good = [value[good] for value in values]
-                    yield places[good], cavity.among(good), own[good], of_good, nodes.among(good)
+                    yield places[good], cavity.among(good), observed[good], of_good, nodes.among(good)
                 if good.all():
                     break
                 left = ~good
                 cavity, values = cavity.among(left), [value[left] for value in values]
-                places, own, centre, width, near = (part[left] for part in (places, own, centre, width, near))
+                places, observed, centre, width, near = (
+                    array[left] for array in (places, observed, centre, width, near)
+                )
 
     def _inner_moments(
         self, y: np.ndarray, cavity: Cavity, z: np.ndarray, power: Array, values: Sequence[np.ndarray]
@@ -221,8 +223,8 @@ class NestedMoments:
         self, y: np.ndarray, cavity: Cavity, z: np.ndarray, power: Array, values: Sequence[np.ndarray]
     ) -> np.ndarray:
         """Return log N(z_2; 0, 1) Z_1(z_2), (k, n), but for a constant; it ends where the density is not defined."""
-        found = np.asarray(self._inner_moments(y, cavity, z, power, values).log_z)
-        return np.where(np.isnan(found), -np.inf, found) - 0.5 * z**2
+        log_z = np.asarray(self._inner_moments(y, cavity, z, power, values).log_z)
+        return np.where(np.isnan(log_z), -np.inf, log_z) - 0.5 * z**2
 
     def _nodes(
         self,
@@ -233,7 +235,7 @@ class NestedMoments:
         centre: np.ndarray,
         rule: "_Rule",
     ) -> tuple[Nodes, np.ndarray]:
-        """Return the nodes of a rule for each integrand, and the difference of its sums to those of half of them."""
+        """Return the nodes of a rule for each integrand, and the difference of its sums to sums over half of them."""
         z = rule.z
         inner = self._inner_moments(y, cavity, z, power, values)
         log_z = np.asarray(inner.log_z)
@@ -255,12 +257,12 @@ class NestedMoments:
         self, y: np.ndarray, cavity: Cavity, power: Array, values: Sequence[np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return place and width of the maximum over z_2, (n,) each, and whether the integrand is near a Gaussian."""
-        found = self._log_integrand(y, cavity, np.repeat(_CLOSE[:, None], len(y), axis=1), power, values)
+        level = self._log_integrand(y, cavity, np.repeat(_CLOSE[:, None], len(y), axis=1), power, values)
         with np.errstate(invalid="ignore", divide="ignore"):
-            middle, slope = found[2], 0.5 * (found[3] - found[1])
-            curvature = 2.0 * middle - found[1] - found[3]
+            middle, slope = level[2], 0.5 * (level[3] - level[1])
+            curvature = 2.0 * middle - level[1] - level[3]
             ends = _CLOSE[[0, -1], None]
-            bend = np.abs(found[[0, -1]] - (middle + ends * slope - 0.5 * ends**2 * curvature)).max(axis=0)
+            bend = np.abs(level[[0, -1]] - (middle + ends * slope - 0.5 * ends**2 * curvature)).max(axis=0)
             near = (bend <= _BEND) & (np.abs(slope) <= _CLOSE[-1] * curvature)
             centre, width = slope / curvature, curvature**-0.5
         if not near.all():
@@ -278,11 +280,11 @@ class NestedMoments:
         centre, curvature = np.zeros((2, len(y)))
         spacing, active = np.full(len(y), _FIRST[1] - _FIRST[0]), np.arange(len(y))
         for _ in range(_ROUNDS):
-            found = self._log_integrand(y[active], cavity.among(active), z, power, [value[active] for value in values])
-            k = np.nanargmax(found, axis=0)
+            level = self._log_integrand(y[active], cavity.among(active), z, power, [value[active] for value in values])
+            k = np.nanargmax(level, axis=0)
             ended = (k == 0) | (k == len(z) - 1)
             k = np.clip(k, 1, len(z) - 2)
-            low, middle, high = (np.take_along_axis(found, (k + step)[None], axis=0)[0] for step in (-1, 0, 1))
+            low, middle, high = (np.take_along_axis(level, (k + step)[None], axis=0)[0] for step in (-1, 0, 1))
             at, step = np.take_along_axis(z, k[None], axis=0)[0], spacing[active]
             with np.errstate(invalid="ignore", divide="ignore"):
                 second = (2.0 * middle - low - high) / step**2
@@ -305,9 +307,9 @@ class NestedMoments:
         used = share > 0
         mean, variance = (np.where(used, np.asarray(field), 0.0) for field in (nodes.inner.mean, nodes.inner.variance))
         inner = self._arguments(second, values)
-        own, wide = (np.broadcast_to(part, centre.shape) for part in (y, cavity.first**2))
+        observed, wide = (np.broadcast_to(array, centre.shape) for array in (y, cavity.first**2))
         with np.errstate(all="ignore"):
-            skewness = np.asarray(self._inner.cumulants(own, centre, wide, *inner)[0])
+            skewness = np.asarray(self._inner.cumulants(observed, centre, wide, *inner)[0])
         skewness = np.where(used & np.isfinite(skewness), skewness, 0.0)
         d_1, d_2 = mean - (share * mean).sum(axis=0), second - (share * second).sum(axis=0)
         terms = (

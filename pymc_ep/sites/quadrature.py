@@ -92,7 +92,7 @@ class QuadratureFunctions:
     def _require_possible(self, seen: Survey, arrays: Sequence[Any], first: int) -> None:
         """Raise where a density ends under the cavity because it is infinite, or too high for a discrete variable.
 
-        An end that is undefined or minus infinity is taken for that of the support, unless it is so at all predictors.
+        An end that is undefined or minus infinity is taken for the support's, unless it is so at all predictors.
         """
         if not self.requires_support:
             return
@@ -151,11 +151,11 @@ class QuadratureFunctions:
 
     def _first_by_loop(self, rows: slice, arrays: Sequence[Any], summed: Callable[..., Sequence[Any]]) -> Sequence[Any]:
         """Return rows of the generated loop for sites that it accepts, and sums over nodes for the others."""
-        found = self._generated(arrays)
-        if found is None:
+        generated = self._generated(arrays)
+        if generated is None:
             return self._by_nodes(arrays, summed)
-        fields = list(found[rows])
-        rest = np.flatnonzero(found[-1] == 0)
+        fields = list(generated[rows])
+        rest = np.flatnonzero(generated[-1] == 0)
         if rest.size:
             with among(rest):
                 values = self._by_nodes([array[rest] for array in arrays], summed)
@@ -168,7 +168,7 @@ class QuadratureFunctions:
         return self._loop(arrays) if self.loop else None
 
     def _by_nodes(self, arrays: Sequence[Any], summed: Callable[..., Sequence[Any]]) -> Sequence[Any]:
-        pieces = ((index, summed(part, rule)) for index, part, rule in self._pieces(arrays))
+        pieces = ((index, summed(subset, rule)) for index, subset, rule in self._pieces(arrays))
         return gathered(pieces, len(arrays[0]))
 
     def _summed_gradient(self, arrays: Sequence[Any], rule: TiltedNodes) -> Sequence[Any]:
@@ -177,8 +177,8 @@ class QuadratureFunctions:
         y, power, centre, *parameters = (array[site] for array in (y, power, rule.centre, *parameters))
         # Nodes of weight zero are moved to the centre: the derivative may not exist at them, or overflow.
         offset = np.where(rule.weight > _NO_WEIGHT, rule.offset, 0.0) if self.site.scanned else rule.offset
-        parts = self._density_gradient_function(centre + offset, power * rule.weight, y, *parameters)
-        return [panels.reduce(part, "add") for part in parts]
+        terms = self._density_gradient_function(centre + offset, power * rule.weight, y, *parameters)
+        return [panels.reduce(term, "add") for term in terms]
 
     def _pieces(self, arrays: Sequence[Any]) -> Iterator[tuple[Any, Sequence[Any], TiltedNodes]]:
         """Yield pieces of the vectors, each as indices of the sites, their arrays and their quadrature rule.
@@ -201,14 +201,14 @@ class QuadratureFunctions:
             for index, rule in smooth.rules:
                 yield start + index, [array[index] for array in block], rule
             if smooth.rest.size:
-                part = [array[smooth.rest] for array in block]
+                subset = [array[smooth.rest] for array in block]
                 seen = None if smooth.seen is None else smooth.seen.of(smooth.rest)
-                yield start + smooth.rest, part, self._rule(part, seen)
+                yield start + smooth.rest, subset, self._rule(subset, seen)
 
 
 @contextmanager
 def among(sites: np.ndarray) -> Iterator[None]:
-    """Count the observation of an impossible density among all sites, of which `sites` are evaluated."""
+    """Count the observation of an impossible density among all sites where only `sites` are evaluated."""
     try:
         yield
     except ImpossibleDensityError as error:

@@ -38,7 +38,7 @@ def is_additive(site: Site) -> bool:
 def repeated(site: Site) -> Site:
     """Return the site of k observations of one predictor, for an additive site.
 
-    Its observation is their average, its parameters are ``count``, k, and ``log_constant``, c, then those of `site`.
+    Its observation is their average, its parameters are ``count``, k, and ``log_constant``, c, then `site`'s.
     """
     interpolated = site.domain in _WHOLE and not site.takes_averages
     closed = site.tilted is not None and site.any_power and not interpolated
@@ -61,8 +61,8 @@ def repeated(site: Site) -> Site:
         y: Any, mean: Any, variance: Any, power: Any, count: Any, log_constant: Any, *rest: Any, **options: Any
     ) -> Tilted:
         assert site.tilted is not None, "called for closed forms only"
-        found = site.tilted(y, mean, variance, power * count, *rest, **options)
-        return found._replace(log_z=found.log_z + power * log_constant)
+        moments = site.tilted(y, mean, variance, power * count, *rest, **options)
+        return moments._replace(log_z=moments.log_z + power * log_constant)
 
     def knots(y: Any, count: Any, log_constant: Any, *parameters: Any) -> tuple[Any, ...]:
         assert site.knots is not None, "called where there are knots"

@@ -1,7 +1,7 @@
-"""Rows by which engines know sites of two predictors: those of eta_1, of eta_2 and of eta_1 + eta_2.
+"""Rows by which engines know sites of two predictors: one for eta_1, for eta_2 and for eta_1 + eta_2.
 
 Three variances tell a covariance of two predictors, and three precisions any site exp(b' eta - eta' Pi eta / 2): Pi_12
-is the precision of the sum, Pi_11 - Pi_12 and Pi_22 - Pi_12 those of the two.
+is the precision of the sum, Pi_11 - Pi_12 and Pi_22 - Pi_12 are the precisions of the two.
 """
 
 import numpy as np
@@ -40,6 +40,6 @@ def precision_of(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def slopes_of(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return slopes in two predictors, (n,) each, from those in their rows, (3 n,): that in the sum is one in both."""
+    """Return slopes in two predictors, (n,) each, given slopes in their rows, (3 n,): one in the sum is one in both."""
     first, second, of_sum = rows.reshape(ROWS, -1)
     return first + of_sum, second + of_sum

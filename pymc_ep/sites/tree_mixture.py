@@ -1,14 +1,14 @@
 """Mixtures of two sites on the nodes of a forest, as one factor of all coefficients.
 
 Given the states delta the factor is a product of sites t(s_j; delta_j), low or high. Bounds and moments of the mixture
-follow from those of both sites by sum-product. With e_jd the log of the factor of coefficient j in state d,
+follow from both sites' by sum-product. With e_jd the log of the factor of coefficient j in state d,
 
     log sum_delta P(delta) exp(sum_j e_j,delta_j) = max_Q sum_jd Q(delta_j = d) e_jd - KL(Q || P),
 
 where the maximum is at the posterior of the states. A bound on each site thus gives a bound on the mixture, which is
-maximised over Q at every point. Its derivatives are those of the e_jd weighted by Q (Ko and Seeger 2012).
+maximised over Q at every point. Its derivatives are the e_jd's, weighted by Q (Ko and Seeger 2012).
 
-Moments are those of EP on coefficients and states together. The approximation of t(s_j; delta_j) is a Gaussian in s_j
+Moments come from EP on coefficients and states together. The approximation of t(s_j; delta_j) is a Gaussian in s_j
 times a factor of delta_j, and P(delta) is exact. With Zhat_jd = int N(s; m_j, v_j) t_d(s)^power ds the message to a
 state is Zhat_jd^(1 / power). Sum-product gives the marginals Q of the states, and the marginal of s_j is the mixture of
 its two tilted densities with weights Q_j. In the evidence the log normaliser of the states replaces the sum of log Z of
@@ -40,7 +40,7 @@ __all__ = ["CompiledTreeMixture", "TreeMixture", "tree_mixture"]
 class TreeMixture(Site):
     """Mixture of two sites on the nodes of a forest.
 
-    Parameters of the site are those of the low site, those of the high site, and the probabilities of the high state
+    Parameters of the site are the low site's, the high site's, and the probabilities of the high state
     below a parent in the low and in the high state.
 
     Attributes
@@ -65,7 +65,7 @@ class TreeMixture(Site):
         Parameters
         ----------
         values : sequence of array_like, (n,) or ()
-            Parameters by node, equal within a level. The index in the message is that of the level, the finest first.
+            Parameters by node, equal within a level. The index in the message is the level's, the finest first.
         name : str
             Name of the variable, for the message.
         y : array_like, optional
@@ -94,7 +94,7 @@ class TreeMixture(Site):
 
 def tree_mixture(low: Site, high: Site, forest: Forest) -> TreeMixture:
     """Return the mixture of two sites on the nodes of a forest, see `TreeMixture`."""
-    own = [f"{state} {name}" for state, site in (("low", low), ("high", high)) for name in site.parameters]
+    names = [f"{state} {name}" for state, site in (("low", low), ("high", high)) for name in site.parameters]
     domains = [
         domain for site in (low, high) for domain in site.parameter_domains or ["positive"] * len(site.parameters)
     ]
@@ -106,7 +106,7 @@ def tree_mixture(low: Site, high: Site, forest: Forest) -> TreeMixture:
 
     return TreeMixture(
         name=f"tree of {low.name} and {high.name}",
-        parameters=(*own, "probability below low", "probability below high"),
+        parameters=(*names, "probability below low", "probability below high"),
         domain="real",
         log_concave=False,
         logp=_no_log_density_of_one_node,
@@ -129,7 +129,7 @@ class CompiledTreeMixture(CompiledSite):
         self._states = compile_site(site.low, mode, loop=loop), compile_site(site.high, mode, loop=loop)
 
     def moments(self, y: Array, mean: Array, variance: Array, power: Array = 1.0, *parameters: Array) -> Tilted:
-        """Return the tilted moments of each node; arguments are those of `CompiledSite.moments`.
+        """Return the tilted moments of each node; for arguments see `CompiledSite.moments`.
 
         The sum of `log_z` is power times log sum_delta P(delta) prod_j Zhat_j,delta_j^(1 / power).
         """
@@ -138,10 +138,13 @@ class CompiledTreeMixture(CompiledSite):
     def moments_and_nearby(
         self, y: Array, mean: Array, variance: Array, power: float, *parameters: Array
     ) -> tuple[Tilted, Callable[[Array], Tilted]]:
-        """Return the tilted moments, and a function that returns those at other cavity means, (n,)."""
-        *own, _ = _split(self.site.low, self.site.high, parameters)
+        """Return the tilted moments, and a function that returns them at other cavity means, (n,)."""
+        *by_state, _ = _split(self.site.low, self.site.high, parameters)
         firsts, nearby = zip(
-            *(state.moments_and_nearby(y, mean, variance, power, *part) for state, part in zip(self._states, own))
+            *(
+                state.moments_and_nearby(y, mean, variance, power, *arguments)
+                for state, arguments in zip(self._states, by_state)
+            )
         )
 
         def moved(centre: Array) -> Tilted:
@@ -153,12 +156,12 @@ class CompiledTreeMixture(CompiledSite):
         self, y: Array, mean: Array, variance: Array, power: Array = 1.0, *parameters: Array
     ) -> tuple[Array, ...]:
         """Return the derivatives, (n,) each, of the sum of `log_z` in each parameter of each node at fixed cavities."""
-        *own, _ = _split(self.site.low, self.site.high, parameters)
+        *by_state, _ = _split(self.site.low, self.site.high, parameters)
         tree = self._tilted(self._tilted_states(y, mean, variance, power, parameters), variance, power, parameters)[1]
         weighted = [
             weight * d
-            for state, weight, part in zip(self._states, (1.0 - tree.high, tree.high), own)
-            for d in state.parameter_gradient(y, mean, variance, power, *part)
+            for state, weight, arguments in zip(self._states, (1.0 - tree.high, tree.high), by_state)
+            for d in state.parameter_gradient(y, mean, variance, power, *arguments)
         ]
         return (*weighted, *(power * d for d in _probability_gradient(tree, *parameters[-2:])))
 
@@ -178,8 +181,8 @@ class CompiledTreeMixture(CompiledSite):
     def _tilted_states(
         self, y: Array, mean: Array, variance: Array, power: Array, parameters: Sequence[Any]
     ) -> list[Tilted]:
-        *own, _ = _split(self.site.low, self.site.high, parameters)
-        return [state.moments(y, mean, variance, power, *part) for state, part in zip(self._states, own)]
+        *by_state, _ = _split(self.site.low, self.site.high, parameters)
+        return [state.moments(y, mean, variance, power, *arguments) for state, arguments in zip(self._states, by_state)]
 
     def _tilted(
         self, states: Sequence[Tilted], variance: Array, power: Array, parameters: Sequence[Any]
@@ -201,7 +204,7 @@ class CompiledTreeMixture(CompiledSite):
         ), tree
 
     def bounded(self, y: Array, eta: Array, z: Array, *parameters: Array) -> Bounded:
-        """Return the best Gaussian lower bounds of all nodes; arguments are those of `CompiledSite.bounded`.
+        """Return the best Gaussian lower bounds of all nodes; for arguments see `CompiledSite.bounded`.
 
         The sum of the values is a lower bound on the expected log of the mixture.
         """
@@ -241,16 +244,16 @@ class CompiledTreeMixture(CompiledSite):
     def _weighted_gradient(
         self, y: Array, eta: Array, z: Array, high: Array, parameters: Sequence[Any]
     ) -> Iterator[Array]:
-        *own, _ = _split(self.site.low, self.site.high, parameters)
-        for state, weight, part in zip(self._states, (1.0 - high, high), own):
-            gradients = state.bounded_parameter_gradient(y, eta, z, *part)
+        *by_state, _ = _split(self.site.low, self.site.high, parameters)
+        for state, weight, arguments in zip(self._states, (1.0 - high, high), by_state):
+            gradients = state.bounded_parameter_gradient(y, eta, z, *arguments)
             # At a scale of zero a derivative is infinite; its product with a weight of zero is defined as zero.
             yield from (weight * np.where(weight == 0.0, 0.0, d) for d in gradients)
 
     def log_density(self, y: Array, eta: Array, *parameters: Array) -> Array:
         """Return terms by node, (n,) or (draws, n), whose sum over the nodes is the log density of the mixture."""
-        *own, probabilities = _split(self.site.low, self.site.high, parameters)
-        logs = [np.asarray(state.log_density(y, eta, *part)) for state, part in zip(self._states, own)]
+        *by_state, probabilities = _split(self.site.low, self.site.high, parameters)
+        logs = [np.asarray(state.log_density(y, eta, *arguments)) for state, arguments in zip(self._states, by_state)]
         shape = np.broadcast_shapes(*map(np.shape, (*logs, *probabilities)))
         low, high, *given = (np.broadcast_to(a, shape).reshape(-1, shape[-1]) for a in (*logs, *probabilities))
         rows = zip(low, high - low, *given)
@@ -271,9 +274,9 @@ class CompiledTreeMixture(CompiledSite):
     def _bounded_states(
         self, y: Array, eta: Array, z: Array, parameters: Sequence[Any]
     ) -> tuple[list[Bounded], TreePosterior]:
-        *own, probabilities = _split(self.site.low, self.site.high, parameters)
-        found = [state.bounded(y, eta, z, *part) for state, part in zip(self._states, own)]
-        return found, self.forest.posterior(found[1].value - found[0].value, *probabilities)
+        *by_state, probabilities = _split(self.site.low, self.site.high, parameters)
+        bounds = [state.bounded(y, eta, z, *arguments) for state, arguments in zip(self._states, by_state)]
+        return bounds, self.forest.posterior(bounds[1].value - bounds[0].value, *probabilities)
 
 
 COMPILED[TreeMixture] = CompiledTreeMixture
@@ -284,12 +287,12 @@ def _mixed(states: Sequence[Bounded], tree: TreePosterior) -> Bounded:
     low, high = states
     # Infinite at scales near zero; the caller checks for that.
     with np.errstate(invalid="ignore", over="ignore"):
-        mixed = [one + tree.high * (other - one) for one, other in zip(low[1:], high[1:])]
+        mixed = [at_low + tree.high * (at_high - at_low) for at_low, at_high in zip(low[1:], high[1:])]
     return Bounded(low.value + tree.log_normaliser, *mixed)
 
 
 def _split(low: Site, high: Site, parameters: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
-    """Return the parameters of the low site, those of the high site, and the two probabilities."""
+    """Return the parameters of the low site, of the high site, and the two probabilities."""
     first, second = len(low.parameters), len(low.parameters) + len(high.parameters)
     return parameters[:first], parameters[first:second], parameters[second:]
 

@@ -75,7 +75,7 @@ class CompiledTwoPredictorSite(CompiledSite):
     """Functions of arrays of a `TwoPredictorSite`.
 
     Observations and parameters of the moments are repeated for each of the three rows, (3 n,), the results are rows,
-    and log Z is that of the first row, zero at the others.
+    and log Z is in the first row, zero in the others.
     """
 
     site: TwoPredictorSite
@@ -127,10 +127,10 @@ class CompiledTwoPredictorSite(CompiledSite):
         fields, slopes = np.zeros((len(Tilted._fields), len(y))), np.zeros((len(parameters), n))
         m_1, m_2, _ = mean.reshape(ROWS, n)
         arguments = [y[:n], m_1, m_2, *covariance_of(variance), np.broadcast_to(power, n)]
-        found = self._lattice([*arguments, *(value[:n] for value in parameters)])
-        if found is None:
+        generated = self._lattice([*arguments, *(value[:n] for value in parameters)])
+        if generated is None:
             return fields, np.arange(n), slopes, np.zeros((4, n))
-        at = dict(zip(FIELDS_OF_TWO, found))
+        at = dict(zip(FIELDS_OF_TWO, generated))
         none = np.zeros(n)
         fields[:] = (
             np.concatenate([at["log_z"], none, none]),
@@ -140,7 +140,7 @@ class CompiledTwoPredictorSite(CompiledSite):
             precision_rows(at["precision_11"], at["precision_22"], at["precision_12"]),
         )
         first = len(FIELDS_OF_TWO)
-        return fields, np.flatnonzero(found[-1] == 0), found[first:-1], found[first - 4 : first]
+        return fields, np.flatnonzero(generated[-1] == 0), generated[first:-1], generated[first - 4 : first]
 
     def moments_and_nearby(
         self, y: Array, mean: Array, variance: Array, power: float, *parameters: Array
@@ -160,11 +160,13 @@ class CompiledTwoPredictorSite(CompiledSite):
             return ()
         y, mean, variance, *values = (np.asarray(a, dtype=float) for a in (y, mean, variance, *parameters))
         _, rest, out, _ = self._by_lattice(y, mean, variance, power, values)
-        for places, cavity, own, own_values, nodes in self._nested.pieces(y, mean, variance, power, values, rest):
+        for places, cavity, observed, piece_values, nodes in self._nested.pieces(
+            y, mean, variance, power, values, rest
+        ):
             second, centre = cavity.at(nodes.z)
-            inner = self._inner_arguments(second, own_values)
+            inner = self._inner_arguments(second, piece_values)
             slopes = self._inner.parameter_gradient(
-                np.broadcast_to(own, centre.shape),
+                np.broadcast_to(observed, centre.shape),
                 centre,
                 np.broadcast_to(cavity.first**2, centre.shape),
                 power,
@@ -172,18 +174,18 @@ class CompiledTwoPredictorSite(CompiledSite):
             )
             # Nodes without weight may have no finite slope.
             weighted = [np.where(nodes.share > 0, nodes.share * slope, 0.0) for slope in slopes]
-            repeated = [np.broadcast_to(value, second.shape) for value in own_values]
-            found = self._arguments_pullback(*map(np.ravel, (second, *repeated, *weighted)))
-            for one, value in zip(out, found):
-                one[places] = np.asarray(value).reshape(second.shape).sum(axis=0)
+            repeated = [np.broadcast_to(value, second.shape) for value in piece_values]
+            gradients = self._arguments_pullback(*map(np.ravel, (second, *repeated, *weighted)))
+            for total, value in zip(out, gradients):
+                total[places] = np.asarray(value).reshape(second.shape).sum(axis=0)
         return tuple(out)
 
     def third_moments(self, y: Array, mean: Array, variance: Array, *parameters: Array) -> np.ndarray:
         """Return the third central moments 111, 112, 122 and 222 of the tilted densities, (4, n)."""
         y, mean, variance, *values = (np.asarray(a, dtype=float) for a in (y, mean, variance, *parameters))
         _, rest, _, out = self._by_lattice(y, mean, variance, 1.0, values)
-        for places, cavity, own, own_values, nodes in self._nested.pieces(y, mean, variance, 1.0, values, rest):
-            out[:, places] = self._nested.third_moments(nodes, cavity, own, own_values)
+        for places, cavity, observed, piece_values, nodes in self._nested.pieces(y, mean, variance, 1.0, values, rest):
+            out[:, places] = self._nested.third_moments(nodes, cavity, observed, piece_values)
         return out
 
     def log_density(self, y: Array, eta: Array, *parameters: Array) -> Array:
@@ -196,8 +198,8 @@ class CompiledTwoPredictorSite(CompiledSite):
             return []
         repeated = [np.broadcast_to(value, second.shape) for value in values]
         with np.errstate(all="ignore"):
-            found = self._arguments_function(*map(np.ravel, (second, *repeated)))
-        return [np.asarray(part).reshape(second.shape) for part in found]
+            arguments = self._arguments_function(*map(np.ravel, (second, *repeated)))
+        return [np.asarray(argument).reshape(second.shape) for argument in arguments]
 
     def _arguments_graph(self) -> tuple[list[Any], list[Any]]:
         inputs = self._vectors("second")

@@ -70,13 +70,13 @@ def _recommend(
     barred = np.full(count, candidates is not None)
     if candidates is not None:
         barred[numbered_rows(model, other_dim, candidates, count, "candidates=")[0]] = False
-    parts, left = zip(*(_best(wanted, here, n, by, exclude_observed, barred) for here in _chunks(wanted)))
-    others, lengths = np.concatenate([part.others for part in parts]), np.concatenate(left)
-    found = {fitted.other(side): row_labels(model, other_dim, count)[others]}
-    found |= {name: np.concatenate([part.values[name] for part in parts]) for name in parts[0].values}
+    chunks, left = zip(*(_best(wanted, places, n, by, exclude_observed, barred) for places in _chunks(wanted)))
+    others, lengths = np.concatenate([chunk.others for chunk in chunks]), np.concatenate(left)
+    columns = {fitted.other(side): row_labels(model, other_dim, count)[others]}
+    columns |= {name: np.concatenate([chunk.values[name] for chunk in chunks]) for name in chunks[0].values}
     dim = fitted.dims[side]
     ranked = xr.Dataset(
-        {name: ((dim, "rank"), values) for name, values in found.items()},
+        {name: ((dim, "rank"), values) for name, values in columns.items()},
         coords={dim: wanted.labels, "rank": 1 + np.arange(others.shape[1])},
         attrs={"by": by, "probability_is": fitted.predictions.remark(fitted.posterior)},
     ).isel(rank=slice(int(lengths.max())))
@@ -99,11 +99,11 @@ def _rank_items(
     fitted = _fitted(predictions, idata, model)
     if len(pairs) != 2:
         raise ValueError(f"rank_items takes rows of both matrices, such as {fitted.dims[0]}=[0], {fitted.dims[1]}=[3].")
-    (key, own), (other_key, others) = pairs.items()
+    (key, given), (other_key, others) = pairs.items()
     same = side_named(model, fitted.names, key) == side_named(model, fitted.names, other_key)
     if same and fitted.names[0] != fitted.names[1]:
         raise ValueError(f"{key!r} and {other_key!r} are rows of the same matrix; name both.")
-    side, wanted = _wanted(model, fitted, {key: own}, "rank_items", cells)
+    side, wanted = _wanted(model, fitted, {key: given}, "rank_items", cells)
     by = _score(fitted, side, by)
     targets, labels = numbered_rows(
         model, fitted.dims[1 - side], others, fitted.sizes[1 - side], f"{fitted.dims[1 - side]}="
@@ -119,11 +119,11 @@ def _rank_items(
         )
     better = above + 0.5 * equal
     share = 1.0 - better / np.maximum(candidates - 1.0, 1.0)
-    found = {"rank": ("pair", share), "position": ("pair", 1.0 + better)}
+    columns = {"rank": ("pair", share), "position": ("pair", 1.0 + better)}
     if not np.isnan(log_p).any():
-        found["log_probability"] = ("pair", log_p)
+        columns["log_probability"] = ("pair", log_p)
     coords = {key: ("pair", wanted.labels), other_key: ("pair", labels)}
-    return xr.Dataset(found, coords=coords, attrs={"by": by, "ranked_for": key})
+    return xr.Dataset(columns, coords=coords, attrs={"by": by, "ranked_for": key})
 
 
 def _similar(predictions: RowPredictions, idata: Container, model: pm.Model, *, n: int, **rows: Any) -> xr.Dataset:
@@ -141,17 +141,20 @@ def _similar(predictions: RowPredictions, idata: Container, model: pm.Model, *, 
     length = np.linalg.norm(factors, axis=1, keepdims=True)
     factors = factors / np.where(length > 0, length, 1.0)
     step = max(1, _NUMBERS // size)
-    parts = []
-    for own in (numbers[begin : begin + step] for begin in range(0, len(numbers), step)):
-        cosine = factors[own] @ factors.T
-        cosine[np.arange(len(own)), own] = -np.inf
+    chunks = []
+    for places in (numbers[begin : begin + step] for begin in range(0, len(numbers), step)):
+        cosine = factors[places] @ factors.T
+        cosine[np.arange(len(places)), places] = -np.inf
         best = np.argpartition(-cosine, n - 1, axis=1)[:, :n]
-        found = np.take_along_axis(cosine, best, axis=1)
-        parts.append(best_first(best, {"similarity": found}, found))
+        similarity = np.take_along_axis(cosine, best, axis=1)
+        chunks.append(best_first(best, {"similarity": similarity}, similarity))
     return xr.Dataset(
         {
-            "neighbour": ((dim, "rank"), row_labels(model, dim, size)[np.concatenate([part.others for part in parts])]),
-            "similarity": ((dim, "rank"), np.concatenate([part.values["similarity"] for part in parts])),
+            "neighbour": (
+                (dim, "rank"),
+                row_labels(model, dim, size)[np.concatenate([chunk.others for chunk in chunks])],
+            ),
+            "similarity": ((dim, "rank"), np.concatenate([chunk.values["similarity"] for chunk in chunks])),
         },
         coords={dim: labels, "rank": 1 + np.arange(n)},
     )
@@ -217,10 +220,10 @@ def _chunks(wanted: _Wanted) -> list[slice]:
 
 
 def _best(
-    wanted: _Wanted, here: slice, n: int, by: str, exclude_observed: bool, barred: np.ndarray
+    wanted: _Wanted, places: slice, n: int, by: str, exclude_observed: bool, barred: np.ndarray
 ) -> tuple[Ranked, np.ndarray]:
     """Return the best `n` others of some of the rows, or as many as there are, and how many of each row are left."""
-    block = _block(wanted, wanted.numbers[here], by, exclude_observed)
+    block = _block(wanted, wanted.numbers[places], by, exclude_observed)
     block.scores[:, barred] = -np.inf
     n = min(n, block.scores.shape[1])
     ranked = block.ranked(np.argpartition(-block.scores, n - 1, axis=1)[:, :n])
@@ -239,17 +242,19 @@ def _block(wanted: _Wanted, numbers: np.ndarray, by: str, exclude_observed: bool
 
 
 def _places(wanted: _Wanted, targets: np.ndarray, by: str, exclude_observed: bool) -> list[tuple[np.ndarray, ...]]:
-    """Return for chunks of pairs the numbers of candidates above and beside each, that of all, and its log probability.
+    """Return, for chunks of pairs, the numbers of candidates above, beside and in all, and the log probability of each.
 
     Numbers are NaN for a pair that was left out itself, and log probabilities for scores of another kind.
     """
-    found: list[tuple[np.ndarray, ...]] = []
-    for here in _chunks(wanted):
-        block = _block(wanted, wanted.numbers[here], by, exclude_observed)
+    chunks: list[tuple[np.ndarray, ...]] = []
+    for places in _chunks(wanted):
+        block = _block(wanted, wanted.numbers[places], by, exclude_observed)
         score = block.scores
-        own = np.take_along_axis(score, targets[here][:, None], axis=1)
-        missing = np.where(own[:, 0] > -np.inf, 0.0, np.nan)
-        above, equal = (score > own).sum(axis=1) + missing, (score == own).sum(axis=1) - 1.0
-        log_p = own[:, 0] - logsumexp(score, axis=1) if block.log_weights else np.full(len(own), np.nan)
-        found.append((above, equal, (score > -np.inf).sum(axis=1).astype(float), log_p))
-    return found
+        target_score = np.take_along_axis(score, targets[places][:, None], axis=1)
+        missing = np.where(target_score[:, 0] > -np.inf, 0.0, np.nan)
+        above, equal = (score > target_score).sum(axis=1) + missing, (score == target_score).sum(axis=1) - 1.0
+        log_p = (
+            target_score[:, 0] - logsumexp(score, axis=1) if block.log_weights else np.full(len(target_score), np.nan)
+        )
+        chunks.append((above, equal, (score > -np.inf).sum(axis=1).astype(float), log_p))
+    return chunks

@@ -24,7 +24,7 @@ class Ranked(NamedTuple):
     ----------
     others : ndarray of int, (k, n)
     values : dict of str to ndarray, (k, n)
-        What is known of each pair, under the names of the result.
+        Values of each pair, under the names of the result.
     """
 
     others: np.ndarray
@@ -34,8 +34,8 @@ class Ranked(NamedTuple):
 def best_first(others: np.ndarray, values: Mapping[str, np.ndarray], scores: np.ndarray) -> Ranked:
     """Return rows of the other side and their values, (k, n) each, in the order of falling scores, (k, n)."""
     order = np.argsort(-scores, axis=1, kind="stable")
-    parts = {name: np.take_along_axis(part, order, axis=1) for name, part in values.items()}
-    return Ranked(np.take_along_axis(others, order, axis=1), parts)
+    ordered = {name: np.take_along_axis(array, order, axis=1) for name, array in values.items()}
+    return Ranked(np.take_along_axis(others, order, axis=1), ordered)
 
 
 def at_one_value(posterior: Own | FitMixture[Own]) -> Own:
@@ -64,7 +64,7 @@ class RankedBlock(Protocol):
     log_weights: bool
 
     def ranked(self, others: np.ndarray) -> Ranked:
-        """Return given others, (k, n), the best first, with what the result holds of each pair."""
+        """Return given others, (k, n), the best first, with the result's values of each pair."""
 
 
 class Rows(Protocol):
@@ -87,7 +87,7 @@ class Rows(Protocol):
 
 
 class RowPredictions(Protocol):
-    """Predictions of the rows of two matrices, of which `row_verbs` makes `pymc_ep.recommend` and its siblings."""
+    """Predictions of the rows of two matrices, from which `row_verbs` makes `pymc_ep.recommend` and its siblings."""
 
     def rebuild(self, idata: Any, model: pm.Model) -> Any:
         """Return the posterior of a fit; raise a ValueError unless it is one of the present model."""

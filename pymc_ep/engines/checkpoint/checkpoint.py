@@ -1,10 +1,10 @@
 """The checkpoint of a fit: the states of its loops, and what identifies the fit.
 
 A fit is a function of its model and its options, made of loops: one of an engine, or a fit at each of many
-hyperparameters, in an order that follows from the results of those before. A loop has a *record*, named by what the
-loop starts from. A fit that was ended is made anew, and each of its loops goes on from its record; those that had
-finished are at their end at once. So optimisers, random generators and emulators between the loops come to where they
-were, without being saved themselves.
+hyperparameters, in an order that follows from the results of earlier ones. A loop has a *record*, named by the arrays
+that the loop starts from. A fit that was ended is made anew, and each of its loops goes on from its record; loops that
+had finished are at their end at once. So optimisers, random generators and emulators between the loops come to where
+they were, without being saved themselves.
 """
 
 import os
@@ -38,7 +38,7 @@ class Checkpoint:
     path : str or path-like, optional
         Without one, nothing is saved.
     identity : mapping of str to str, optional
-        What identifies the fit, by its name in messages: a fit goes on only where all are the same.
+        Values that identify the fit, by their names in messages: a fit goes on only where all are the same.
     keep : bool
         Whether the file stays when the fit is done.
 
@@ -47,7 +47,8 @@ class Checkpoint:
     done : bool
         Whether nothing is left to go on with.
     failure : str
-        Why the last write failed, such as a full disk; empty where it did not. The file is then that of the one before.
+        Why the last write failed, such as a full disk; empty where it did not. The file then holds the last one that
+        succeeded.
 
     Raises
     ------
@@ -150,16 +151,16 @@ class Checkpoint:
 
     def _open(self, path: Path) -> None:
         try:
-            found = read(path)
+            contents = read(path)
         except ValueError as error:
             raise ValueError(f"{self._name} {error}; {_CURE}.") from error
         except OSError as error:
             raise type(error)(f"{self._name} cannot be read ({error.strerror or error}); {_CURE}.") from error
-        if found is not None:
-            names = dict.fromkeys([*self._identity, *found.identity])
-            if other := [name for name in names if found.identity.get(name) != self._identity.get(name)]:
+        if contents is not None:
+            names = dict.fromkeys([*self._identity, *contents.identity])
+            if other := [name for name in names if contents.identity.get(name) != self._identity.get(name)]:
                 raise self._of_another(other)
-            self._added, self._known = found.added, found.records
+            self._added, self._known = contents.added, contents.records
         remove_parts(path)
         try:
             self._write(path)

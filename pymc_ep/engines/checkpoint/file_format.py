@@ -29,7 +29,7 @@ class Contents(NamedTuple):
     Attributes
     ----------
     identity, added : dict of str to str
-        What identifies the fit, by its name in messages; and what does so that is known only once it is under way.
+        Values that identify the fit, by their names in messages; and such values known only once it is under way.
     records : dict of str to Flat
         States of its loops.
     """
@@ -42,8 +42,8 @@ class Contents(NamedTuple):
 def digest(*parts: np.ndarray | str) -> np.ndarray:
     """Return the BLAKE2b digest of arrays and strings, 16 bytes of type uint8."""
     total = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        array = np.frombuffer(part.encode(), dtype=np.uint8) if isinstance(part, str) else np.ascontiguousarray(part)
+    for value in parts:
+        array = np.frombuffer(value.encode(), dtype=np.uint8) if isinstance(value, str) else np.ascontiguousarray(value)
         total.update(f"{array.dtype.str}{array.shape}".encode())
         total.update(array.data)
     return np.frombuffer(total.digest(), dtype=np.uint8)
@@ -121,12 +121,12 @@ def _flat_records(layouts: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> 
 
 
 def remove_parts(path: Path) -> None:
-    """Remove what processes that were killed within `write` have left."""
+    """Remove files left by processes that were killed within `write`."""
     # Neither a pattern of names, as names may hold a star, nor those of another file, whose name goes on after a dot.
-    own = re.compile(rf"{re.escape(_prefix(path))}[^.]+\.part")
-    for part in path.parent.iterdir():
-        if own.fullmatch(part.name):
-            part.unlink(missing_ok=True)
+    pattern = re.compile(rf"{re.escape(_prefix(path))}[^.]+\.part")
+    for leftover in path.parent.iterdir():
+        if pattern.fullmatch(leftover.name):
+            leftover.unlink(missing_ok=True)
 
 
 def _prefix(path: Path) -> str:
@@ -146,13 +146,13 @@ def _as_arrays(contents: Contents) -> tuple[dict[str, np.ndarray], dict[str, np.
 
 
 def _digest_of(header: Any, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    return digest(json.dumps(header), *(part for name in sorted(arrays) for part in (name, arrays[name])))
+    return digest(json.dumps(header), *(value for name in sorted(arrays) for value in (name, arrays[name])))
 
 
 class FileLock:
     """Lock on a path for one process, freed when that ends, however it does.
 
-    It is one of a file beside it, as the file itself is replaced again and again.
+    It is held on a file beside the path, as the file itself is replaced again and again.
 
     Raises
     ------

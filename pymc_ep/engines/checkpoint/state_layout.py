@@ -1,7 +1,7 @@
-"""States as arrays and back: nested tuples of arrays, numbers and None, of which nothing is ever unpickled.
+"""States as arrays and back: nested tuples of arrays, numbers and None, never unpickled.
 
 The layout of a state is JSON: numbers and None as they are, ``{"array": k}`` for the k-th array, and lists that begin
-with the name of a tuple's class. A class is looked up among those that the state of the engine is made of.
+with the name of a tuple's class. A class is looked up among the classes of the engine's state.
 """
 
 from collections.abc import Iterator
@@ -60,10 +60,10 @@ def restored(flat: Flat, like: Any) -> Any:
             return _sound(flat.arrays[layout["array"]])
         if not isinstance(layout, list):
             return layout
-        name, *parts = layout
+        name, *elements = layout
         if name == "csr_array":
-            return csr_array(tuple(map(value, parts[2:])), shape=tuple(parts[:2]))
-        return tuple(map(value, parts)) if name == "tuple" else classes[name](*map(value, parts))
+            return csr_array(tuple(map(value, elements[2:])), shape=tuple(elements[:2]))
+        return tuple(map(value, elements)) if name == "tuple" else classes[name](*map(value, elements))
 
     try:
         found = value(flat.layout)
@@ -81,29 +81,29 @@ def _sound(array: np.ndarray) -> np.ndarray:
     return array
 
 
-def _require_like(found: Any, like: Any, name: str) -> None:
+def _require_like(state: Any, like: Any, name: str) -> None:
     """Raise unless a state has the types and shapes of another one."""
     if isinstance(like, tuple) and hasattr(like, "_fields"):
-        if type(found) is not type(like) and not hasattr(found, "_fields"):
+        if type(state) is not type(like) and not hasattr(state, "_fields"):
             raise ValueError(f"its {name} is no {type(like).__name__}")
         # Rows may have got covariances since.
-        for field in set(like._fields).intersection(found._fields):
-            _require_like(getattr(found, field), getattr(like, field), field)
-    elif isinstance(like, tuple) and isinstance(found, tuple) and len(found) == len(like):
-        for k, pair in enumerate(zip(found, like)):
+        for field in set(like._fields).intersection(state._fields):
+            _require_like(getattr(state, field), getattr(like, field), field)
+    elif isinstance(like, tuple) and isinstance(state, tuple) and len(state) == len(like):
+        for k, pair in enumerate(zip(state, like)):
             _require_like(*pair, f"{name}[{k}]")
     elif isinstance(like, np.ndarray):
-        shape = np.shape(found)
+        shape = np.shape(state)
         free = like.ndim > 0 and len(like) == 0
         same = shape[1:] == like.shape[1:] and len(shape) == like.ndim if free else shape == like.shape
-        if not isinstance(found, np.ndarray) or found.dtype != like.dtype or not same:
+        if not isinstance(state, np.ndarray) or state.dtype != like.dtype or not same:
             raise ValueError(f"its {name} is not of type {like.dtype} and shape {like.shape}")
-    elif isinstance(like, bool | int | float) and not isinstance(found, bool | int | float):
+    elif isinstance(like, bool | int | float) and not isinstance(state, bool | int | float):
         raise ValueError(f"its {name} is no number")
 
 
 def _classes(hint: Any, value: Any = None) -> Iterator[type]:
-    """Yield the named tuples that a type, and a value of it, are made of."""
+    """Yield the classes of named tuples within a type and a value of it."""
     seen: set[Any] = set()
 
     def of_type(hint: Any) -> Iterator[type]:
@@ -112,12 +112,12 @@ def _classes(hint: Any, value: Any = None) -> Iterator[type]:
         seen.add(hint)
         if isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields"):
             yield hint
-            for part in get_type_hints(hint).values():
-                yield from of_type(part)
-        for part in get_args(hint):
-            if isinstance(part, type) or get_args(part):
-                yield from of_type(part)
+            for element in get_type_hints(hint).values():
+                yield from of_type(element)
+        for element in get_args(hint):
+            if isinstance(element, type) or get_args(element):
+                yield from of_type(element)
 
     yield from of_type(hint)
-    for part in value if isinstance(value, tuple) else ():
-        yield from _classes(type(part), part)
+    for element in value if isinstance(value, tuple) else ():
+        yield from _classes(type(element), element)

@@ -4,7 +4,7 @@ An engine is written over `Partitions.run`, which calls a function at every part
 
     users, total = parts.run(update, users, shared=(items, xi))
 
-The function is one of a module, as workers import it: ``update(data, own users, items, xi) -> (new users, term)``.
+The function belongs to a module, as workers import it: ``update(data, own users, items, xi) -> (new users, term)``.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 __all__ = ["Function", "Handles", "Partitions", "added"]
 
 Handles: TypeAlias = Any
-"""Values of all parts, one of each, that stay where the parts are."""
+"""One value of each part, which stays where the part is."""
 Result = TypeVar("Result")
 """Result of a step."""
 Function = Callable[..., tuple[Any, Any]]
@@ -77,6 +77,6 @@ def added(one: Any, other: Any) -> Any:
     if one is None or other is None:
         return one if other is None else other
     if isinstance(one, tuple):
-        parts = [added(*pair) for pair in zip(one, other, strict=True)]
-        return type(one)(*parts) if hasattr(one, "_fields") else tuple(parts)
+        fields = [added(*pair) for pair in zip(one, other, strict=True)]
+        return type(one)(*fields) if hasattr(one, "_fields") else tuple(fields)
     return one + other

@@ -33,7 +33,7 @@ Result = TypeVar("Result")
 """Result of a step."""
 
 _TERM_BYTES = 2**28
-"""256 MiB: larger blocks save calls, each of which takes some milliseconds, and cost memory of every worker."""
+"""256 MiB: larger blocks save calls, which take some milliseconds each, and cost memory of every worker."""
 _SMALL = 2**20
 """Largest size of terms that are combined here, in the order of the parts, and of shared values that are sent with each
 task, B: a few milliseconds of a network."""
@@ -123,7 +123,7 @@ class DaskPartitions:
         return _TERM_BYTES
 
     def add(self, source: Any) -> None:
-        """Load a further part, of which earlier handles know nothing."""
+        """Load a further part, which earlier handles do not include."""
         self._sources.append(source)
         self._placed.clear()
         self._restored()
@@ -134,7 +134,9 @@ class DaskPartitions:
             raise ValueError(f"{self.n} parts need as many values, and got {len(values)}.")
         handles = self._handles(list(values))
         tasks = self._by_worker().items()
-        self._on_workers({at: (_store, parts, handles.key, [values[k] for k in parts]) for at, parts in tasks})
+        self._on_workers(
+            {worker: (_store, numbers, handles.key, [values[k] for k in numbers]) for worker, numbers in tasks}
+        )
         return handles
 
     def run(
@@ -147,13 +149,15 @@ class DaskPartitions:
         """Call a function at each part; see `Partitions.run`."""
         handles, combine = self._handles(None), combine or added
         released = list(self._released)
-        told = self._brought(tuple(shared), broadcast=True)
-        keys = [self._key(one) for one in own]
+        shared_values = self._brought(tuple(shared), broadcast=True)
+        keys = [self._key(placed) for placed in own]
         arguments = (function, keys, handles.key, combine, released)
-        found = self._on_workers({at: (_call, parts, told, *arguments) for at, parts in self._by_worker().items()})
+        by_worker = self._on_workers(
+            {worker: (_call, numbers, shared_values, *arguments) for worker, numbers in self._by_worker().items()}
+        )
         # Those of a call that fails are released by the next.
         del self._released[: len(released)]
-        terms = sorted((pair for pairs in found.values() for pair in pairs), key=lambda pair: pair[0])
+        terms = sorted((pair for pairs in by_worker.values() for pair in pairs), key=lambda pair: pair[0])
         return handles, reduce(combine, (term for _, term in terms))
 
     def collect(self, handles: Placed) -> list[Any]:
@@ -161,14 +165,14 @@ class DaskPartitions:
         key = self._key(handles)
         if handles.copy is not None:
             return handles.copy
-        found = self._on_workers({at: (_values, parts, key) for at, parts in self._by_worker().items()})
-        values = dict(pair for pairs in found.values() for pair in pairs)
-        return [values[part] for part in range(self.n)]
+        by_worker = self._on_workers({worker: (_values, numbers, key) for worker, numbers in self._by_worker().items()})
+        values = dict(pair for pairs in by_worker.values() for pair in pairs)
+        return [values[number] for number in range(self.n)]
 
     def keep(self, *handles: Placed) -> None:
         """Copy values to this process, so that they outlast their workers."""
-        for one in handles:
-            one.copy = self.collect(one)
+        for placed in handles:
+            placed.copy = self.collect(placed)
 
     def attempt(self, step: Callable[[], Result]) -> Result:
         """Return the result of a step, which is repeated from what was kept where workers are lost."""
@@ -183,7 +187,7 @@ class DaskPartitions:
 
     def close(self) -> None:
         """Free what the workers hold."""
-        self._on_workers({at: (_retained, []) for at in set(self._at.values()) & set(self._workers())})
+        self._on_workers({worker: (_retained, []) for worker in set(self._at.values()) & set(self._workers())})
         self._freed.detach()
 
     def __enter__(self) -> Self:
@@ -212,17 +216,17 @@ class DaskPartitions:
     def _by_worker(self) -> dict[str, list[int]]:
         """Return the parts of each worker that has any."""
         out: dict[str, list[int]] = {}
-        for part, at in self._at.items():
-            out.setdefault(at, []).append(part)
+        for number, worker in self._at.items():
+            out.setdefault(worker, []).append(number)
         return out
 
     def _workers(self) -> list[str]:
-        """Return the addresses of the workers that there are."""
+        """Return the addresses of the present workers."""
         return list(self._client.scheduler_info(n_workers=-1)["workers"])
 
     def _submit(self, at: str, function: Callable[..., Any], parts: Sequence[int], *arguments: Any) -> Any:
         options = {"workers": [at], "allow_other_workers": False, "pure": False, "retries": 0}
-        brought = [self._brought(one, workers=[at]) for one in arguments]
+        brought = [self._brought(argument, workers=[at]) for argument in arguments]
         return self._client.submit(function, self._fit, list(parts), *brought, **options)
 
     def _brought(self, value: Any, **where: Any) -> Any:
@@ -232,17 +236,17 @@ class DaskPartitions:
         return _guarded(lambda: self._client.scatter([value], hash=False, **where))[0]
 
     def _on_workers(self, tasks: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
-        """Return the results of one task a worker; raise `_Lost` where one of them is lost."""
+        """Return the results of one task a worker; raise `_Lost` where a worker is lost."""
         futures: dict[str, Any] = {}
         try:
-            for at, task in tasks.items():
-                futures[at] = self._submit(at, *task)
+            for worker, task in tasks.items():
+                futures[worker] = self._submit(worker, *task)
             while not _guarded(lambda: _finished(list(futures.values()))):
                 # A task that is pinned to a lost worker waits for ever.
                 if not set(futures) <= set(self._workers()):
                     raise _Lost
-            for one in futures.values():
-                if one.status == "error" and not isinstance(error := one.exception(), distributed.KilledWorker):
+            for future in futures.values():
+                if future.status == "error" and not isinstance(error := future.exception(), distributed.KilledWorker):
                     raise error
             return dict(zip(futures, _guarded(lambda: self._client.gather(list(futures.values())))))
         except BaseException:
@@ -250,19 +254,22 @@ class DaskPartitions:
             raise
 
     def _restored(self) -> None:
-        """Spread the parts evenly over the workers, and load those that are missing where they are to be."""
+        """Spread the parts evenly over the workers, and load missing ones at their place."""
         for _ in range(_MOST_LOSSES):
             try:
                 alive = self._waited_for()
-                if fresh := [at for at in alive if at not in self._known]:
+                if fresh := [worker for worker in alive if worker not in self._known]:
                     self._client.run(_ignore_interrupts, *_terminal(), workers=fresh, on_error="ignore")
                 before = self._by_worker()
-                held = self._on_workers({at: (_retained, before.get(at, [])) for at in alive})
+                held = self._on_workers({worker: (_retained, before.get(worker, [])) for worker in alive})
                 self._at = _spread(self.n, held)
-                parts = self._by_worker()
-                self._on_workers({at: (_retained, parts.get(at, [])) for at in alive})
-                missing = {at: [part for part in own if part not in held[at]] for at, own in parts.items()}
-                self._on_workers({at: self._loading(own) for at, own in missing.items() if own})
+                assigned = self._by_worker()
+                self._on_workers({worker: (_retained, assigned.get(worker, [])) for worker in alive})
+                missing = {
+                    worker: [number for number in numbers if number not in held[worker]]
+                    for worker, numbers in assigned.items()
+                }
+                self._on_workers({worker: self._loading(numbers) for worker, numbers in missing.items() if numbers})
                 self._known = set(alive)
                 return
             except _Lost:
@@ -271,8 +278,12 @@ class DaskPartitions:
 
     def _loading(self, parts: list[int]) -> tuple[Any, ...]:
         """Return the task that loads parts, with the values that were kept."""
-        kept = [(one.key, [one.copy[part] for part in parts]) for one in list(self._placed) if one.copy is not None]
-        return _load, parts, self._load, [self._sources[part] for part in parts], kept
+        kept = [
+            (placed.key, [placed.copy[number] for number in parts])
+            for placed in list(self._placed)
+            if placed.copy is not None
+        ]
+        return _load, parts, self._load, [self._sources[number] for number in parts], kept
 
     def _waited_for(self) -> list[str]:
         """Return the workers, once there is one, and after a moment for those to come back that are lost."""
@@ -310,15 +321,15 @@ def _finished(futures: list[Any]) -> bool:
 
 
 def _spread(n: int, held: Mapping[str, Sequence[int]]) -> dict[int, str]:
-    """Return the worker of each of n parts, as many for each worker up to one, given those that each has."""
-    order = sorted(held, key=lambda at: -len(held[at]))
+    """Return the worker of each of n parts, evenly spread to within one, given the parts that each has."""
+    order = sorted(held, key=lambda worker: -len(held[worker]))
     share, more = divmod(n, len(order))
-    room = {at: share + (k < more) for k, at in enumerate(order)}
-    kept = {at: held[at][: room[at]] for at in order}
-    out = {part: at for at, parts in kept.items() for part in parts}
-    left = iter([part for part in range(n) if part not in out])
-    for at, parts in kept.items():
-        out.update((part, at) for part in islice(left, room[at] - len(parts)))
+    room = {worker: share + (k < more) for k, worker in enumerate(order)}
+    kept = {worker: held[worker][: room[worker]] for worker in order}
+    out = {number: worker for worker, numbers in kept.items() for number in numbers}
+    left = iter([number for number in range(n) if number not in out])
+    for worker, numbers in kept.items():
+        out.update((number, worker) for number in islice(left, room[worker] - len(numbers)))
     return dict(sorted(out.items()))
 
 
@@ -345,40 +356,40 @@ def _ignore_interrupts(*terminal: Any) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _held(fit: str, part: int) -> _Part:
+def _held(fit: str, number: int) -> _Part:
     """Return a part of this worker."""
-    if (fit, part) not in _PARTS:
+    if (fit, number) not in _PARTS:
         raise _Lost
-    return _PARTS[fit, part]
+    return _PARTS[fit, number]
 
 
 def _load(
     fit: str,
-    parts: Sequence[int],
+    numbers: Sequence[int],
     load: Callable[[Any], Any],
     sources: Sequence[Any],
     kept: Sequence[tuple[int, Sequence[Any]]],
 ) -> None:
     """Load parts together with kept values, each a key and its values of these parts."""
-    for k, (part, source) in enumerate(zip(parts, sources)):
-        _PARTS[fit, part] = _Part(load(source), {key: _owned(values[k]) for key, values in kept})
+    for k, (number, source) in enumerate(zip(numbers, sources)):
+        _PARTS[fit, number] = _Part(load(source), {key: _owned(values[k]) for key, values in kept})
 
 
-def _retained(fit: str, parts: Sequence[int]) -> list[int]:
-    """Drop other parts of the fit; return those of the given ones that this worker has."""
-    for one in [one for one in list(_PARTS) if one[0] == fit and one[1] not in parts]:
-        del _PARTS[one]
-    return [part for part in parts if (fit, part) in _PARTS]
+def _retained(fit: str, numbers: Sequence[int]) -> list[int]:
+    """Drop other parts of the fit; return the given ones that this worker has."""
+    for key in [key for key in list(_PARTS) if key[0] == fit and key[1] not in numbers]:
+        del _PARTS[key]
+    return [number for number in numbers if (fit, number) in _PARTS]
 
 
-def _store(fit: str, parts: Sequence[int], key: int, values: Sequence[Any]) -> None:
-    for part, value in zip(parts, values):
-        _held(fit, part).values[key] = _owned(value)
+def _store(fit: str, numbers: Sequence[int], key: int, values: Sequence[Any]) -> None:
+    for number, value in zip(numbers, values):
+        _held(fit, number).values[key] = _owned(value)
 
 
-def _values(fit: str, parts: Sequence[int], key: int) -> list[tuple[int, Any]]:
+def _values(fit: str, numbers: Sequence[int], key: int) -> list[tuple[int, Any]]:
     """Return the values of parts."""
-    return [(part, _value(_held(fit, part), key)) for part in parts]
+    return [(number, _value(_held(fit, number), key)) for number in numbers]
 
 
 def _value(part: _Part, key: int) -> Any:
@@ -392,10 +403,10 @@ def _value(part: _Part, key: int) -> Any:
 
 def _call(
     fit: str,
-    parts: Sequence[int],
+    numbers: Sequence[int],
     shared: Sequence[Any],
     function: Function,
-    own: Sequence[int],
+    keys: Sequence[int],
     key: int,
     combine: Callable[[Any, Any], Any],
     released: Sequence[int],
@@ -404,12 +415,12 @@ def _call(
     with _ONE_AT_A_TIME:
         # The threads of a worker are those of its kernels: several workers may share a machine.
         limit_threads(distributed.get_worker().state.nthreads)
-        terms, told = [], _owned(tuple(shared))
-        for number in parts:
+        terms, shared_values = [], _owned(tuple(shared))
+        for number in numbers:
             part = _held(fit, number)
             for one in released:
                 part.values.pop(one, None)
-            part.values[key], term = function(part.data, *(_value(part, one) for one in own), *told)
+            part.values[key], term = function(part.data, *(_value(part, one) for one in keys), *shared_values)
             terms.append((number, term))
             if len(terms) > 1 and _size(term) > _SMALL:
                 terms = [(terms[0][0], reduce(combine, (one for _, one in terms)))]
@@ -429,8 +440,8 @@ def _owned(value: Any) -> Any:
     Received ones are read-only, for which kernels would be compiled anew.
     """
     if isinstance(value, tuple):
-        parts = [_owned(one) for one in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+        elements = [_owned(element) for element in value]
+        return type(value)(*elements) if hasattr(value, "_fields") else tuple(elements)
     if isinstance(value, np.ndarray) and not value.flags.writeable:
         return value.copy()
     return value

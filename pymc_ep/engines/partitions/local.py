@@ -38,7 +38,7 @@ class LocalPartitions:
         return _TERM_BYTES
 
     def add(self, data: Any) -> None:
-        """Add a part, of which earlier handles know nothing."""
+        """Add a part, which earlier handles do not include."""
         self.data = *self.data, data
 
     def place(self, values: Sequence[Any]) -> tuple[Any, ...]:

@@ -1,6 +1,6 @@
 """Sites at the maximum of a function of the posterior: Laplace's approximation and two variational bounds.
 
-As in EP, sites exp(b f - pi f^2 / 2) replace the factors t(f), and the posterior is that of the prior under them. Each
+As in EP, sites exp(b f - pi f^2 / 2) replace the factors t(f), and the posterior is the prior times them. Each
 approximation has the fixed point
 
     pi = c,    b - pi m = g,
@@ -12,7 +12,7 @@ N(m, V), or of the best Gaussian lower bound on t there. It maximises
     variational Gaussian:  sum E log t - KL(posterior || prior)  (Opper and Archambeau 2009),
     local bounds:          sum E log bound - KL(posterior || prior)  (Seeger and Nickisch 2011).
 
-A step goes from the present sites towards those of g and c: a full one is Newton's method, a natural gradient step
+A step goes from the present sites towards the sites of g and c: a full one is Newton's method, a natural gradient step
 (Khan and Lin 2017), or one of expectation maximisation. It points uphill, as its derivative there is a square in the
 posterior covariance, or in the inverse of Fisher's information. It is halved until the function does not fall. Bounds,
 whose steps converge linearly, are extrapolated from their last steps first, where that does not lower them.
@@ -43,7 +43,7 @@ _LEAST_STEP = 2.0**-30
 
 
 class Rule(NamedTuple):
-    """What is maximised.
+    """The function that is maximised.
 
     Attributes
     ----------
@@ -77,8 +77,8 @@ def _at_mean(
 
 def _below(site: CompiledSite, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, *values: np.ndarray) -> Expected:
     # A predictor that is known has no variance, and a Laplace site at its peak no bound then.
-    found = site.bounded(y, mean, np.where(variance > 0.0, variance, KNOWN), *values)
-    return Expected(found.value, found.gradient, found.precision)
+    bound = site.bounded(y, mean, np.where(variance > 0.0, variance, KNOWN), *values)
+    return Expected(bound.value, bound.gradient, bound.precision)
 
 
 def _slopes_at_mean(site: CompiledSite, y: Any, mean: Any, variance: Any, moved: Any, *values: Any) -> tuple[Any, ...]:
@@ -118,10 +118,10 @@ class State(NamedTuple):
     ----------
     shift, precision : ndarray, (n,)
     sweep : Sweep
-        With the sites that a full step leads to. Its ``tilted`` has (expected) log t and derivatives, its cavities are
+        With the sites to which a full step leads. Its ``tilted`` has (expected) log t and derivatives, its cavities are
         the posterior's own marginals, and ``log_z`` is Laplace's log evidence or the bound.
     objective : float
-        What is maximised.
+        The value that is maximised.
     damping : float
         Share of the last step that was taken; zero where none rises.
     points, residuals : ndarray, (k, 2 n)
@@ -138,7 +138,7 @@ class State(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """Arrays of which a state is made again."""
+    """Arrays from which a state is rebuilt."""
 
     shift: np.ndarray
     precision: np.ndarray
@@ -160,7 +160,7 @@ class Ascent:
     """
 
     power, schedule = 0.0, "parallel"
-    """The attributes of these names of EP: no share of a site is removed, and all are updated at once."""
+    """As the attributes of EP: no share of a site is removed, and all are updated at once."""
 
     def __init__(self, rule: Rule, sites: Sequence[CompiledSite], *, tol: float):
         self.rule = rule
@@ -189,29 +189,29 @@ class Ascent:
             Where the function is not finite there.
         """
         shift, precision = (np.array(p) for p in start or np.zeros((2, len(problem.mean))))
-        found = self._evaluated(problem, shift, precision, 1.0)
-        if found is None:
+        state = self._evaluated(problem, shift, precision, 1.0)
+        if state is None:
             raise NumericalError(
                 "The sites that the fit starts from have no proper posterior, or the log density of some observation "
                 "is not finite there; fit with method='ep', or give the latent variables narrower priors."
             )
-        return found
+        return state
 
     def step(self, problem: Problem, state: State) -> State:
         """Go towards the sites of the rule, by the longest of the halved steps that does not lower the function."""
         least = state.objective - _rounding(problem, state)
         if len(state.points) > 1:
             shift, precision = np.split(self._extrapolated(state), 2)
-            found = self._evaluated(problem, shift, precision, 1.0, state)
-            if found is not None and found.objective >= least:
-                return found
+            trial = self._evaluated(problem, shift, precision, 1.0, state)
+            if trial is not None and trial.objective >= least:
+                return trial
         damping = 1.0
         while damping >= _LEAST_STEP:
             ends = ((state.shift, state.sweep.shift), (state.precision, state.sweep.precision))
             shift, precision = ((1.0 - damping) * old + damping * new for old, new in ends)
-            found = self._evaluated(problem, shift, precision, damping, state)
-            if found is not None and found.objective >= least:
-                return found
+            trial = self._evaluated(problem, shift, precision, damping, state)
+            if trial is not None and trial.objective >= least:
+                return trial
             damping /= 2.0
         return state._replace(damping=0.0)
 
@@ -236,13 +236,13 @@ class Ascent:
         variance = posterior.variance
         if not bool(posterior.proper) or not np.all(variance >= 0.0):
             return None
-        parts = [
-            self.rule.expected(site, y, posterior.mean[here], variance[here], *values)
-            for site, y, values, here in zip(
+        expectations = [
+            self.rule.expected(site, y, posterior.mean[rows], variance[rows], *values)
+            for site, y, values, rows in zip(
                 self.sites, problem.observed, problem.parameters, group_slices(problem.observed)
             )
         ]
-        value, gradient, target = (np.concatenate(field) for field in zip(*parts))
+        value, gradient, target = (np.concatenate(field) for field in zip(*expectations))
         if not np.isfinite([value.sum(), gradient.sum(), target.sum()]).all():
             return None
         if self.log_concave:
@@ -293,28 +293,28 @@ class Ascent:
     def finished(self, state: State) -> Status | None:
         """Test the change against the tolerance."""
         settled, stuck = self.change(state) <= self.tol, state.damping == 0.0
-        found = settled_status(self.change(state), self.rounding(state), settled=settled, ended=settled or stuck)
-        if found is None and stuck:
+        status = settled_status(self.change(state), self.rounding(state), settled=settled, ended=settled or stuck)
+        if status is None and stuck:
             return Status(
                 False,
                 f"stalled with a change of {self.change(state):.2g}: no step raises the objective, as where a log "
                 f"density has a kink at the mode, or sites that are not log-concave meet at a saddle; use method='ep'",
             )
-        return found
+        return status
 
     def packed(self, state: State) -> Packed:
-        """Return what a state is made of again."""
+        """Return the arrays from which a state is rebuilt."""
         return Packed(state.shift, state.precision, state.damping, state.points[:-1], state.residuals[:-1])
 
     def unpacked(self, problem: Problem, packed: Packed) -> State:
         """Return the state again, by one evaluation."""
-        found = cast(State, self._evaluated(problem, packed.shift, packed.precision, packed.damping))
-        points = np.concatenate([packed.points, found.points])
-        return found._replace(points=points, residuals=np.concatenate([packed.residuals, found.residuals]))
+        state = cast(State, self._evaluated(problem, packed.shift, packed.precision, packed.damping))
+        points = np.concatenate([packed.points, state.points])
+        return state._replace(points=points, residuals=np.concatenate([packed.residuals, state.residuals]))
 
 
 def _rounding(problem: Problem, state: State) -> float:
-    """Return the rounding error of the function, in nats: of the sums that it is a difference of.
+    """Return the rounding error of the function, in nats, which is a difference of large sums.
 
     Each has the relative error of the posterior: without it a fit of 234 bits under a smooth process stalled 7e-6 from
     its mode.

@@ -29,7 +29,7 @@ _SAME = 1e-6
 
 
 class AscentEvidence(Evidence):
-    """log Z(theta) by the sites of a `Rule`; parameters are those of `Evidence`."""
+    """log Z(theta) by the sites of a `Rule`; parameters as in `Evidence`."""
 
     def __init__(self, form: CompiledSiteForm, engine: Ascent, max_iter: int, **others: Any):
         for factor in form.form.factors:
@@ -59,12 +59,12 @@ class AscentEvidence(Evidence):
         best = other if rise > 0.0 else at
         outliers = int((best.run.state.precision < 0.0).sum())
         if abs(rise) > _SAME:
-            more = f"there is another maximum {abs(rise):.2g} nats below"
+            remark = f"there is another maximum {abs(rise):.2g} nats below"
         elif outliers:
-            more = f"{outliers} of the sites curve upwards there, as outliers do, and there may be other maxima"
+            remark = f"{outliers} of the sites curve upwards there, as outliers do, and there may be other maxima"
         else:
             return best
-        status = best.status._replace(sentence=f"{best.status.sentence}; {more}, which this fit does not cover")
+        status = best.status._replace(sentence=f"{best.status.sentence}; {remark}, which this fit does not cover")
         return best._replace(run=best.run._replace(status=status))
 
     def first_sites(self, prior: Prior) -> FitState:
@@ -80,8 +80,8 @@ class AscentEvidence(Evidence):
         if not self.rule.of_variance:
             slope = np.concatenate(
                 [
-                    site.log_density_derivatives(y, posterior.mean[here], *values)[3]
-                    for site, y, values, here in zip(
+                    site.log_density_derivatives(y, posterior.mean[rows], *values)[3]
+                    for site, y, values, rows in zip(
                         self.engine.sites, problem.observed, problem.parameters, group_slices(problem.observed)
                     )
                 ]
@@ -105,11 +105,11 @@ class AscentEvidence(Evidence):
         groups = zip(
             at.repeats.groups, self.form.varying_parameters, at.prior.parameters, group_slices(at.problem.observed)
         )
-        for group, varies, values, here in groups:
+        for group, varies, values, rows in groups:
             if not varies:
                 # Compiling the gradient may take seconds.
                 out.append(tuple(np.zeros(len(group.y)) for _ in values))
                 continue
-            moments = (part[here][group.owner] for part in (posterior.mean, posterior.variance, response))
+            moments = (moment[rows][group.owner] for moment in (posterior.mean, posterior.variance, response))
             out.append(self.rule.slopes(group.single, group.y, *moments, *values))
         return out

@@ -31,7 +31,7 @@ class Cavities(NamedTuple):
     mean, variance : array
         Not positive where the cavity is not proper.
     log_widened : array
-        log |I + power Pi V|, of the cavity's covariance V; that of two predictors in the first of their rows.
+        log |I + power Pi V|, of the cavity's covariance V; for two predictors in the first of their rows.
     pull : array
         power a^T V a, of the slope a = b - Pi m at the posterior mean m, likewise.
     """
@@ -62,9 +62,9 @@ def cavities(
         Of the sites.
     power : float
     exact : array of bool, (n,)
-        Which sites are Gaussian. No result depends on the cavity variance of these: the evidence takes log t at the
-        posterior mean. So their cavity need not be proper, and is not where the other sites, such as mixtures with two
-        peaks, have a negative precision in all. It is then replaced by the posterior.
+        Which sites are Gaussian. No result depends on their cavity variance: the evidence takes log t at the posterior
+        mean. So their cavity need not be proper, and is not where the other sites, such as mixtures with two peaks,
+        have a negative precision in all. It is then replaced by the posterior.
     flat : float
         Or by what has this share of its precision: the gradient in a parameter of the site, at a fixed cavity, is the
         right one where that is small.
@@ -77,17 +77,19 @@ def cavities(
     slope = posterior.weights
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         variance = posterior.variance / kept
-        found = Cavities(
+        cavity = Cavities(
             posterior.mean - power * variance * slope,
             variance,
             xp.log(1.0 + power * precision * variance),
             power * variance * slope**2,
         )
         for rows in pairs:
-            mean, own, pull, of_sites = (part[rows] for part in (posterior.mean, posterior.variance, slope, precision))
-            for field, value in zip(found, _of_pair(mean, own, pull, of_sites, power)):
+            mean, marginal_variance, row_slope, site_precision = (
+                array[rows] for array in (posterior.mean, posterior.variance, slope, precision)
+            )
+            for field, value in zip(cavity, _of_pair(mean, marginal_variance, row_slope, site_precision, power)):
                 field[rows] = value.ravel()
-    return found
+    return cavity
 
 
 def change_of_sites(
@@ -106,7 +108,7 @@ def change_of_sites(
 
 
 def without_negative(precision: np.ndarray, variance: np.ndarray, pairs: Sequence[slice]) -> np.ndarray:
-    """Return precisions, (n,), without their negative parts: those of L^T Pi L for V = L L^T of rows, (n,)."""
+    """Return precisions, (n,), without the negative eigenvalues of L^T Pi L, for the variance V = L L^T of rows."""
     out = np.maximum(precision, 0.0)
     for rows in pairs:
         l_1, l_21, l_2 = _factor(variance[rows])
@@ -117,8 +119,8 @@ def without_negative(precision: np.ndarray, variance: np.ndarray, pairs: Sequenc
         factor = np.zeros_like(kept)
         factor[:, 0, 0], factor[:, 1, 0], factor[:, 1, 1] = l_1, l_21, l_2
         inverse = np.linalg.inv(factor)
-        found = inverse.transpose(0, 2, 1) @ kept @ inverse
-        out[rows] = precision_rows(found[:, 0, 0], found[:, 1, 1], found[:, 0, 1])
+        positive_part = inverse.transpose(0, 2, 1) @ kept @ inverse
+        out[rows] = precision_rows(positive_part[:, 0, 0], positive_part[:, 1, 1], positive_part[:, 0, 1])
     return out
 
 
@@ -156,11 +158,11 @@ def _of_pair(
     v_1, v_12, v_2 = l_1 * h_11, h_11 * l_21 + h_12 * l_2, h_21 * l_21 + h_22 * l_2
     a_1, a_2 = slopes_of(slope)
     first, second = (
-        part - power * move
-        for part, move in zip(mean.reshape(ROWS, -1), (v_1 * a_1 + v_12 * a_2, v_12 * a_1 + v_2 * a_2))
+        moment - power * move
+        for moment, move in zip(mean.reshape(ROWS, -1), (v_1 * a_1 + v_12 * a_2, v_12 * a_1 + v_2 * a_2))
     )
     none = np.zeros_like(det)
-    variances: list[Any] = [np.where(proper, part, _IMPROPER) for part in (v_1, v_2, v_1 + v_2 + 2.0 * v_12)]
+    variances: list[Any] = [np.where(proper, moment, _IMPROPER) for moment in (v_1, v_2, v_1 + v_2 + 2.0 * v_12)]
     pull = power * (v_1 * a_1**2 + 2.0 * v_12 * a_1 * a_2 + v_2 * a_2**2)
     return (
         np.array([first, second, first + second]),

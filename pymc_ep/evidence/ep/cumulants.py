@@ -44,7 +44,7 @@ __all__ = [
 _LARGEST = 50_000
 """Most predictors with a correction: the pairs of a sample with all others are formed in a second or two."""
 _ALL, SAMPLE, _FEWEST = 2000, 1000, 100
-"""Most predictors whose pairs are all formed, and the most and fewest of those whose pairs stand for all others beyond.
+"""Most predictors whose pairs are all formed, and beyond that the most and fewest predictors whose pairs stand for all.
 For 4000 crossed counts and bits the standard error of 500 was 4% of corrections of 0.06 to 0.4 nats."""
 _STANDARD_ERROR = 0.01, 0.02
 """Standard error of a sampled correction, in nats and relative to it, at which more pairs are not worth their time. For
@@ -74,7 +74,7 @@ class Correction(NamedTuple):
     shares: np.ndarray
 
     def of_sample(self, size: int) -> "Correction":
-        """Return the correction by a smaller sample; this one where it is that of all predictors."""
+        """Return the correction by a smaller sample; this one where it has all predictors."""
         if np.isfinite(self.shares).all():
             return self
         chosen = sample_of(len(self.shares), size)
@@ -84,19 +84,19 @@ class Correction(NamedTuple):
 
     @property
     def sufficient(self) -> int:
-        """Size of a sample that tells the correction well enough; `SAMPLE` where this one is not that of a sample."""
-        known = self.shares[np.isfinite(self.shares)]
-        if known.size in (0, len(self.shares)):
+        """Size of a sample that is accurate enough; `SAMPLE` where this correction is not sampled."""
+        sampled = self.shares[np.isfinite(self.shares)]
+        if sampled.size in (0, len(self.shares)):
             return SAMPLE
         absolute, relative = _STANDARD_ERROR
         limit = max(absolute, relative * abs(self.total)) / len(self.shares)
-        return int(np.clip(known.var() / limit**2, _FEWEST, SAMPLE))
+        return int(np.clip(sampled.var() / limit**2, _FEWEST, SAMPLE))
 
     @property
     def total(self) -> float:
         """Correction in nats."""
-        known = np.isfinite(self.shares)
-        return float(self.shares[known].mean() * len(known)) if known.any() else 0.0
+        is_sampled = np.isfinite(self.shares)
+        return float(self.shares[is_sampled].mean() * len(is_sampled)) if is_sampled.any() else 0.0
 
     @property
     def diverges(self) -> str:
@@ -111,7 +111,7 @@ def non_gaussianity(skewness: np.ndarray, kurtosis: np.ndarray) -> np.ndarray:
     """Return the divergence KL(q_i | q), in nats, to leading order in the cumulants: h_3^2 / 12 + h_4^2 / 48.
 
     A site with little information next to its cavity leaves it Gaussian, so that its divergence is small. The expansion
-    is that of negentropy (Jones and Sibson 1987, What is projection pursuit?).
+    is negentropy's (Jones and Sibson 1987, What is projection pursuit?).
     """
     return skewness**2 / 12.0 + kurtosis**2 / 48.0
 
@@ -129,13 +129,13 @@ def all_cumulants(
     """
     skewness, kurtosis = np.zeros((2, len(cavity_mean)))
     cavity_variance = np.where(cavity_variance > 0, cavity_variance, KNOWN)
-    for site, y, values, here in zip(sites, observed, parameters, group_slices(observed)):
+    for site, y, values, rows in zip(sites, observed, parameters, group_slices(observed)):
         if site.site.coupled or site.site.predictors > 1:
-            skewness[here], kurtosis[here] = np.nan, np.nan
+            skewness[rows], kurtosis[rows] = np.nan, np.nan
         elif not site.site.gaussian:
-            found = site.cumulants(y, cavity_mean[here], cavity_variance[here], *values)
-            check_finite(found, y, cavity_mean[here], cavity_variance[here], site.site.name)
-            skewness[here], kurtosis[here] = found
+            cumulants = site.cumulants(y, cavity_mean[rows], cavity_variance[rows], *values)
+            check_finite(cumulants, y, cavity_mean[rows], cavity_variance[rows], site.site.name)
+            skewness[rows], kurtosis[rows] = cumulants
     return skewness, kurtosis
 
 
@@ -156,8 +156,8 @@ def sample_of(n: int, size: int) -> np.ndarray:
 
 def cumulants_at(at: EvidenceAt) -> tuple[np.ndarray, np.ndarray]:
     """Return `all_cumulants` at a fit."""
-    found = at.run.state.sweep
-    mean, variance = np.asarray(found.cavity_mean), np.asarray(found.cavity_variance)
+    sweep = at.run.state.sweep
+    mean, variance = np.asarray(sweep.cavity_mean), np.asarray(sweep.cavity_variance)
     return all_cumulants(at.repeats.sites, at.problem.observed, at.problem.parameters, mean, variance)
 
 
@@ -166,7 +166,7 @@ def correction_at(
 ) -> Correction:
     """Return the correction of the log evidence at a fit that converged; of many predictors, by a sample of `size`.
 
-    `cumulants` are those of `cumulants_at`, if they are known.
+    `cumulants`: the result of `cumulants_at`, if it is known.
     """
     skewness, kurtosis = cumulants or cumulants_at(at)
     # A bound, with all correlations equal to one. Many observations of few coefficients need no pairs then.
@@ -175,13 +175,13 @@ def correction_at(
         return Correction(np.zeros(len(skewness)))
     prior, posterior = at.problem.prior, at.run.state.sweep.posterior
     variance = np.asarray(posterior.variance)
-    parts = None
+    blocks = None
     if isinstance(prior, SparseFactorPrior) and (apart := prior.apart(posterior)) is not None:
         # The same bound, of the pairs of two parts.
         most_of_site = np.minimum(np.sqrt(apart[1]) * inverse_sd(variance), 1.0)
         third, fourth = np.abs(skewness) @ most_of_site**3, np.abs(kurtosis) @ most_of_site**4
-        parts = apart[0] if third**2 / 12.0 + fourth**2 / 48.0 < _NEGLIGIBLE else None
-    return evidence_correction(skewness, kurtosis, variance, prior.posterior_rows(posterior), parts, size)
+        blocks = apart[0] if third**2 / 12.0 + fourth**2 / 48.0 < _NEGLIGIBLE else None
+    return evidence_correction(skewness, kurtosis, variance, prior.posterior_rows(posterior), blocks, size)
 
 
 def evidence_correction(
@@ -203,7 +203,7 @@ def evidence_correction(
     covariance_rows : callable
         Returns the predictors' posterior covariance, of rows and columns, slices or indices; by default all columns.
     parts : sequence of ndarray of int, optional
-        Parts of the predictors, of which no two are correlated to speak of.
+        Parts of the predictors, between which correlations are negligible.
     size : int
         Of the sample.
     """
@@ -213,14 +213,14 @@ def evidence_correction(
     # Rows, columns, and the columns of the rows themselves.
     blocks: Iterable[tuple[np.ndarray, Any, np.ndarray]]
     if parts is None:
-        looked = sample_of(n, size)
-        split = np.array_split(looked, -(-len(looked) // max(1, _BLOCK // n)))
+        sample = sample_of(n, size)
+        split = np.array_split(sample, -(-len(sample) // max(1, _BLOCK // n)))
         blocks = ((rows, slice(None), rows) for rows in split)
     else:
-        blocks = ((part, part, np.arange(len(part))) for part in parts)
-    for rows, columns, own in blocks:
+        blocks = ((block, block, np.arange(len(block))) for block in parts)
+    for rows, columns, diagonal in blocks:
         correlation = covariance_rows(rows, columns) * scale[rows, None] * scale[columns]
-        correlation[np.arange(len(own)), own] = 0.0
+        correlation[np.arange(len(diagonal)), diagonal] = 0.0
         cubes = correlation * correlation * correlation
         third = skewness[rows] * (cubes @ skewness[columns]) / 6.0
         fourth = kurtosis[rows] * ((cubes * correlation) @ kurtosis[columns]) / 24.0

@@ -28,7 +28,7 @@ from pymc_ep.sites.two_predictors import CompiledTwoPredictorSite
 __all__ = ["MOST_ROWS", "Directions", "direction_map", "directions_at", "pairs_of"]
 
 MOST_ROWS = 3000
-"""Most rows of predictors with directions: the correlations of these, four for three rows, take 128 MB."""
+"""Most rows of predictors with directions: correlations of the directions, four for three rows, take 128 MB."""
 _COUPLED = 1e-9
 """Least 1 - rho^2 of both predictors of a site: where one is a function of the other."""
 
@@ -82,7 +82,7 @@ class Directions:
 def direction_map(variance: np.ndarray, pairs: Sequence[slice]) -> sparse.csc_array:
     """Return the directions of unit posterior variance as linear functions of the rows, (n, k).
 
-    There is one for each row, for that of eta_1 + eta_2 the sum zeta_1 + zeta_2, and then the differences
+    There is one for each row, the sum zeta_1 + zeta_2 for the row of eta_1 + eta_2, and then come the differences
     zeta_1 - zeta_2. A direction without variance is zero.
 
     Parameters
@@ -104,8 +104,8 @@ def direction_map(variance: np.ndarray, pairs: Sequence[slice]) -> sparse.csc_ar
             column += [place, place]
             value += [unit * scale[first], sign * unit * scale[second]]
         count += len(first)
-    found = np.concatenate(value), (np.concatenate(row), np.concatenate(column))
-    return sparse.csc_array(found, shape=(n, n + count))
+    entries = np.concatenate(value), (np.concatenate(row), np.concatenate(column))
+    return sparse.csc_array(entries, shape=(n, n + count))
 
 
 def pairs_of(form: CompiledSiteForm) -> list[slice]:
@@ -115,41 +115,43 @@ def pairs_of(form: CompiledSiteForm) -> list[slice]:
 
 def _variance_along(rho: np.ndarray, sign: float) -> np.ndarray:
     """Return the variance of zeta_1 + zeta_2, or of the difference, (n,), zero where that is rounding."""
-    found = 2.0 + 2.0 * sign * rho
-    return np.where(found > _COUPLED, found, 0.0)
+    variance = 2.0 + 2.0 * sign * rho
+    return np.where(variance > _COUPLED, variance, 0.0)
 
 
 def directions_at(at: EvidenceAt, chosen: np.ndarray | None = None) -> Directions:
-    """Return the directions of all sites at a fit that converged, or of those of `chosen` rows, (m,), ascending.
+    """Return the directions of all sites, or of `chosen` rows, (m,), ascending, at a fit that converged.
 
-    Those of one site are all chosen, or none.
+    All rows of a site are chosen, or none.
     """
     sweep, prior = at.run.state.sweep, at.problem.prior
     rows = np.arange(len(at.problem.mean)) if chosen is None else chosen
     covariance = np.asarray(prior.posterior_rows(sweep.posterior)(rows, rows))
     posterior, mean, variance = (
-        np.asarray(part)[rows] for part in (sweep.posterior.variance, sweep.cavity_mean, sweep.cavity_variance)
+        np.asarray(array)[rows] for array in (sweep.posterior.variance, sweep.cavity_mean, sweep.cavity_variance)
     )
     groups, pairs, start = [], [], 0
     observed = at.problem.observed
-    for site, y, parameters, own in zip(at.repeats.sites, observed, at.problem.parameters, group_slices(observed)):
-        local = rows[(rows >= own.start) & (rows < own.stop)] - own.start
-        here = slice(start, start + len(local))
-        start = here.stop
-        groups.append((site, here, [np.asarray(part)[local] for part in (y, *parameters)]))
-        pairs += [here] * (site.site.predictors > 1)
+    for site, y, parameters, group_slice in zip(
+        at.repeats.sites, observed, at.problem.parameters, group_slices(observed)
+    ):
+        local = rows[(rows >= group_slice.start) & (rows < group_slice.stop)] - group_slice.start
+        places = slice(start, start + len(local))
+        start = places.stop
+        groups.append((site, places, [np.asarray(array)[local] for array in (y, *parameters)]))
+        pairs += [places] * (site.site.predictors > 1)
     scale, of_rows = inverse_sd(posterior), direction_map(posterior, pairs)
     end, k = of_rows.shape
     skewness, number = np.zeros(k), np.arange(k)
-    for site, here, (y, *values) in groups:
+    for site, places, (y, *values) in groups:
         if site.site.predictors == 1:
-            skewness[here], _ = all_cumulants([site], [y], [values], mean[here], variance[here])
+            skewness[places], _ = all_cumulants([site], [y], [values], mean[places], variance[places])
             continue
-        first, second, both = np.arange(here.start, here.stop).reshape(ROWS, -1)
+        first, second, both = np.arange(places.start, places.stop).reshape(ROWS, -1)
         apart = end + np.arange(len(first))
         end += len(first)
-        safe = np.where(variance[here] > 0, variance[here], KNOWN)
-        third = cast(CompiledTwoPredictorSite, site).third_moments(y, mean[here], safe, *values)
+        safe = np.where(variance[places] > 0, variance[places], KNOWN)
+        third = cast(CompiledTwoPredictorSite, site).third_moments(y, mean[places], safe, *values)
         s_1, s_2 = scale[first], scale[second]
         kappa = third * np.array([s_1**3, s_1**2 * s_2, s_1 * s_2**2, s_2**3])
         rho = covariance[first, second] * s_1 * s_2

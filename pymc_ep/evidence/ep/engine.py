@@ -145,8 +145,8 @@ class EP:
             problem = problem._replace(prior=divided.on_device())
         evaluate = sweep_of(tuple(self.sites), self.power, self.log_concave, inner, on_jax)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            found = evaluate(problem, shift, precision, self.tol)
-        return found if divided is None else found._replace(posterior=divided.posterior_on_host(found.posterior))
+            result = evaluate(problem, shift, precision, self.tol)
+        return result if divided is None else result._replace(posterior=divided.posterior_on_host(result.posterior))
 
     def init(self, problem: Problem, start: tuple[np.ndarray, np.ndarray] | None = None) -> State:
         """Start from given sites (shift, precision), or from the prior and one update of all sites.
@@ -158,7 +158,7 @@ class EP:
         """
         n = problem.mean.shape[0]
         if start is not None:
-            shift, precision = (np.array(part) for part in start)
+            shift, precision = (np.array(array) for array in start)
             first = self.sweep(problem, shift, precision, self.inner)
             if (
                 bool(first.proper)
@@ -262,10 +262,10 @@ class EP:
             """Return the log joint density at the posterior mean, the posterior, and the sites that follow."""
             posterior = problem.prior.posterior(problem.mean, *sites)
             eta = np.asarray(posterior.mean)
-            found, _ = joined_moments(self.sites, 1.0, eta, narrow, problem.observed, problem.parameters)
-            precision = without_negative(np.asarray(found.precision), narrow, pairs)
-            value = float(np.sum(found.log_z)) - 0.5 * float(problem.prior.energy(posterior, problem.mean))
-            return value, posterior, np.array([np.asarray(found.gradient) + precision * eta, precision])
+            tilted, _ = joined_moments(self.sites, 1.0, eta, narrow, problem.observed, problem.parameters)
+            precision = without_negative(np.asarray(tilted.precision), narrow, pairs)
+            value = float(np.sum(tilted.log_z)) - 0.5 * float(problem.prior.energy(posterior, problem.mean))
+            return value, posterior, np.array([np.asarray(tilted.gradient) + precision * eta, precision])
 
         sites = np.zeros((2, len(problem.mean)))
         value, posterior, following = at(sites)
@@ -298,7 +298,7 @@ class EP:
     def rounding(self, state: State) -> float:
         """Return the rounding error of posterior means and variances, in standard deviations or relative.
 
-        Far from the fixed point it is that of the posterior that the change leads to, narrower by that factor.
+        Far from the fixed point it is the error of the posterior that the change leads to, narrower by that factor.
         """
         return max(float(state.sweep.rounding), ROUNDING * self.change(state))
 
@@ -314,8 +314,8 @@ class EP:
         change = self.change(state)
         settled = change <= self.tol
         ended = settled or state.stale >= _PATIENCE or state.damping < _LEAST_DAMPING
-        if found := settled_status(change, self.rounding(state), settled=settled, ended=ended):
-            return found
+        if status := settled_status(change, self.rounding(state), settled=settled, ended=ended):
+            return status
         if state.stale >= _LAST_PATIENCE:
             return Status(
                 False,
@@ -352,7 +352,7 @@ class EP:
         return damped[:n], damped[n:]
 
     def packed(self, state: State) -> Packed:
-        """Return what a state is made of again; one that is finished needs no history."""
+        """Return the arrays from which a state is rebuilt; a finished one needs no history."""
         earlier = slice(0 if self.finished(state) else -1)
         return Packed(
             state.shift,
@@ -396,12 +396,12 @@ class EP:
 
     def _require_finite(self, problem: Problem, at: Sweep) -> None:
         """Raise at the first site whose moments are not finite."""
-        for site, y, here in zip(self.sites, problem.observed, group_slices(problem.observed)):
+        for site, y, rows in zip(self.sites, problem.observed, group_slices(problem.observed)):
             check_finite(
-                Tilted(*(np.asarray(field)[here] for field in at.tilted)),
+                Tilted(*(np.asarray(field)[rows] for field in at.tilted)),
                 y,
-                at.cavity_mean[here],
-                at.cavity_variance[here],
+                at.cavity_mean[rows],
+                at.cavity_variance[rows],
                 site.site.name,
             )
 
@@ -472,8 +472,8 @@ def sequential_pass(engine: EP, problem: Problem, state: State) -> tuple[np.ndar
     posterior = problem.prior.posterior_rows(state.sweep.posterior)(slice(None))
     mean = np.asarray(state.sweep.posterior.mean).copy()
     sites = zip(engine.sites, problem.observed, problem.parameters, group_slices(problem.observed))
-    for site, y, values, here in sites:
-        for k, index in enumerate(range(here.start, here.stop)):
+    for site, y, values, rows in sites:
+        for k, index in enumerate(range(rows.start, rows.stop)):
             variance = posterior[index, index]
             kept = 1.0 - engine.power * precision[index] * variance
             if kept > 0 and variance > 0:

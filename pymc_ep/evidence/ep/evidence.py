@@ -47,8 +47,8 @@ _COARSE = 0.1
 rounded away: uniform rounding adds a twelfth of its square to the variance, 0.1 per cent here."""
 
 _BETWEEN = 6
-"""Fits between which the start of another one is interpolated, times p + 1. A field of 10^4 areas took 2.0 sweeps a fit
-in place of 3.0 from the nearest fit."""
+"""Fits from which the start of another is interpolated, over p + 1. A field of 10^4 areas took 2.0 sweeps a fit in
+place of 3.0 from the nearest fit."""
 _MOST_CORRECTED = 500
 """Most predictors with a correction at every fit, since it costs a term for each pair, as much as a fit of 2000."""
 
@@ -79,7 +79,7 @@ class Evidence(LogEvidence[EvidenceAt]):
     density : {"natural", "unconstrained", "none"}
         See `LogEvidence`.
     exact : str
-        The representation to ask for where rounding limits that of the form; empty to keep to the latter.
+        The representation to ask for where rounding limits the form's own; empty to keep the form's.
 
     Raises
     ------
@@ -129,7 +129,7 @@ class Evidence(LogEvidence[EvidenceAt]):
     def at(self, theta: np.ndarray, start: FitState | None = None, *, engine: EP | None = None) -> EvidenceAt:
         """Fit at unconstrained hyperparameters `theta`, (p,), from sites `start`, (n,) each, or the form's first ones.
 
-        `engine`: one of another tolerance.
+        `engine`: an engine with another tolerance.
 
         Raises
         ------
@@ -157,20 +157,20 @@ class Evidence(LogEvidence[EvidenceAt]):
             ended = run(engine, problem, start, max_iter=self.max_iter, report=self._reporter(prior), record=record)
         except ImpossibleDensityError as error:
             raise error.named(self.observation(int(repeats.first[error.index]))) from None
-        found = self._explained(ended)
-        at = EvidenceAt(theta, prior, problem, found, repeats)
-        if found.status.interrupted:
+        explained = self._explained(ended)
+        at = EvidenceAt(theta, prior, problem, explained, repeats)
+        if explained.status.interrupted:
             raise Interrupted(at)
-        if self.exact and self.engine.rounding(found.state) > _MOST_ROUNDING:
+        if self.exact and self.engine.rounding(explained.state) > _MOST_ROUNDING:
             raise LostDigits(self.form.solver.name, self.exact)
         return at
 
     def first_sites(self, prior: Prior) -> FitState | None:
-        """Return the sites, (n,) each, that a fit without a start begins at; None for those of the engine."""
+        """Return the sites, (n,) each, that a fit without a start begins at; None for the engine's own."""
         return self.form.first_sites(prior)
 
     def _repeats_at(self, theta: np.ndarray, prior: Prior) -> Repeats:
-        """Return which observations share a predictor, found at the first theta."""
+        """Return the groups of observations that share a predictor, determined at the first theta."""
         if self._repeats is None:
             fits = fits_of(self.form, choose(self.form, chains=False)[0])
             self._repeats = repeats_at(self.form, theta, prior).for_fits(fits)
@@ -184,7 +184,7 @@ class Evidence(LogEvidence[EvidenceAt]):
     def settled(self, theta: np.ndarray, start: FitState | None = None, *, engine: EP | None = None) -> EvidenceAt:
         """Fit at `theta` so that the result does not depend on `start` beyond the tolerance.
 
-        Log-concave sites and those of two predictors have one fixed point in practice: a warm start only saves sweeps.
+        Log-concave sites and sites of two predictors have one fixed point in practice: a warm start only saves sweeps.
         Other sites may have several fixed points. For these, and where a warm start does not converge, the fit starts
         from the form's first sites.
         """
@@ -198,7 +198,7 @@ class Evidence(LogEvidence[EvidenceAt]):
         return self.at(theta, engine=engine)
 
     def explored(self, theta: np.ndarray, points: Sequence[DesignPoint]) -> EvidenceAt:
-        """Fit at `theta`, from sites interpolated between the nearest of other fits where there are enough of them."""
+        """Fit at `theta`, from sites interpolated between the nearest other fits where there are enough."""
         near = nearest_points(points, theta, _BETWEEN * (theta.size + 1))
         start = near[0].state
         if self.engine.one_fixed_point and len(near) > theta.size + 1:
@@ -211,9 +211,9 @@ class Evidence(LogEvidence[EvidenceAt]):
     def kept(self, at: EvidenceAt) -> KeptFit:
         """Return moments of the predictors, leave-one-out densities, and skewness of sites."""
         skewness = None if self.of_two else np.zeros(len(at.repeats.owner))
-        if skewness is not None and (found := self._skewness(at)) is not None:
+        if skewness is not None and (tilted_skewness := self._skewness(at)) is not None:
             variance = np.asarray(at.run.state.sweep.posterior.variance)
-            skewness[at.repeats.first] = used_skewness(found, variance)
+            skewness[at.repeats.first] = used_skewness(tilted_skewness, variance)
         return KeptFit(*at.predictors, self.leave_one_out(at), skewness)
 
     def shape(self, at: EvidenceAt) -> Shape:
@@ -238,7 +238,7 @@ class Evidence(LogEvidence[EvidenceAt]):
             return None
 
     def cumulants(self, at: EvidenceAt) -> tuple[np.ndarray, np.ndarray]:
-        """Return the cumulants of the sites at a fit; kept until those of another one are asked for."""
+        """Return the cumulants of the sites at a fit; cached until another fit is asked for."""
         if self._last is None or self._last[0] is not at:
             self._last = at, cumulants_at(at)
         return self._last[1]
@@ -246,13 +246,13 @@ class Evidence(LogEvidence[EvidenceAt]):
     def why_no_correction(self, predictors: int) -> str:
         """Return the reason why there is no correction; empty where there is one."""
         many = self.of_two and predictors > MOST_ROWS
-        own = (
+        no_room = (
             f"over {MOST_ROWS} rows of sites of two predictors, for all pairs of which there is no room" if many else ""
         )
-        return why_no_correction(self.form, self.engine.power, predictors) or own
+        return why_no_correction(self.form, self.engine.power, predictors) or no_room
 
     def directions(self, at: EvidenceAt) -> Directions:
-        """Return the directions of sites of two predictors at a fit; kept until those of another one are asked for."""
+        """Return the directions of sites of two predictors at a fit; cached until another fit is asked for."""
         if self._directions is None or self._directions[0] is not at:
             self._directions = at, directions_at(at)
         return self._directions[1]
@@ -270,10 +270,10 @@ class Evidence(LogEvidence[EvidenceAt]):
             of_two = self.directions(at).correction()
             return np.nan if of_two.diverges else of_two.total
         # One sample for all hyperparameters, so that its error hardly depends on them; the first fit tells how large.
-        found = correction_at(at, self._sampled or SAMPLE, self.cumulants(at))
+        sampled = correction_at(at, self._sampled or SAMPLE, self.cumulants(at))
         if self._sampled is None:
-            self._sampled = found.sufficient
-        return np.nan if found.diverges else found.of_sample(self._sampled).total
+            self._sampled = sampled.sufficient
+        return np.nan if sampled.diverges else sampled.of_sample(self._sampled).total
 
     def correction_warning(self, shifts: np.ndarray | None, missing: float) -> str:
         """Return a warning where the correction is large, or its series diverges."""
@@ -293,7 +293,7 @@ class Evidence(LogEvidence[EvidenceAt]):
         )
 
     def variation(self, points: Sequence[DesignPoint], shares: np.ndarray) -> float:
-        """Return the most that the mean of a predictor varies between fits, in posterior standard deviations."""
+        """Return the largest variation of a predictor's mean between fits, in posterior standard deviations."""
         # Sums over fits one at a time, whose moments together may take gigabytes.
         mean = sum(share * point.kept.mean for share, point in zip(shares, points))
         square = sum(share * (point.kept.mean - mean) ** 2 for share, point in zip(shares, points))
@@ -327,12 +327,12 @@ class Evidence(LogEvidence[EvidenceAt]):
         if found.status.converged or not flat or all(group.site.gaussian for group in self.form.form.groups):
             # Under Gaussian noise a posterior is improper only where `require_covariance` has already raised.
             return found
-        more = (
+        remark = (
             f"; the flat prior of {', '.join(map(repr, flat))} may leave the posterior improper, as where a predictor "
             f"separates two classes or all counts are zero: give it a proper prior, such as pm.Normal, or rectified "
             f"counts zero_mass=False"
         )
-        return found._replace(status=found.status._replace(sentence=found.status.sentence + more))
+        return found._replace(status=found.status._replace(sentence=found.status.sentence + remark))
 
     def _prior(self, theta: np.ndarray) -> Prior:
         try:
@@ -357,14 +357,14 @@ class Evidence(LogEvidence[EvidenceAt]):
         again. NaN where the cavity is improper, since one Gaussian observation alone
         determines its predictor.
         """
-        found = at.run.state.sweep
+        sweep = at.run.state.sweep
         if self.engine.power != 1.0:
-            found = EP(self.engine.sites, power=1.0).sweep(at.problem, at.run.state.shift, at.run.state.precision)
-        log_z = np.where(np.asarray(found.posterior.remainder) > 0, np.asarray(found.tilted.log_z), np.nan)
-        mean, variance = np.asarray(found.cavity_mean), np.asarray(found.cavity_variance)
-        parts = zip(at.repeats.groups, at.prior.parameters, group_slices(at.problem.observed))
+            sweep = EP(self.engine.sites, power=1.0).sweep(at.problem, at.run.state.shift, at.run.state.precision)
+        log_z = np.where(np.asarray(sweep.posterior.remainder) > 0, np.asarray(sweep.tilted.log_z), np.nan)
+        mean, variance = np.asarray(sweep.cavity_mean), np.asarray(sweep.cavity_variance)
+        groups = zip(at.repeats.groups, at.prior.parameters, group_slices(at.problem.observed))
         return np.concatenate(
-            [group.left_out(values, mean[here], variance[here], log_z[here]) for group, values, here in parts]
+            [group.left_out(values, mean[rows], variance[rows], log_z[rows]) for group, values, rows in groups]
         )
 
     def gradient(self, at: EvidenceAt) -> np.ndarray:
@@ -373,27 +373,27 @@ class Evidence(LogEvidence[EvidenceAt]):
         At a fixed point log Z is stationary in the sites, so that only its explicit dependence on the prior's
         moments and the site parameters counts (Seeger 2005, section 4): d/dm0 = a, d/dK = (a a^T - E) / 2.
         """
-        found = at.run.state.sweep
-        d_array = at.problem.prior.cotangent(found.posterior, at.run.state.precision)
-        d_mean, d_array = at.repeats.cotangents(at.prior, found.posterior.weights, d_array)
+        sweep = at.run.state.sweep
+        d_array = at.problem.prior.cotangent(sweep.posterior, at.run.state.precision)
+        d_mean, d_array = at.repeats.cotangents(at.prior, sweep.posterior.weights, d_array)
         parameters = self._parameter_gradients(at)
         return self.form.pullback(at.theta, d_mean, d_array, parameters, density=self.density)
 
     def _parameter_gradients(self, at: EvidenceAt) -> list[tuple[Any, ...]]:
-        found, power = at.run.state.sweep, self.engine.power
+        sweep, power = at.run.state.sweep, self.engine.power
         out = []
         observed = at.problem.observed
         precision = at.run.state.precision
-        gaussian = cavities(found.posterior, precision, power, exact=True, flat=FLAT)
+        gaussian = cavities(sweep.posterior, precision, power, exact=True, flat=FLAT)
         groups = zip(at.repeats.groups, self.form.varying_parameters, at.prior.parameters, group_slices(observed))
-        for group, varies, values, here in groups:
+        for group, varies, values, rows in groups:
             if not varies:
                 # Compiling the parameter gradient may take seconds.
                 out.append(tuple(np.zeros(len(value)) for value in values))
                 continue
             of_gaussian = gaussian.mean, gaussian.variance
-            mean, variance = of_gaussian if group.site.site.gaussian else (found.cavity_mean, found.cavity_variance)
-            out.append(group.parameter_gradient(values, mean[here], variance[here], power))
+            mean, variance = of_gaussian if group.site.site.gaussian else (sweep.cavity_mean, sweep.cavity_variance)
+            out.append(group.parameter_gradient(values, mean[rows], variance[rows], power))
         return out
 
     def _check_prior(self, theta: np.ndarray, prior: Prior) -> None:
@@ -405,8 +405,8 @@ class Evidence(LogEvidence[EvidenceAt]):
         bad = np.flatnonzero(~np.isfinite(np.asarray(prior.mean)))
         if bad.size:
             what = f"The prior mean of the predictor of {self.observation(bad[0])} is {float(prior.mean[bad[0]])}"
-        elif (found := prior.gaussian.not_finite()) is not None:
-            value, coordinate, predictor = found
+        elif (not_finite := prior.gaussian.not_finite()) is not None:
+            value, coordinate, predictor = not_finite
             if self.form.solver.improper:
                 # NaN in a design reaches all coefficients of its product, so that no index is given.
                 name, _ = self.form.coefficient_places(theta)[coordinate]
@@ -426,17 +426,17 @@ class Evidence(LogEvidence[EvidenceAt]):
 
     def observation(self, predictor: int) -> str:
         """Return the name of the observation of one predictor, by its index among all."""
-        group, here = next(
+        group, places = next(
             (g, s) for g, s in zip(self.form.form.factors, group_slices(self.observed)) if predictor < s.stop
         )
         # Sites of two predictors have a row for each of these, and one for the sum.
         rows = ROWS if group.site.predictors > 1 else 1
-        return f"observation {(predictor - here.start) % ((here.stop - here.start) // rows)} of {group.name!r}"
+        return f"observation {(predictor - places.start) % ((places.stop - places.start) // rows)} of {group.name!r}"
 
     def require_covariance(self, theta: np.ndarray, prior: Prior) -> None:
         """Raise for a prior covariance with a negative eigenvalue beyond rounding, or a flat prior without data.
 
-        Checked at the first hyperparameters and at those of the result; each check is a factorisation.
+        Checked at the first hyperparameters and at the result's; each check is a factorisation.
         """
         undetermined = prior.gaussian.undetermined()
         if undetermined.size:

@@ -1,4 +1,4 @@
-"""A fit by EP at one value of the hyperparameters, and what is kept of it."""
+"""A fit by EP at one value of the hyperparameters, and the parts of it that are kept."""
 
 from typing import NamedTuple
 
@@ -79,8 +79,8 @@ class Shape(NamedTuple):
     Attributes
     ----------
     skewness : ndarray, (k,)
-        Of the tilted distribution of each site; where observations share a predictor, the first one has that of their
-        site. With sites of two predictors, along each direction of `pymc_ep.evidence.ep.directions.direction_map`.
+        Of the tilted distribution of each site; where observations share a predictor, the first one has their site's.
+        With sites of two predictors, along each direction of `pymc_ep.evidence.ep.directions.direction_map`.
     marginal_skewness : ndarray, (k,)
         Of the posterior of each predictor, or direction.
     shift, precision : ndarray, (n,)
@@ -103,7 +103,7 @@ class KeptFit(NamedTuple):
     log_predictive : ndarray, (n,)
         Of each observation given the others.
     skewness : ndarray, (n,), or None
-        Of the tilted distributions; None with sites of two predictors, for which that at the centre counts.
+        Of the tilted distributions; None with sites of two predictors, for which the skewness at the centre counts.
     """
 
     mean: np.ndarray

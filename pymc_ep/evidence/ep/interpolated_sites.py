@@ -18,9 +18,9 @@ sites have one mean in all fits."""
 class InterpolatedSites:
     """Spline of the sites in the hyperparameters.
 
-    Sites with the same mean in all fits, those of Gaussian noise, are interpolated as mean and log precision, which is
-    linear in the log of a scale; all others as they are. Where a precision would leave the range of those of the fits,
-    the site is that of the nearest hyperparameters between the fits: shift and precision of one place go together.
+    Sites with the same mean in all fits, as of Gaussian noise, are interpolated as mean and log precision, which is
+    linear in the log of a scale; all others as they are. Where a precision would leave its range over the fits, the
+    site is taken at the nearest hyperparameters between the fits: shift and precision of one place go together.
 
     Parameters
     ----------
@@ -41,12 +41,12 @@ class InterpolatedSites:
         # A spline is linear in the values that it interpolates: that of unit vectors gives their weights.
         self._weights = Spline(thetas, np.eye(len(thetas)))
         self.varies = self._weights.varies
-        """Whether there are enough fits for an interpolation; otherwise sites are the mean of those of all fits."""
+        """Whether there are enough fits for an interpolation; otherwise sites are the mean over all fits."""
 
     @classmethod
     def between(cls, points: Sequence[DesignPoint]) -> "InterpolatedSites":
         """Return the spline between the sites of fits."""
-        return cls(*(np.array(part) for part in zip(*((point.theta, *point.state) for point in points))))
+        return cls(*(np.array(field) for field in zip(*((point.theta, *point.state) for point in points))))
 
     def __call__(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return shifts and precisions, (n,) each, at theta, (p,)."""
@@ -80,18 +80,18 @@ _MOST_ERROR = 5.0
 def error_between(form: CompiledSiteForm, points: Sequence[DesignPoint], made: Sequence[DesignPoint]) -> float:
     """Return the mean error, over the fits `made`, of predictors from sites interpolated between `points`.
 
-    The error of a fit is that of its worst predictor: of the mean, in standard deviations, or of the log of the
-    standard deviation.
+    The error of a fit is its worst predictor's: of the mean, in standard deviations, or of the log of the standard
+    deviation.
     """
     sites = InterpolatedSites.between(points)
     log_concave = all(site.site.log_concave for site in form.sites)
     errors = []
     for point in made:
-        found = form.prior(point.theta).posterior(*sites(point.theta), log_concave=log_concave)
+        posterior = form.prior(point.theta).posterior(*sites(point.theta), log_concave=log_concave)
         # Of a predictor that is known, such as that of a class with which others are compared, nothing is interpolated.
         free = point.kept.variance > 0.0
-        sd, shift = np.sqrt(point.kept.variance[free]), found.mean[free] - point.kept.mean[free]
+        sd, shift = np.sqrt(point.kept.variance[free]), posterior.mean[free] - point.kept.mean[free]
         with np.errstate(all="ignore"):
-            error = [np.abs(shift) / sd, np.abs(np.log(np.sqrt(found.variance[free]) / sd))]
+            error = [np.abs(shift) / sd, np.abs(np.log(np.sqrt(posterior.variance[free]) / sd))]
         errors.append(min(float(np.nan_to_num(np.max(error, initial=0.0), nan=np.inf)), _MOST_ERROR))
     return float(np.mean(errors)) if errors else 0.0

@@ -27,7 +27,7 @@ class LostDigits(Exception):
 def with_all_digits(settings: dict[str, Any], fit: Callable[[dict[str, Any]], Result]) -> Result:
     """Return ``fit(settings)``, or its result in the representation that loses no digits where it meets `LostDigits`.
 
-    Where that one fails, as for a singular prior covariance, which has no factor, the first is taken with its limits.
+    Where the exact representation fails, as for a singular prior covariance, which has no factor, the first is taken.
     """
     try:
         return fit(settings)

@@ -29,7 +29,7 @@ class EPEvidenceOp(EvidenceOp):
     form : CompiledSiteForm
         Data are read from its shared variables at each evaluation.
     settings : dict
-        Options of the method, all of them.
+        All options of the method.
     make : callable
         ``make(form, settings, density=)`` returns the evidence, by default EP's; for pickling see `EvidenceOp`.
     """
@@ -41,7 +41,7 @@ class EPEvidenceOp(EvidenceOp):
     ):
         self.settings = settings
         self.make = make
-        super().__init__(form, lambda own, density: make(own, self.settings, density=density))
+        super().__init__(form, lambda site_form, density: make(site_form, self.settings, density=density))
 
     def _begin(self) -> None:
         super()._begin()
@@ -63,7 +63,7 @@ class EPEvidenceOp(EvidenceOp):
         # Fits that far out converge within a few iterations or not at all.
         settings = self.settings | {"max_iter": min(20, self.settings["max_iter"])}
         return with_all_digits(
-            settings, lambda own: endless_directions(self.make(self.form, own, density="unconstrained"), theta)
+            settings, lambda options: endless_directions(self.make(self.form, options, density="unconstrained"), theta)
         )
 
     def _fit(self, theta: np.ndarray) -> tuple[EvidenceAt, np.ndarray]:
@@ -85,8 +85,8 @@ class EPEvidenceOp(EvidenceOp):
     def _present(self) -> LogEvidence:
         """Return the evidence for the present values of the data, rebuilt where these have changed."""
         data = [v.get_value(borrow=True) for v in self._shared]
-        known = self._evidence
-        if known is None or any(new is not old for new, old in zip(data, self._data)):
-            known = self.evidence_of(self.form, "none")
-            self._evidence, self._data, self._start = known, data, None
-        return known
+        evidence = self._evidence
+        if evidence is None or any(new is not old for new, old in zip(data, self._data)):
+            evidence = self.evidence_of(self.form, "none")
+            self._evidence, self._data, self._start = evidence, data, None
+        return evidence

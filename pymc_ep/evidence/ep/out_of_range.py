@@ -18,9 +18,9 @@ def of_hyperparameters(
     if not named:
         return error
     # The sentence of a site ends with the cure for constants.
-    found = str(error).rpartition(". Correct")[0]
+    sentence = str(error).rpartition(". Correct")[0]
     return InvalidDataError(
-        f"{found}. It follows from {', '.join(named)}: start elsewhere, by initval= or start={{...}}, and give "
+        f"{sentence}. It follows from {', '.join(named)}: start elsewhere, by initval= or start={{...}}, and give "
         f"hyperparameters priors without such values: positive ones to scales, such as pm.HalfNormal, and "
         f"transform=pm.distributions.transforms.ordered, with an initval that increases, to cut points."
     )

@@ -1,6 +1,6 @@
 """Observations that share a predictor, as one site of expectation propagation.
 
-Outside of a fit each observation has a site of its own, a share of that of its predictor: their product, and so the
+Outside of a fit each observation has a site of its own, a share of its predictor's site: their product, and so the
 posterior, is the same.
 """
 
@@ -117,10 +117,10 @@ class RepeatedGroup:
     def shares(
         self, values: Sequence[Array], mean: np.ndarray, shift: np.ndarray, precision: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return a site of each observation, (n,), whose products are those of the predictors, (m,).
+        """Return a site of each observation, (n,), whose products are the sites of the predictors, (m,).
 
-        Precisions are equal. Slopes at the posterior mean, (m,), are those of the observations' own densities, and an
-        equal part of what is left.
+        Precisions are equal. Slopes at the posterior mean, (m,), are the slopes of the observations' own densities plus
+        equal shares of the remainder.
         """
         if not self.repeats:
             return shift, precision
@@ -131,7 +131,7 @@ class RepeatedGroup:
         return slope + left[self.owner] + share * centre, share
 
     def parameters(self, values: Sequence[Array]) -> tuple[Array, ...]:
-        """Return the parameters of `site`, (m,) each, from those of the observations, (n,) each."""
+        """Return the parameters of `site`, (m,) each, from the observations' parameters, (n,) each."""
         if not self.repeats:
             return tuple(values)
         constant = self._constant(values) if values else self._only_constant
@@ -142,7 +142,7 @@ class RepeatedGroup:
     ) -> tuple[Array, ...]:
         """Return the derivatives of log Z / power in the parameters of the observations, (n,) each.
 
-        The constant of `site` adds what the densities at one predictor have beyond that of the average.
+        The constant of `site` adds the excess of the densities at one predictor over the density of the average.
 
         Parameters
         ----------
@@ -158,10 +158,10 @@ class RepeatedGroup:
         # A site with parameters takes averages, so that its power is the site of all.
         moved = self.single.parameter_gradient(self.observed, mean, variance, powers, *common)
         at_average = self.single.parameter_slopes(self.observed, eta, *common)
-        own = self.single.parameter_slopes(self.y, eta[self.owner], *values)
+        slopes = self.single.parameter_slopes(self.y, eta[self.owner], *values)
         return tuple(
             np.asarray(slope) + (np.asarray(g) / powers - np.asarray(average))[self.owner]
-            for slope, g, average in zip(own, moved, at_average)
+            for slope, g, average in zip(slopes, moved, at_average)
         )
 
     def left_out(
@@ -169,7 +169,7 @@ class RepeatedGroup:
     ) -> np.ndarray:
         """Return log p(y_i | y_-i), (n,), from the cavities and normalisers of `site`, (m,) each.
 
-        It is log Z less that of the other observations of the predictor, which have a site of the same kind.
+        It is log Z less the log Z of the predictor's other observations, which have a site of the same kind.
         """
         if not self.repeats:
             return log_z
@@ -181,7 +181,7 @@ class RepeatedGroup:
         return out
 
     def _constant(self, values: Sequence[Array]) -> np.ndarray:
-        """Return what the sum of log densities has beyond those of the averages, (m,)."""
+        """Return the excess of the sum of log densities over the log densities of the averages, (m,)."""
         common = self._common(values)
         each, eta = self._log_densities(values, common)
         return self._sums(each) - np.asarray(self.site.log_density(self.observed, eta, self.count, 0.0, *common))
@@ -191,26 +191,26 @@ class RepeatedGroup:
         return self._constant(())
 
     def _others(self, values: Sequence[Array]) -> "_Others":
-        """Return what is left of the observations of a predictor without one of them."""
+        """Return the remaining observations of a predictor without one of them."""
         several = np.flatnonzero(self.count[self.owner] > 1)
         key = hashed([self.owner.astype(float), self.y, *(np.asarray(value) for value in values)])
         _, index, place = np.unique(key[several], return_index=True, return_inverse=True)
-        which = several[index]
-        owner = self.owner[which]
+        representatives = several[index]
+        owner = self.owner[representatives]
         left = self.count[owner] - 1.0
         low, high = self._extremes
         # Rounding of the sum must not lead beyond what there is.
-        average = np.clip((self._sums(self.y)[owner] - self.y[which]) / left, low[owner], high[owner])
-        own = [
-            (self._sums(value)[owner] - np.asarray(value)[which]) / left
+        average = np.clip((self._sums(self.y)[owner] - self.y[representatives]) / left, low[owner], high[owner])
+        parameters = [
+            (self._sums(value)[owner] - np.asarray(value)[representatives]) / left
             if name in (self.single.site.additive or ())
-            else np.asarray(value)[which]
+            else np.asarray(value)[representatives]
             for name, value in zip(self.single.site.parameters, values)
         ]
         each, eta = self._log_densities(values, self._common(values))
-        together = np.asarray(self.site.log_density(average, eta[owner], left, 0.0, *own))
-        constant = self._sums(each)[owner] - each[which] - together
-        return _Others(several, place, owner, average, (left, constant, *own))
+        together = np.asarray(self.site.log_density(average, eta[owner], left, 0.0, *parameters))
+        constant = self._sums(each)[owner] - each[representatives] - together
+        return _Others(several, place, owner, average, (left, constant, *parameters))
 
     @cached_property
     def _only_others(self) -> "_Others":
@@ -240,7 +240,7 @@ class RepeatedGroup:
         return np.broadcast_to(self.single.site.typical(self.observed, *common)[0], self.observed.shape)
 
     def _log_densities(self, values: Sequence[Array], common: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the log density of each observation, (n,), at a value of each predictor, (m,), and the latter."""
+        """Return the log density of each observation, (n,), at a value of its predictor, and these values, (m,)."""
         eta = self._reference(common)
         return np.asarray(self.single.log_density(self.y, eta[self.owner], *values)), eta
 
@@ -253,7 +253,7 @@ class TwoPredictorGroup(RepeatedGroup):
     """
 
     def subset(self, which: np.ndarray) -> "TwoPredictorGroup":
-        """Return the group of some of the rows, all those of an observation among them."""
+        """Return the group of some rows, with all rows of each of their observations."""
         rows = np.arange(len(which))
         return TwoPredictorGroup(self.single, self.y[which], rows, rows)
 
@@ -265,8 +265,8 @@ class TwoPredictorGroup(RepeatedGroup):
         self, values: Sequence[Array], mean: Array, variance: Array, power: float
     ) -> tuple[Array, ...]:
         """Return the derivatives of log Z / power in the parameters of the observations, (n,) each."""
-        found = self.single.parameter_gradient(self.y, mean, variance, power, *self.parameters(values))
-        return tuple(g / power for g in found)
+        gradients = self.single.parameter_gradient(self.y, mean, variance, power, *self.parameters(values))
+        return tuple(g / power for g in gradients)
 
 
 @dataclass(frozen=True)
@@ -326,13 +326,15 @@ class Repeats:
     def sites_of_each(
         self, parameters: Sequence[Sequence[Array]], mean: Array, shift: np.ndarray, precision: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return sites of the observations, (n,) each, from those of the predictors, (m,), at their posterior mean."""
+        """Return sites of the observations, (n,) each, from sites of the predictors, (m,), at their posterior mean."""
         if not self.any:
             return shift, precision
         ends = np.cumsum([len(group.first) for group in self.groups])[:-1]
-        parts = zip(self.groups, parameters, *(np.split(np.asarray(part), ends) for part in (mean, shift, precision)))
-        shares = [group.shares(values, *own) for group, values, *own in parts]
-        shift, precision = (np.concatenate(part) for part in zip(*shares))
+        groups = zip(
+            self.groups, parameters, *(np.split(np.asarray(field), ends) for field in (mean, shift, precision))
+        )
+        shares = [group.shares(values, *fields) for group, values, *fields in groups]
+        shift, precision = (np.concatenate(field) for field in zip(*shares))
         return shift, precision
 
     def shared(self, values: Array) -> np.ndarray:
@@ -340,11 +342,11 @@ class Repeats:
         return (np.asarray(values) / self._count)[self.owner] if self.any else np.asarray(values)
 
     def each(self, values: Array) -> np.ndarray:
-        """Return the value of the predictor of each observation, (n,), from those of the predictors, (m,)."""
+        """Return values of the predictor of each observation, (n,), from values of the predictors, (m,)."""
         return np.asarray(values)[self.owner] if self.any else np.asarray(values)
 
     def cotangents(self, prior: Prior, mean: Array, array: np.ndarray | None) -> tuple[Array, np.ndarray | None]:
-        """Return the gradients in mean and array of the prior from those in mean and array of the problem."""
+        """Return the gradients in mean and array of the prior from the gradients in mean and array of the problem."""
         if not self.any:
             return mean, array
         whole = np.zeros(len(self.owner))
@@ -353,7 +355,7 @@ class Repeats:
 
 
 def repeats_at(form: CompiledSiteForm, theta: np.ndarray, prior: Prior) -> Repeats:
-    """Return which observations of a form share a predictor, from its prior at theta, (p,)."""
+    """Return the observations of a form that share a predictor, from its prior at theta, (p,)."""
 
     def priors() -> Iterator[Prior]:
         yield prior
@@ -368,7 +370,7 @@ def repeats_at(form: CompiledSiteForm, theta: np.ndarray, prior: Prior) -> Repea
 
 
 def repeats_of(sites: Sequence[CompiledSite], observed: Sequence[np.ndarray], priors: Iterable[Prior]) -> Repeats:
-    """Return which observations share a predictor under all of some priors.
+    """Return the observations that share a predictor under all given priors.
 
     Parameters
     ----------
@@ -376,27 +378,27 @@ def repeats_of(sites: Sequence[CompiledSite], observed: Sequence[np.ndarray], pr
     observed : sequence of ndarray, (n,)
         Observations of each factor.
     priors : iterable of Prior
-        At different hyperparameters: what is equal at two of them is so by the structure of the model. The second is
-        not asked for where the first tells all predictors apart.
+        At different hyperparameters: predictors equal at two of them are equal by the structure of the model. The
+        second is not asked for where the first tells all predictors apart.
     """
     slices = group_slices(observed)
     kinds = (TwoPredictorGroup if site.site.predictors > 1 else RepeatedGroup for site in sites)
     alone = [of(site, y, np.arange(len(y)), np.arange(len(y))) for of, site, y in zip(kinds, sites, observed)]
     columns: dict[int, list[np.ndarray]] = {k: [] for k, site in enumerate(sites) if is_additive(site.site)}
-    found: dict[int, RepeatedGroup] = {}
+    grouped: dict[int, RepeatedGroup] = {}
     for prior in priors if columns else ():
         if (signatures := prior.gaussian.signatures()) is None:
             break
         for k, own in columns.items():
-            site, here = sites[k].site, slices[k]
+            site, rows = sites[k].site, slices[k]
             values = zip(site.parameters, prior.parameters[k])
-            own += [*signatures[here].T, np.asarray(prior.mean)[here]]
+            own += [*signatures[rows].T, np.asarray(prior.mean)[rows]]
             own += [np.asarray(value) for name, value in values if name not in (site.additive or ())]
             first, owner = _distinct(own)
-            found[k] = RepeatedGroup(sites[k], observed[k], owner, first)
-        if not any(group.repeats for group in found.values()):
+            grouped[k] = RepeatedGroup(sites[k], observed[k], owner, first)
+        if not any(group.repeats for group in grouped.values()):
             break
-    return Repeats(tuple(_worthwhile(found[k]) or own if k in found else own for k, own in enumerate(alone)))
+    return Repeats(tuple(_worthwhile(grouped[k]) or own if k in grouped else own for k, own in enumerate(alone)))
 
 
 def _worthwhile(group: RepeatedGroup) -> RepeatedGroup | None:

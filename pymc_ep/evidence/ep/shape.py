@@ -60,11 +60,11 @@ __all__ = [
 ]
 
 MOST_PAIRED, _ROWS = 2000, 20
-"""Most predictors whose correlations are held in full, 32 MB; and how many predictors are looked at first, those with
+"""Most predictors whose correlations are held in full, 32 MB; and the number of predictors examined first, which have
 most of the error in their own pairs."""
 _LEAST_WIDENED = 0.01
-"""Error of a posterior variance up to which none is corrected: of a standard deviation half a per cent, where those of
-4000 draws err by one."""
+"""Error of a posterior variance up to which none is corrected: half a per cent of a standard deviation, where 4000
+draws err by one."""
 _SMOOTH = 0.1
 """The number a in (rho * rho + a I) w, without which w is of any size where predictors are nearly the same. Numbers
 from 0.001 to 0.1 give standard deviations of linear functions of a process within 0.3%."""
@@ -78,23 +78,23 @@ _HALVINGS = 8
 _PASSES = 4
 """Most solutions for w until none exceeds its bound; what is left then is cut off."""
 _MOST_MORE = 2.0
-"""Largest ratio of w at other hyperparameters to that at the centre: those with more have little weight."""
+"""Largest ratio of w at other hyperparameters to w at the centre: hyperparameters with more have little weight."""
 _LEAST_SKEWED = 0.01
 """Sum of the absolute skewness of sites up to which posteriors count as Gaussian: no quantile then moves by more
 than 0.3 per cent of a standard deviation."""
 _LEAST_MARGINAL = 0.02
 """Largest skewness up to which a posterior given many observations counts as Gaussian: quantiles move by 0.6 per cent
-of a standard deviation, and those of 4000 draws err by 2."""
+of a standard deviation, and quantiles of 4000 draws err by 2."""
 _MOST_OF_ONE = 3.0
-"""Largest skewness of one site that is used: half as much again as that of an exponential distribution. A tilted
-density with more has a far peak, of which the third cumulant tells little."""
+"""Largest skewness of one site that is used: half as much again as an exponential distribution's. A tilted density with
+more has a far peak, about which the third cumulant tells little."""
 
 
 def shape_at(at: EvidenceAt, skewness: np.ndarray) -> Shape:
     """Return the shape of the posterior at a fit that converged.
 
-    Of predictors too many to hold all of their correlations, marginals have the skewness of their own site, and EP's
-    width: those of a sample only tell whether all skewness is negligible, which counts as none.
+    With too many predictors to hold all of their correlations, marginals have the skewness of their own site, and EP's
+    width: a sample of them only tells whether all skewness is negligible, which counts as none.
 
     Parameters
     ----------
@@ -163,20 +163,20 @@ def _marginal_skewness(correlation: np.ndarray, skewness: np.ndarray) -> np.ndar
 def _is_negligible(at: EvidenceAt, skewness: np.ndarray, skew: np.ndarray) -> bool:
     """Whether a sample of the predictors `skew`, and all coefficients, are hardly skewed."""
     posterior = at.run.state.sweep.posterior
-    found = _marginal_skewness(correlations(at, skew[:: len(skew) // _ROWS], skew), skewness[skew])
+    marginal = _marginal_skewness(correlations(at, skew[:: len(skew) // _ROWS], skew), skewness[skew])
     third = skewness * inverse_sd(np.asarray(posterior.variance)) ** 3
-    return max(np.abs(found).max(), _of_coefficients(at.problem.prior, posterior, third)) <= _LEAST_MARGINAL
+    return max(np.abs(marginal).max(), _of_coefficients(at.problem.prior, posterior, third)) <= _LEAST_MARGINAL
 
 
 def used_skewness(skewness: np.ndarray, variance: np.ndarray) -> np.ndarray:
-    """Return the skewness of sites, (m,), without what is not used; none where all of it is negligible.
+    """Return the skewness of sites, (m,), with zeros where it is not used: all are zero where all of it is negligible.
 
-    As many sites as have their correlations held in full must amount to something: those that count are then the same
-    wherever the data lie, as rounding decides of sites at whose kink no posterior mass is whether they have any.
+    Sites count whose skewness is notable in `MOST_PAIRED` of them together. Which ones count then does not depend on
+    where the data lie: without posterior mass at its kink, a site has a skewness by rounding alone, or none.
     """
     size = np.abs(skewness)
-    own = np.where((size > _LEAST_SKEWED / MOST_PAIRED) & (size <= _MOST_OF_ONE) & (variance > 0.0), skewness, 0.0)
-    return own if np.abs(own).sum() > _LEAST_SKEWED else np.zeros_like(own)
+    used = np.where((size > _LEAST_SKEWED / MOST_PAIRED) & (size <= _MOST_OF_ONE) & (variance > 0.0), skewness, 0.0)
+    return used if np.abs(used).sum() > _LEAST_SKEWED else np.zeros_like(used)
 
 
 def wide_sites(
@@ -187,10 +187,10 @@ def wide_sites(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return shifts and precisions of fits, (k, n) each, with the corrected width of the one at the centre.
 
-    Relative to V, w is that of the centre times the ratio of the mean squares of the skewness of sites, as it is of
-    second order in that. Standard deviations mixed over hyperparameters are then within 0.5% of those with the width
-    computed at each fit, where that corrects them by up to 6%. Where fits have no skewness of their own, w is that of
-    the centre, or the largest part of it, by halves, that leaves the posterior proper.
+    Relative to V, w is the centre's times the ratio of the mean squares of the skewness of sites, as it is of second
+    order in the skewness. Standard deviations mixed over hyperparameters are then within 0.5% of values with the width
+    computed at each fit, where it corrects them by up to 6%. Where fits have no skewness of their own, w is the
+    centre's, or the largest share of it, by halves, that leaves the posterior proper.
 
     Parameters
     ----------
@@ -201,7 +201,7 @@ def wide_sites(
     fits : sequence of tuple
         Hyperparameters, state and kept parts of each fit.
     """
-    shifts, precisions = (np.array([state[part] for _, state, _ in fits]) for part in range(2))
+    shifts, precisions = (np.array([state[field] for _, state, _ in fits]) for field in range(2))
     if not shape.precision.any():
         return shifts, precisions
     variance, square, pairs = centre.predictors[1], (shape.skewness**2).sum(), pairs_of(form)
@@ -256,9 +256,9 @@ def variance_ratio(error: np.ndarray) -> np.ndarray:
 
 
 def _removed(skewness: np.ndarray, correlation: np.ndarray, bound: np.ndarray) -> np.ndarray:
-    """Return w, (m,), at most `bound`; zero where no variance errs to speak of."""
+    """Return w, (m,), at most `bound`; zero where no variance has a notable error."""
     terms = pair_terms(skewness, correlation)
-    sample = _with_most(_ownerror_of_pairs(terms, correlation))
+    sample = _with_most(_own_error(terms, correlation))
     if np.abs(error_of_pairs(terms, correlation[sample])).max() <= _LEAST_WIDENED:
         return np.zeros(len(skewness))
     return _weights(error_of_pairs(terms, correlation), correlation, bound)
@@ -282,7 +282,7 @@ def _weights(error: np.ndarray, correlation: np.ndarray, bound: np.ndarray) -> n
 
 
 def _of_coefficients(prior: GaussianPrior, posterior: GaussianPosterior, third: np.ndarray) -> float:
-    """Return the largest skewness of a coefficient, from the third cumulants of sites, (n,), over those of the sd."""
+    """Return the largest skewness of a coefficient, from the third cumulants of sites, (n,), over cubes of the sd."""
     if not isinstance(prior, FactorPrior) or posterior.drawn_from_prior:
         return 0.0
     p = len(prior.precision)
@@ -300,7 +300,7 @@ def pair_terms(cumulants: np.ndarray, correlation: np.ndarray) -> np.ndarray:
     return terms
 
 
-def _ownerror_of_pairs(terms: np.ndarray, correlation: np.ndarray) -> np.ndarray:
+def _own_error(terms: np.ndarray, correlation: np.ndarray) -> np.ndarray:
     """Return the size, (m,), of the error of each predictor's variance in pairs of its own site."""
     return np.abs(np.einsum("ij,ij->i", terms, correlation))
 
@@ -328,7 +328,7 @@ def variance_error(skewness: np.ndarray, kurtosis: np.ndarray, correlation: np.n
         Of the predictors, under EP's posterior.
     """
     both = pair_terms(skewness, correlation), pair_terms(kurtosis, correlation) * correlation / 3.0
-    looked = _with_most(np.sum([_ownerror_of_pairs(terms, correlation) for terms in both], axis=0))
+    sample = _with_most(np.sum([_own_error(terms, correlation) for terms in both], axis=0))
     out = np.full((2, len(skewness)), np.nan)
-    out[:, looked] = [error_of_pairs(terms, correlation[looked]) for terms in both]
+    out[:, sample] = [error_of_pairs(terms, correlation[sample]) for terms in both]
     return out

@@ -40,8 +40,8 @@ Measured for a location and the logarithm of a scale with 2 to 20 observations, 
 0.5 to 2: up to it corrected standard deviations are 0.91 to 1.04 of the exact ones, EP's 0.82 to 1.12; at 0.27 to 0.5
 these are 0.76 to 0.98 and 0.65 to 0.89."""
 _SAMPLED, _NEAR = 10, 40
-"""Predictors of which the error is looked at where they are too many to be corrected, and those most correlated with
-each that are used: a second for 10^5."""
+"""Predictors whose error is computed where they are too many to be corrected, and the number most correlated with each
+that are used: a second for 10^5."""
 _CAUSE = "observations whose predictors hardly differ under a wide prior"
 _CURE = (
     "round covariates so that counts and bits have one predictor, which is exact, give the latent variables narrower "
@@ -60,7 +60,7 @@ and has the other sign."""
 
 def error_warning(evidence: "Evidence", at: EvidenceAt) -> str:
     """Return a warning where EP errs so much that its correction does; empty where it does not, or is not known."""
-    found, predictors = at.run.state.sweep, len(at.problem.mean)
+    sweep, predictors = at.run.state.sweep, len(at.problem.mean)
     if not at.run.status.converged or evidence.why_no_correction(0):
         return ""
     if predictors > (MOST_ROWS if evidence.of_two else MOST_PAIRED):
@@ -90,7 +90,7 @@ def error_warning(evidence: "Evidence", at: EvidenceAt) -> str:
             f"larger, or compare with pm.sample, started by pmep.start_point(idata)"
         )
     left = "corrected, but it may still be a tenth too small, and the mean off by as much"
-    if not most_removed(np.asarray(at.run.state.precision) * np.asarray(found.posterior.variance)).any():
+    if not most_removed(np.asarray(at.run.state.precision) * np.asarray(sweep.posterior.variance)).any():
         left = "not corrected, as observations that contradict each other leave no room"
     return (
         f"{off} was {1.0 - 1.0 / sd:.0%} too small, as {_CAUSE} make it; that is {left}: {_CURE}, or compare with "
@@ -138,10 +138,10 @@ def sampled_errors(evidence: "Evidence", at: EvidenceAt) -> Iterator[tuple[int, 
 def _whole_sites(rows: np.ndarray, pairs: Sequence[slice]) -> np.ndarray:
     """Return the rows, ascending, of all sites that have one among `rows`."""
     out = [rows]
-    for here in pairs:
-        count = (here.stop - here.start) // ROWS
-        site = (rows[(rows >= here.start) & (rows < here.stop)] - here.start) % count
-        out += [here.start + site + k * count for k in range(ROWS)]
+    for group_rows in pairs:
+        count = (group_rows.stop - group_rows.start) // ROWS
+        site = (rows[(rows >= group_rows.start) & (rows < group_rows.stop)] - group_rows.start) % count
+        out += [group_rows.start + site + k * count for k in range(ROWS)]
     return np.unique(np.concatenate(out))
 
 

@@ -1,4 +1,4 @@
-"""State of expectation propagation, and what it is made of again."""
+"""State of expectation propagation, and the arrays from which it is rebuilt."""
 
 from typing import NamedTuple
 
@@ -44,7 +44,7 @@ class State(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """Arrays of which a state is made again: the sweep follows from the sites, and has factors of matrices.
+    """Arrays from which a state is rebuilt: the sweep follows from the sites, and has factors of matrices.
 
     Attributes
     ----------

@@ -38,7 +38,7 @@ wasted, as the next update of the precisions moves the means by more."""
 _EXACT = 1e-11
 """Euclidean distance of all tilted and posterior means, in posterior standard deviations, that is rounding."""
 _REJECTED_COST = 4
-"""Number of evaluations that a rejected step counts for towards the limit. The means then hardly match before the
+"""Number of evaluations for which a rejected step counts towards the limit. The means then hardly match before the
 precisions change, and further tries are wasted."""
 
 
@@ -82,7 +82,7 @@ class Kinds(NamedTuple):
 
     def pairs(self, observed: Sequence[Any]) -> list[slice]:
         """Return the rows of each group of two predictors."""
-        return [here for here, own in zip(group_slices(observed), self.of_two) if own]
+        return [rows for rows, has_two in zip(group_slices(observed), self.of_two) if has_two]
 
 
 class Sweep(NamedTuple):
@@ -152,19 +152,19 @@ def sweep(
 
     With ``inner = 0`` this is the update of plain EP. Otherwise the means are matched first, see `match_means`, and the
     sites are updated from there, unless the change is at most `enough`, the tolerance: nobody takes the update then,
-    and it is that of plain EP. Both maps have the same fixed points.
+    and it is plain EP's. Both maps have the same fixed points.
     """
     xp = namespace(problem.mean)
     posterior = problem.prior.posterior(problem.mean, shift, precision, log_concave=log_concave)
-    exact = xp.concatenate([xp.full(len(y), own) for y, own in zip(problem.observed, kinds.gaussian)])
+    exact = xp.concatenate([xp.full(len(y), is_gaussian) for y, is_gaussian in zip(problem.observed, kinds.gaussian)])
     pairs = kinds.pairs(problem.observed)
     cavity = cavities(posterior, precision, power, exact, pairs=pairs)
     cavity_mean, cavity_variance = cavity.mean, cavity.variance
     # A predictor of prior variance zero is known: its site has no effect but a factor t at that value.
-    known = problem.prior.variances() <= 0
+    is_known = problem.prior.variances() <= 0
     finite = (cavity_variance > 0) & (cavity_variance < np.inf)
-    proper = posterior.proper & xp.all(known | ((posterior.variance > 0) & finite))
-    safe = xp.where(proper & ~known, cavity_variance, xp.where(known, KNOWN, 1.0))
+    proper = posterior.proper & xp.all(is_known | ((posterior.variance > 0) & finite))
+    safe = xp.where(proper & ~is_known, cavity_variance, xp.where(is_known, KNOWN, 1.0))
     tilted, nearby = moments(xp.where(proper, cavity_mean, 0.0), safe, problem.observed, problem.parameters)
     log_z = log_evidence(problem, posterior, cavity, tilted.log_z, power)
     d_precision = tilted.precision / power - precision
@@ -208,7 +208,7 @@ def match_means(
     """Move the shifts until posterior and tilted means agree, at fixed precisions and cavity variances.
 
     This costs matrix-vector products only. The shift that reproduces the tilted mean at the site's precision is a
-    Newton step if that is the tilted precision, and too long if the tilted precision is larger. The step length is
+    Newton step if this precision is the tilted one, and too long if the tilted one is larger. The step length is
     reduced until the means come closer.
 
     Parameters
@@ -246,22 +246,22 @@ def match_means(
         best = Tilted(*fields)
         trial = shift + length * (best.gradient / power + precision * best.mean - shift)
         moved = problem.prior.shifted(posterior, problem.mean, trial, precision)
-        here = nearby(centres(moved))
-        gap_here = distance(here, moved.mean)
-        closer = gap_here < gap
-        kept = (xp.where(closer, new, old) for new, old in zip((gap_here, trial, *here), (gap, shift, *best)))
+        at_trial = nearby(centres(moved))
+        trial_gap = distance(at_trial, moved.mean)
+        closer = trial_gap < gap
+        kept = (xp.where(closer, new, old) for new, old in zip((trial_gap, trial, *at_trial), (gap, shift, *best)))
         length = xp.where(closer, xp.minimum(1.0, 2.0 * length), length / 4.0)
         return (count + xp.where(closer, 1, _REJECTED_COST), length, *kept)
 
-    one = xp.ones_like(first)
-    _, _, _, _, *fields = while_loop(unmatched, update, (xp.zeros_like(limit), one, first, shift, *tilted))
+    full_length = xp.ones_like(first)
+    _, _, _, _, *fields = while_loop(unmatched, update, (xp.zeros_like(limit), full_length, first, shift, *tilted))
     return Tilted(*fields)
 
 
 def sweep_of(
     sites: tuple[CompiledSite, ...], power: float, log_concave: bool, inner: int, on_jax: bool
 ) -> Callable[..., Sweep]:
-    """Return the sweep with its static arguments fixed; that of JAX is cached, to be compiled once for all fits."""
+    """Return the sweep with its static arguments fixed; JAX's is cached, to be compiled once for all fits."""
     if on_jax:
         return _jitted_sweep(sites, power, log_concave, inner)
     moments = partial(joined_moments, sites, power)
@@ -300,21 +300,21 @@ def joined_moments(
 ) -> tuple[Tilted, Callable[[Any], Tilted]]:
     """Return the tilted moments of all sites, fields (n,), and the function from other cavity means to theirs."""
     slices = group_slices(observed)
-    parts = []
-    for site, y, values, here in zip(sites, observed, parameters, slices):
-        with counted_from(here.start):
-            parts.append(site.moments_and_nearby(y, cavity_mean[here], cavity_variance[here], power, *values))
-    firsts, nearby = zip(*parts)
+    by_group = []
+    for site, y, values, rows in zip(sites, observed, parameters, slices):
+        with counted_from(rows.start):
+            by_group.append(site.moments_and_nearby(y, cavity_mean[rows], cavity_variance[rows], power, *values))
+    firsts, nearby = zip(*by_group)
 
     def moved(moments: Callable[[Any], Tilted], mean: Array, first: int) -> Tilted:
         with counted_from(first):
             return moments(mean)
 
-    def joined(parts: Sequence[Tilted]) -> Tilted:
-        if len(parts) == 1:
-            return parts[0]
-        return Tilted(*(namespace(cavity_mean).concatenate(field) for field in zip(*parts)))
+    def joined(by_group: Sequence[Tilted]) -> Tilted:
+        if len(by_group) == 1:
+            return by_group[0]
+        return Tilted(*(namespace(cavity_mean).concatenate(field) for field in zip(*by_group)))
 
     return joined(firsts), lambda mean: joined(
-        [moved(moments, mean[here], here.start) for moments, here in zip(nearby, slices)]
+        [moved(moments, mean[rows], rows.start) for moments, rows in zip(nearby, slices)]
     )

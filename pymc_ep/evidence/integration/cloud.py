@@ -14,8 +14,8 @@ __all__ = ["Cloud", "bridged", "by_cells", "outermost", "tails", "weighted"]
 _LOG2_POINTS = 14
 """Binary logarithm of the number of weighted points, 16384: at the least efficiency accepted, a tenth, 1600 count."""
 _FREEDOM, _WIDER = 5.0, 1.2
-"""Degrees of freedom and scale, in standard deviations, of the Student-t proposal: tails heavier than those of most
-densities keep the importance weights bounded."""
+"""Degrees of freedom and scale, in standard deviations, of the Student-t proposal: tails heavier than most densities'
+keep the importance weights bounded."""
 _ITERATIONS, _SETTLED = 100, 1e-8
 """Most iterations of bridge sampling, and the change of the log integral, in nats, at which they end: far below its
 Monte Carlo error."""
@@ -83,7 +83,7 @@ def bridged(log_density: LogDensity, draws: np.ndarray, rng: np.random.Generator
     """Return draws of the density, (m, p), unchanged, with its integral by bridge sampling.
 
     A Gaussian with the moments of one half of the draws is bridged to the other half by the iteration of Meng and Wong
-    (1996, equation 4.1), whose error is that of the Gaussian's overlap with the density.
+    (1996, equation 4.1), whose error depends on the Gaussian's overlap with the density.
     """
     p = draws.shape[1]
     fitted, rest = np.array_split(rng.permutation(draws), 2)
@@ -119,8 +119,8 @@ def by_cells(
     cell, clouds = nearest(draws, peaks), []
     for j in range(len(peaks)):
 
-        def within(z: np.ndarray, own: int = j) -> np.ndarray:
-            return np.where(nearest(z, peaks) == own, log_density(z), -np.inf)
+        def within(z: np.ndarray, index: int = j) -> np.ndarray:
+            return np.where(nearest(z, peaks) == index, log_density(z), -np.inf)
 
         clouds.append(represent(within, draws[cell == j]))
     logs = np.array([cloud.log_integral for cloud in clouds])
@@ -137,17 +137,17 @@ def tails(points: np.ndarray, weights: np.ndarray, known: np.ndarray, least: flo
     list of tuple
         The column, and places of its points, outwards, of each tail whose mass is above `least`.
     """
-    found = []
+    tail_places = []
     for k, (column, near) in enumerate(zip(points.T, known.T)):
         for outwards in (column - near.max(), near.min() - column):
             where = np.flatnonzero(outwards > 0.0)
             if weights[where].sum() > least:
-                found.append((k, where[np.argsort(outwards[where])]))
-    return found
+                tail_places.append((k, where[np.argsort(outwards[where])]))
+    return tail_places
 
 
 def outermost(where: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return those of the places of a tail, outwards, that have a half and nine tenths of its mass below them."""
+    """Return the places of a tail, outwards, with a half and nine tenths of its mass below them."""
     mass = np.cumsum(weights[where])
     return where[np.searchsorted(mass, mass[-1] * np.array([0.5, 0.9]))]
 

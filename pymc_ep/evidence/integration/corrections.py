@@ -58,13 +58,13 @@ def corrected_weights(
         return Corrected(weights, 0.0, np.zeros(thetas.shape[1]), diverged)
     corrections = _interpolated(points, thetas)
     largest = corrections.max()
-    moved = weights * np.exp(corrections - largest)
-    factor = moved.sum()
-    moved /= factor
+    corrected = weights * np.exp(corrections - largest)
+    factor = corrected.sum()
+    corrected /= factor
     mean = weights @ thetas
     sd = np.sqrt(weights @ (thetas - mean) ** 2)
-    shift = np.divide(moved @ thetas - mean, sd, out=np.zeros_like(mean), where=sd > 0)
-    return Corrected(moved, float(largest + np.log(factor)), shift, diverged)
+    shift = np.divide(corrected @ thetas - mean, sd, out=np.zeros_like(mean), where=sd > 0)
+    return Corrected(corrected, float(largest + np.log(factor)), shift, diverged)
 
 
 def error_of_corrections(points: Sequence[DesignPoint], made: Sequence[DesignPoint]) -> float:
@@ -74,13 +74,13 @@ def error_of_corrections(points: Sequence[DesignPoint], made: Sequence[DesignPoi
     """
     if not made or not any(np.isfinite(point.correction) for point in points):
         return np.inf
-    found = _interpolated(points, np.array([point.theta for point in made]))
-    return float(np.std(found - [point.correction for point in made]))
+    interpolated = _interpolated(points, np.array([point.theta for point in made]))
+    return float(np.std(interpolated - [point.correction for point in made]))
 
 
 def _interpolated(points: Sequence[DesignPoint], thetas: np.ndarray) -> np.ndarray:
-    """Return corrections, (m,), at rows of theta by a spline between those of fits, clipped to their range."""
-    known = [point for point in points if np.isfinite(point.correction)]
-    values = np.array([point.correction for point in known])
-    spline = Spline(np.array([point.theta for point in known]), values[:, None])
+    """Return corrections, (m,), at rows of theta by a spline between corrections of fits, clipped to their range."""
+    finite = [point for point in points if np.isfinite(point.correction)]
+    values = np.array([point.correction for point in finite])
+    spline = Spline(np.array([point.theta for point in finite]), values[:, None])
     return np.clip(spline(thetas)[:, 0], values.min(), values.max())

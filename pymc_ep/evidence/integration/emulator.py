@@ -1,12 +1,12 @@
 """A Gaussian process that interpolates a smooth function from its values and exact gradients.
 
-Its covariance adds functions of one coordinate to one of all (Duvenaud, Nickisch and Rasmussen 2011):
+Its covariance adds functions of one coordinate to a function of all (Duvenaud, Nickisch and Rasmussen 2011):
 
     k(x, x') = s^2 (exp(-|x - x'|^2 / (2 l^2)) + w sum_i exp(-(x_i - x'_i)^2 / (2 a^2))).
 
-Value and gradient at a point are jointly Gaussian with those at all others (Rasmussen and Williams 2006, section 9.4),
-so that an evaluation with its gradient counts for p + 1 observations, and the functions of one coordinate are known
-after few.
+Value and gradient at a point are jointly Gaussian with values and gradients at all others (Rasmussen and Williams 2006,
+section 9.4), so that an evaluation with its gradient counts for p + 1 observations, and the functions of one coordinate
+are known after few.
 """
 
 from functools import cached_property
@@ -67,7 +67,7 @@ class Emulator:
     Parameters
     ----------
     points : ndarray, (n, p)
-        In coordinates of which the origin is the centre of what is asked for.
+        In coordinates whose origin is the centre of the points that are asked for.
     values : ndarray, (n,)
     gradients : ndarray, (n, p)
     kernel : Kernel
@@ -133,18 +133,18 @@ class Emulator:
     def sd(self, points: np.ndarray, enough: float = 0.0) -> np.ndarray:
         """Return posterior standard deviations of the function, (m,); those below `enough` are upper bounds.
 
-        With L L^T the covariance of the observations, and k that of a point with these, the variance is that of the
-        prior minus the squared norm of L^(-1) k. Its first elements are those of fewer observations, which suffice for
-        a bound: the blocks after them are left out for points that are below `enough`.
+        With L L^T the covariance of the observations, and k the covariance of a point with these, the variance is the
+        prior's minus the squared norm of L^(-1) k. Its first elements follow from fewer observations, and suffice for a
+        bound: later blocks are left out for points that are below `enough`.
         """
         n, p = self.points.shape
         sd, left = np.full(len(points), self.prior_sd), np.arange(len(points))
         half, start = np.empty((len(points), 0)), 0
         while start < n and len(left):
             end = min(n, max(2 * start, _FIRST_BLOCK))
-            before, here = slice(start * (p + 1)), slice(start * (p + 1), end * (p + 1))
-            cross = _covariance(points[left], self.points[start:end], self.kernel) - half @ self._factor[here, before].T
-            block = self._factor[here, here]
+            before, rows = slice(start * (p + 1)), slice(start * (p + 1), end * (p + 1))
+            cross = _covariance(points[left], self.points[start:end], self.kernel) - half @ self._factor[rows, before].T
+            block = self._factor[rows, rows]
             new = scipy.linalg.solve_triangular(block, cross.T, lower=True, check_finite=False).T
             sd[left] = np.sqrt(np.maximum(sd[left] ** 2 - self.scale**2 * (new**2).sum(axis=1), 0.0))
             unknown = sd[left] >= enough
@@ -164,14 +164,16 @@ def _by_point(values: np.ndarray, gradients: np.ndarray) -> np.ndarray:
 
 def _best_kernel(points: np.ndarray, observed: np.ndarray, start: Kernel) -> Kernel:
     """Maximise the marginal likelihood of the last points over kernels, by steps to the best neighbour."""
-    each = 1 + points.shape[1]
-    some = points[-(_COMPARED_ROWS // each) :]
-    known: dict[Kernel, float] = {}
+    numbers_per_point = 1 + points.shape[1]
+    last_points = points[-(_COMPARED_ROWS // numbers_per_point) :]
+    likelihoods: dict[Kernel, float] = {}
 
     def likelihood(kernel: Kernel) -> float:
-        if kernel not in known:
-            known[kernel] = _log_likelihood(_factor(some, kernel), observed[-each * len(some) :])
-        return known[kernel]
+        if kernel not in likelihoods:
+            likelihoods[kernel] = _log_likelihood(
+                _factor(last_points, kernel), observed[-numbers_per_point * len(last_points) :]
+            )
+        return likelihoods[kernel]
 
     best = start
     while (better := max([best, *best.neighbours()], key=likelihood)) != best:

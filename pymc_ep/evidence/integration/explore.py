@@ -1,4 +1,4 @@
-"""Fits at many values of the hyperparameters, each from those before."""
+"""Fits at many values of the hyperparameters, each started from earlier ones."""
 
 from typing import Generic
 

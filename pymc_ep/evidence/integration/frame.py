@@ -64,7 +64,7 @@ def first_frame(
     for i, axis in enumerate(np.eye(p)):
         for _ in range(_TRIES):
             width = steps[i]
-            low, high = (density(mode + way * width * axis) for way in (-1.0, 1.0))
+            low, high = (density(mode + sign * width * axis) for sign in (-1.0, 1.0))
             fall = max(np.inf if end is None else highest - end[0] for end in (low, high))
             if _DROP[0] <= fall <= _DROP[1]:
                 break

@@ -75,7 +75,7 @@ _CORRECTED = 10, 5
 """Fits with a correction, beside those at representatives, where not all have one, as (a, b) for a + b p."""
 _INTERPOLATION_ERROR, _MOST_AT_DRAWS, _AT_ONCE = 0.03, 250, 25
 """Error of predictors from interpolated sites, in standard deviations, beyond which sites are fitted at draws as well,
-and beyond which these fits alone are kept; the most such fits, and how many of them test those before. Sites of
+and beyond which these fits alone are kept; the most such fits, and how many of them test earlier ones. Sites of
 outliers under heavy tails jump: 0.10 was measured for two groups under Student-t noise, and 0.01 for counts."""
 _CANDIDATES = 6000
 """Chain positions from which draws are taken, one and a half for each draw."""
@@ -85,10 +85,10 @@ points where it guesses, and rounds of fits that reduce it. Half as many more ar
 _LIGHTEST = 1e-4
 """Mass of all points, at most, that are too light to look at."""
 _MOST_BEYOND, _FORESEEN = 2.5e-3, 0.1
-"""Largest mass beyond all fits on either side of a hyperparameter, a quarter of that beyond its quantile of 99%, unless
-the emulator foresaw fits there to within so many nats."""
+"""Largest mass beyond all fits on either side of a hyperparameter, a quarter of the mass beyond its 99% quantile,
+unless the emulator foresaw fits there to within so many nats."""
 _MOST_UNTOLD = 5e-3
-"""Largest mass, by the emulator, where fits fail, or end before they have told of it."""
+"""Largest mass, by the emulator, where fits fail, or end before they have reached it."""
 _NO_FIT = "no fit on the way to the mode of the hyperparameters converged, and they are held where it ended"
 _OF_PEAK = 10
 """Least draws at a peak, times p + 1 moments of a coordinate, from which its mass is computed by itself."""
@@ -158,8 +158,8 @@ class _Integration(Generic[OwnFit]):
         self.scan = scanned(self.explorer, self.mode, self.most)
         self.mode = self.scan.mode
         # Of fits along the scan, most are far from where the corrections are interpolated.
-        some = _CORRECTED[0] + _CORRECTED[1] * self.p
-        self.explorer.corrected = {"all": np.inf, "some": some, "none": 0.0}[self.which_corrected]
+        count = _CORRECTED[0] + _CORRECTED[1] * self.p
+        self.explorer.corrected = {"all": np.inf, "some": count, "none": 0.0}[self.which_corrected]
         self.explorer.evidence.report.phase("integrating over the hyperparameters", total=self.most + self.checks)
         at = self.mode.at
         self.frame, edge = first_frame(self.explorer.density, at.theta, at.value, self.form.transformed)
@@ -193,9 +193,9 @@ class _Integration(Generic[OwnFit]):
             right = self._round(walkers)
             spent = self.explorer.evaluations >= last
             if right or spent:
-                found = self._tested(walkers)
-                if spent or found.effective > self._least_effective:
-                    return self._with_sentence(self._fitted_at_draws(found), walkers)
+                integral = self._tested(walkers)
+                if spent or integral.effective > self._least_effective:
+                    return self._with_sentence(self._fitted_at_draws(integral), walkers)
 
     @property
     def _least_effective(self) -> float:
@@ -205,9 +205,11 @@ class _Integration(Generic[OwnFit]):
         """Return draws from the present emulator, untested by fits, after an interruption."""
         self._emulate()
         cloud = self._cloud(Walkers(self._chain_starts(), self.rng))
-        found = self._integral(cloud, cloud.weights, 0.0)
-        sentence = f"interrupted after {found.evaluations} fits: hyperparameters integrated over as far as these tell"
-        return found._replace(mode=self.mode._replace(interrupted=True), converged=False, sentence=sentence)
+        integral = self._integral(cloud, cloud.weights, 0.0)
+        sentence = (
+            f"interrupted after {integral.evaluations} fits: hyperparameters integrated over as far as these tell"
+        )
+        return integral._replace(mode=self.mode._replace(interrupted=True), converged=False, sentence=sentence)
 
     def _round(self, walkers: Walkers) -> bool:
         """Move the chains, test and extend the emulator by fits, and return whether it was accurate."""
@@ -220,7 +222,7 @@ class _Integration(Generic[OwnFit]):
         return spread < _SPREAD and worst < _WORST and self.refused_share < _REFUSED
 
     def _design_points(self) -> list[DesignPoint]:
-        """Return the fits that the emulator interpolates: those within the limit `_FAR` of the best."""
+        """Return the fits that the emulator interpolates, within the limit `_FAR` of the best."""
         least = max(point.value for point in self.explorer.points) - _FAR[0] - _FAR[1] * self.p
         return [point for point in self.explorer.points if point.value > least]
 
@@ -231,7 +233,9 @@ class _Integration(Generic[OwnFit]):
         self.emulator = Emulator(self.places, np.array([point.log_z for point in points]), gradients, self.kernel)
         self.kernel = self.emulator.kernel
         left_out = [point.theta for point in self.explorer.points if point.value < min(kept.value for kept in points)]
-        self.failed, low = (self.frame.z(np.reshape(some, (-1, self.p))) for some in (self.explorer.failed, left_out))
+        self.failed, low = (
+            self.frame.z(np.reshape(thetas, (-1, self.p))) for thetas in (self.explorer.failed, left_out)
+        )
         self.unused = np.concatenate([self.failed, low])
 
     def _target(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -250,12 +254,12 @@ class _Integration(Generic[OwnFit]):
 
     def _known_where(self, z: np.ndarray, value: np.ndarray) -> np.ndarray:
         """`_known`, given the emulated log density, (m,)."""
-        known = (self.emulator.sd(z, _KNOWN) < _KNOWN) & (value < self._highest)
-        return known & ~self._nearer_to(self.unused, z) if known.any() else known
+        is_known = (self.emulator.sd(z, _KNOWN) < _KNOWN) & (value < self._highest)
+        return is_known & ~self._nearer_to(self.unused, z) if is_known.any() else is_known
 
     @property
     def _highest(self) -> float:
-        """Largest density that is believed: one far above that of the mode is an error of the emulator."""
+        """Largest density that is believed: one far above the mode's is an error of the emulator."""
         return max(point.value for point in self.explorer.points) + _KNOWN
 
     def _nearer_to(self, others: np.ndarray, z: np.ndarray) -> np.ndarray:
@@ -300,8 +304,8 @@ class _Integration(Generic[OwnFit]):
     def _errors(self, z: np.ndarray) -> np.ndarray:
         """Fit at rows of z, and return log(exact / emulated), NaN where there is no fit."""
         emulated = self.emulator.mean(z)[0]
-        found = [self.explorer(theta) for theta in self.frame.theta(z)]
-        return np.array([np.nan if point is None else point.log_z for point in found]) - emulated
+        points = [self.explorer(theta) for theta in self.frame.theta(z)]
+        return np.array([np.nan if point is None else point.log_z for point in points]) - emulated
 
     def _tested(self, walkers: Walkers) -> Integral[OwnFit]:
         """Fit at representatives of the chains, let the emulator learn from these fits, and draw."""
@@ -311,24 +315,24 @@ class _Integration(Generic[OwnFit]):
         corrects = self.which_corrected != "none"
         self.explorer.corrected = np.inf if corrects else 0.0
         for count in counts:
-            logs = self._errors(moved[np.unique(stratified(moved, even, count, self.rng))])
-            made = self.explorer.points[before:]
-            if np.hypot(np.std(logs), error_of_corrections(design, made) if corrects else 0.0) < _CLOSE:
+            log_ratios = self._errors(moved[np.unique(stratified(moved, even, count, self.rng))])
+            new_points = self.explorer.points[before:]
+            if np.hypot(np.std(log_ratios), error_of_corrections(design, new_points) if corrects else 0.0) < _CLOSE:
                 break
-        self.interpolation_error = self.explorer.evidence.interpolation_error(design, made)
-        fitted = logs[np.isfinite(logs)]
+        self.interpolation_error = self.explorer.evidence.interpolation_error(design, new_points)
+        fitted = log_ratios[np.isfinite(log_ratios)]
         ratio = np.exp(fitted - fitted.max(initial=-np.inf))
         # A failed fit counts with a ratio of zero.
-        effective = float(ratio.sum() ** 2 / (ratio**2).sum() / len(logs)) if fitted.size else 0.0
+        effective = float(ratio.sum() ** 2 / (ratio**2).sum() / len(log_ratios)) if fitted.size else 0.0
         self._emulate()
         cloud = self._informed_cloud(walkers)
         weights, corrected, log_factor = cloud.weights, None, 0.0
         if corrects:
-            corrected = corrected_weights(self._design_points(), made, self.frame.theta(cloud.z), weights)
+            corrected = corrected_weights(self._design_points(), new_points, self.frame.theta(cloud.z), weights)
             weights, log_factor = corrected.weights, corrected.log_factor
-        found = self._integral(cloud, weights, log_factor)
+        integral = self._integral(cloud, weights, log_factor)
         spread = float(fitted.std()) if fitted.size else 0.0
-        return found._replace(corrected=corrected, effective=effective, spread=spread)
+        return integral._replace(corrected=corrected, effective=effective, spread=spread)
 
     def _integral(self, cloud: Cloud, weights: np.ndarray, log_factor: float) -> Integral[OwnFit]:
         """Return draws from a reweighted cloud, its log integral plus `log_factor`, and the fits for their sites."""
@@ -359,13 +363,13 @@ class _Integration(Generic[OwnFit]):
             return found
         # The draws follow the corrected density already.
         self.explorer.corrected = 0.0
-        some = self.frame.theta(self._some_of(self.frame.z(found.draws), _MOST_AT_DRAWS))
+        thetas = self.frame.theta(self._some_of(self.frame.z(found.draws), _MOST_AT_DRAWS))
         points: list[DesignPoint] = []
-        for part in np.array_split(some, -(-len(some) // _AT_ONCE)):
-            made = [point for point in map(self.explorer, part) if point is not None]
-            error = self.explorer.evidence.interpolation_error([*found.points, *points], made)
-            points += made
-            if made and error < _INTERPOLATION_ERROR:
+        for chunk in np.array_split(thetas, -(-len(thetas) // _AT_ONCE)):
+            new_points = [point for point in map(self.explorer, chunk) if point is not None]
+            error = self.explorer.evidence.interpolation_error([*found.points, *points], new_points)
+            points += new_points
+            if new_points and error < _INTERPOLATION_ERROR:
                 points = [*found.points, *points]
                 shares = self._shares(found.draws, points)
                 return found._replace(points=points, weights=shares, evaluations=self.explorer.evaluations)
@@ -385,8 +389,8 @@ class _Integration(Generic[OwnFit]):
     def _informed_cloud(self, walkers: Walkers) -> Cloud:
         """Return `_cloud`, with fits where the emulator guesses or extrapolates, as long as some of the mass is there.
 
-        Such is a tail beyond all fits, of which an emulator of a small scale or a long range is too certain. Chains do
-        not reach it, but moments and quantiles may depend on it.
+        Such is a tail beyond all fits, about which an emulator of a small scale or a long range is too certain. Chains
+        do not reach it, but moments and quantiles may depend on it.
         """
         cloud, self.untold = self._cloud(walkers), (0.0, 0)
         limit = min(_WORST, _GUESSED * self.emulator.prior_sd)
@@ -443,13 +447,13 @@ class _Integration(Generic[OwnFit]):
         if self.p <= _IMPORTANCE:
             # Positions of a few moves tell the moments of the proposal.
             whole = by_cells(partial(weighted, share=1.0 / len(peaks)), log_density, draws, peaks)
-            known = np.concatenate(flags)
-            cloud = whole.within(known)
+            is_known = np.concatenate(flags)
+            cloud = whole.within(is_known)
             if cloud.effective > _LEAST_EFFECTIVE:
                 theta = self.frame.theta(whole.z) / np.sqrt((self.frame.axes**2).sum(axis=0))
                 moved_by = np.abs(whole.weights @ theta - cloud.weights @ theta)
                 self.unknown = (
-                    float(whole.weights[~known & self._nearer_to(self.failed, whole.z)].sum()),
+                    float(whole.weights[~is_known & self._nearer_to(self.failed, whole.z)].sum()),
                     int(moved_by.argmax()),
                 )
                 return cloud
@@ -466,9 +470,11 @@ class _Integration(Generic[OwnFit]):
         return peaks[counts >= min(_OF_PEAK * (self.p + 1), counts.max())]
 
     def _correction_warning(self, found: Integral[OwnFit]) -> str:
-        if (own := found.corrected) is None:
+        if (corrected := found.corrected) is None:
             return ""
-        return self.explorer.evidence.correction_warning(own.shift if own.known else None, own.diverged)
+        return self.explorer.evidence.correction_warning(
+            corrected.shift if corrected.known else None, corrected.diverged
+        )
 
     def _with_sentence(self, found: Integral[OwnFit], walkers: Walkers) -> Integral[OwnFit]:
         """Set convergence and sentence: the number of fits, or the hyperparameter that the emulator does not reach."""

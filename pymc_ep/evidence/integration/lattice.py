@@ -20,15 +20,15 @@ __all__ = ["Cells", "Fit", "Lattice", "lattice"]
 
 _COARSE_ERROR = 0.1
 """Error of the log integral by every other node, in nats for each axis, above which the step is halved. It is 0.014 for
-a Gaussian; that of all nodes is at most a quarter of it, as for densities with kinks, and its fourth power for smooth
-ones."""
+a Gaussian; the error by all nodes is at most a quarter of it, as for densities with kinks, and its fourth power for
+smooth ones."""
 _HALVINGS = 2
 """Most halvings of the step by default."""
 _PLACES = 16
-"""Number of places in a cell from which that of a draw is chosen."""
+"""Number of places in a cell from which a draw is chosen."""
 
 State = TypeVar("State")
-"""Result of a fit, from which those of neighbours start."""
+"""Result of a fit, from which fits at neighbours start."""
 Fit = Callable[[np.ndarray, State], tuple[float, State] | None]
 """``fit(theta, start)``: log density at unconstrained hyperparameters, (p,), and the state; None without a fit."""
 Node = tuple[int, ...]
@@ -133,7 +133,7 @@ class _Growing(Generic[State]):
         return self.frame.theta(self.step * np.array(node, dtype=float))
 
     def grow(self) -> None:
-        """Fit at neighbours, those of the densest nodes first, until the density has fallen or an end is open."""
+        """Fit at neighbours, of the densest nodes first, until the density has fallen or an end is open."""
         waiting = [(-density, node) for node, (density, _) in self.nodes.items()]
         heapq.heapify(waiting)
         highest = -waiting[0][0]
@@ -148,18 +148,18 @@ class _Growing(Generic[State]):
                 if np.isfinite(before) and 2.0 * density - before < highest - self.fall:
                     continue
                 beyond = self.step * max(map(abs, other)) > self.reach
-                found = None if beyond else self.fit(self.place(other), state)
-                if (found is None and density > highest - 0.5 * self.fall) or len(self.nodes) >= self.most:
+                fitted = None if beyond else self.fit(self.place(other), state)
+                if (fitted is None and density > highest - 0.5 * self.fall) or len(self.nodes) >= self.most:
                     self.open_ends.append(self.place(node))
                     break
-                self.nodes[other] = found or (-np.inf, state)
+                self.nodes[other] = fitted or (-np.inf, state)
                 highest = max(highest, self.nodes[other][0])
                 heapq.heappush(waiting, (-self.nodes[other][0], other))
 
     def halve(self) -> None:
         """Halve the step: the nodes so far are every other one."""
         self.step /= 2.0
-        self.nodes = {tuple(2 * k for k in node): found for node, found in self.nodes.items()}
+        self.nodes = {tuple(2 * k for k in node): fitted for node, fitted in self.nodes.items()}
 
     @property
     def coarse_error(self) -> float:
@@ -181,10 +181,10 @@ class _Growing(Generic[State]):
 
 
 def _neighbours(node: Node) -> Iterator[tuple[Node, Node]]:
-    """Yield each node a step away along an axis, with that on the opposite side."""
+    """Yield each node a step away along an axis, with the node on the opposite side."""
     for i, k in enumerate(node):
-        for way in (-1, 1):
-            yield (*node[:i], k + way, *node[i + 1 :]), (*node[:i], k - way, *node[i + 1 :])
+        for step in (-1, 1):
+            yield (*node[:i], k + step, *node[i + 1 :]), (*node[:i], k - step, *node[i + 1 :])
 
 
 class Cells:
@@ -209,9 +209,9 @@ class Cells:
     def draws(self, nodes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return a draw, (s, p), from the cell of each of some nodes, (s,).
 
-        Its density within the cell is the square root of that of the hyperparameters: then means and variances of draws
-        are those of nodes by their shares, to the order of the fourth power of the step. With the density itself the
-        variance would be too small, and with a constant too large, by a twelfth of the square of the step.
+        Its density within the cell is the square root of the hyperparameters' density: then means and variances of
+        draws equal the nodes' by their shares, to the order of the fourth power of the step. With the density itself
+        the variance would be too small, and with a constant too large, by a twelfth of the square of the step.
         """
         size, p = len(nodes), len(self.steps)
         offsets = rng.uniform(-0.5, 0.5, size=(size, _PLACES, p)) @ self.steps

@@ -1,8 +1,8 @@
 """Mirror images of the posterior: exact symmetries of the evidence in signs and columns of hyperparameters.
 
-The covariance W W^T of a coregionalisation is that of -W, and of W with its columns in another order. With a group G of
-maps g that leave Z(theta) as it is, the images of the cell C = {theta: |theta - mode| <= |g theta - mode| for all g}
-cover the space, so that
+The covariance W W^T of a coregionalisation is the same for -W, and for W with its columns in another order. With a
+group G of maps g that leave Z(theta) as it is, the images of the cell C = {theta: |theta - mode| <= |g theta - mode|
+for all g} cover the space, so that
 
     int Z(theta) p(theta) dtheta = int_C Z(theta) sum_g p(g theta) dtheta.
 """
@@ -61,10 +61,12 @@ def mirrored(
     """Return an integral that has all images of the posterior, and a remark on them; empty where there is one alone."""
     at, form = found.mode.at, explorer.evidence.form
     tried = islice(_candidates(form), _MOST_TRIED)
-    generators = [(name, own) for name, own in tried if _is_symmetry(own, found.points, explorer, frame)]
+    generators = [
+        (name, generator) for name, generator in tried if _is_symmetry(generator, found.points, explorer, frame)
+    ]
     if not generators:
         return found, ""
-    group = _closed([own for _, own in generators])
+    group = _closed([generator for _, generator in generators])
     names = ", ".join(dict.fromkeys(name for name, _ in generators))
     if len(group) > _MOST_IMAGES:
         return found, (
@@ -74,11 +76,11 @@ def mirrored(
 
     def images(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Images of rows, (m, p), in turn for each map, and p(g theta) / p(theta), zero for rows outside of C."""
-        all_of_them = np.stack([g(theta) for g in group])
-        at_home = np.argmin(((all_of_them - at.theta) ** 2).sum(axis=-1), axis=0) == 0
-        every = np.concatenate(all_of_them)
+        stacked = np.stack([g(theta) for g in group])
+        in_cell = np.argmin(((stacked - at.theta) ** 2).sum(axis=-1), axis=0) == 0
+        every = np.concatenate(stacked)
         log_prior = form.rows.log_prior(every).reshape(len(group), -1)
-        return every, np.where(at_home, np.exp(log_prior - log_prior[0]), 0.0).ravel()
+        return every, np.where(in_cell, np.exp(log_prior - log_prior[0]), 0.0).ravel()
 
     thetas, ratios = images(found.thetas)
     weights = np.tile(found.theta_weights, len(group)) * ratios
@@ -117,43 +119,45 @@ def _candidates(form: HyperForm) -> Iterator[tuple[str, _Map]]:
         begin, end = end, end + value.size
         if not value.size or form.transformed[begin]:
             continue
-        own = places[begin:end].reshape(-1, value.shape[-1] if value.ndim > 1 else 1)
-        columns = list(own.T)
+        indices = places[begin:end].reshape(-1, value.shape[-1] if value.ndim > 1 else 1)
+        columns = list(indices.T)
         for column in columns:
             yield name, _Map(places, np.where(np.isin(places, column), -1.0, 1.0))
-        for one, other in pairwise(columns):
+        for first, second in pairwise(columns):
             order = places.copy()
-            order[one], order[other] = other, one
+            order[first], order[second] = second, first
             yield name, _Map(order, np.ones(len(places)))
 
 
-def _is_symmetry(own: _Map, points: list[DesignPoint], explorer: Explorer, frame: Frame) -> bool:
+def _is_symmetry(candidate: _Map, points: list[DesignPoint], explorer: Explorer, frame: Frame) -> bool:
     """Whether a map leaves evidence and state as they are, tried at the likely fit that it moves farthest.
 
     At a mode near zero a change of sign moves little, and leaves all evidences as they nearly are.
     """
     likely = [point for point in points if point.value > max(p.value for p in points) - _LIKELY]
     thetas = np.array([point.theta for point in likely])
-    moved = ((frame.z(own(thetas)) - frame.z(thetas)) ** 2).sum(axis=1)
+    moved = ((frame.z(candidate(thetas)) - frame.z(thetas)) ** 2).sum(axis=1)
     at = likely[int(moved.argmax())]
-    if moved.max() < _MOVED**2 or (here := explorer.settled(at.theta, at.state)) is None:
+    if moved.max() < _MOVED**2 or (original := explorer.settled(at.theta, at.state)) is None:
         return False
     # Where log-concave sites are those of the image as well, its fit ends where it starts.
-    if (image := explorer.settled(own(at.theta), here.state)) is None:
+    if (image := explorer.settled(candidate(at.theta), original.state)) is None:
         return False
-    pairs = zip(image.state, here.state)
-    same = all(np.allclose(one, other, rtol=0.0, atol=_EQUAL * np.abs(other).max()) for one, other in pairs)
-    return bool(same and abs(image.log_z - here.log_z) < _EQUAL)
+    pairs = zip(image.state, original.state)
+    same = all(
+        np.allclose(actual, expected, rtol=0.0, atol=_EQUAL * np.abs(expected).max()) for actual, expected in pairs
+    )
+    return bool(same and abs(image.log_z - original.log_z) < _EQUAL)
 
 
 def _closed(generators: list[_Map]) -> list[_Map]:
     """Return the group of some maps, the identity first, or its first elements beyond `_MOST_IMAGES`."""
     p = len(generators[0].order)
     group = [_Map(np.arange(p), np.ones(p))]
-    known = {group[0].key}
+    seen = {group[0].key}
     for element in group:
-        for own in generators:
-            if (new := own.after(element)).key not in known and len(group) <= _MOST_IMAGES:
-                known.add(new.key)
+        for generator in generators:
+            if (new := generator.after(element)).key not in seen and len(group) <= _MOST_IMAGES:
+                seen.add(new.key)
                 group.append(new)
     return group

@@ -27,7 +27,7 @@ _EVERY, _FEWEST_OF_THESE, _FORETOLD = 3, 6, 0.05
 and each but the ends is foretold by its neighbours to within this share of the range that they span: autoregressions
 and maps, with one peak, err by 0.02 with 8 of 24, change points and periods by 0.2 to 0.6."""
 _SHARE = 0.5
-"""Largest number of these fits together, as a share of those of the integration that follows."""
+"""Largest number of these fits together, as a share of the fits of the integration that follows."""
 _GRID = np.linspace(-40.0, 40.0, 4001)
 """Logits at which the prior is tabulated for its quantiles: from 4e-18 of the width of an interval."""
 _GAIN, _CLIMBS = 0.1, 3
@@ -78,7 +78,7 @@ def scanned(explorer: Explorer[OwnFit], mode: Hyper[OwnFit], most: int) -> Scan[
     if fits[0] is not mode.at:
         mode = held_fixed(fits[0], mode.trace, True, "")
     likely = [fit for fit in fits if fit.value > fits[0].value - _HIGH]
-    coordinate = next((k for fit, k in others if any(fit is one for one in likely)), 0)
+    coordinate = next((k for fit, k in others if any(fit is peak for peak in likely)), 0)
     return Scan(mode, np.array([fit.theta for fit in likely]), coordinate)
 
 
@@ -108,7 +108,7 @@ def _further_peaks(
 
 
 def _scan_of(explorer: Explorer[OwnFit], theta: np.ndarray, k: int, count: int) -> list[DesignPoint]:
-    """Fit at quantiles of the prior of coordinate k, a part of them where these tell the rest; return fits in order."""
+    """Fit at quantiles of the prior of coordinate k, only some where these foretell the rest; return fits in order."""
     rows = _spread_over_prior(explorer, theta, k, count)
     first = np.arange(count) % _EVERY == _EVERY // 2
     first[[0, -1]] = True
@@ -146,5 +146,5 @@ def _spread_over_prior(explorer: Explorer, theta: np.ndarray, k: int, count: int
 
 
 def _inner_maxima(values: np.ndarray) -> list[int]:
-    """Return places, among the inner values, of those that are above both neighbours."""
+    """Return the places, among the inner values, of values above both neighbours."""
     return np.flatnonzero((values[1:-1] > values[:-2]) & (values[1:-1] > values[2:])).tolist()

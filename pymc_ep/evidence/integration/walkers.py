@@ -65,7 +65,7 @@ class Walkers:
     def _trajectory(
         self, target: Target, value: np.ndarray, gradient: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, float]:
-        """Return ends of trajectories, the density there, which of them Metropolis accepts, and the mean rate."""
+        """Return ends of trajectories, densities and gradients there, whether each is accepted, and the mean rate."""
         rng = self.rng
         # Step length and number of steps are random, so that no trajectory is a full period of the motion.
         step = self.step * rng.uniform(0.7, 1.3)

@@ -41,7 +41,7 @@ SADDLE_FROM = 100.0
 
 
 def saddle_sums(p: float, size: float) -> tuple[float, float, float]:
-    """Return the corrections to Laplace's approximation: of the log mass, and relative ones of mean and variance.
+    """Return the corrections to Laplace's approximation: to the log mass, and relative ones to mean and variance.
 
     Arguments are p = a / N and N. The number of terms falls with N; the truncation error is largest at N = 100, see
     `SADDLE_FROM`.

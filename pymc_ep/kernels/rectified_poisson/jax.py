@@ -1,7 +1,7 @@
 """JAX body of `rectified_poisson`; body.py has the notation and the derivation of every regime.
 
 The saddle-point series is evaluated for all elements. Another regime is evaluated if any element needs it, with
-arguments inside its domain in place of those of other elements.
+arguments inside its domain in place of other elements'.
 """
 
 from collections.abc import Callable
@@ -124,7 +124,7 @@ def backward(
 ) -> Moments:
     """Backward recursion for N < 100 and kappa >= 0.
 
-    It starts at order a + `steps`, of which `mode`, `size` and `sums` are x0, N and the saddle-point corrections.
+    It starts at order a + `steps`, whose `mode`, `size` and `sums` are x0, N and the saddle-point corrections.
     """
     sd = jnp.sqrt(variance)
     order = power * y + steps
@@ -235,15 +235,15 @@ def cut_zero(mean: jax.Array, variance: jax.Array, power: jax.Array, kappa: jax.
     )
 
 
-def _where_needed(regime: Callable[..., Moments], here: jax.Array, result: Moments, *arguments: jax.Array) -> Moments:
-    """Return `result`, with the moments of a regime where `here` is True; if that is nowhere, the regime is skipped."""
+def _where_needed(regime: Callable[..., Moments], mask: jax.Array, result: Moments, *arguments: jax.Array) -> Moments:
+    """Return `result`, with the moments of a regime where `mask` is True; if that is nowhere, the regime is skipped."""
 
     def replaced(operands: tuple[Moments, tuple[jax.Array, ...]]) -> tuple[jax.Array, ...]:
         result, arguments = operands
         new = regime(*arguments)
-        return tuple(jnp.where(here, n, old) for n, old in zip(new, result, strict=True))
+        return tuple(jnp.where(mask, n, old) for n, old in zip(new, result, strict=True))
 
-    return lax.cond(jnp.any(here), replaced, lambda operands: operands[0], (result, arguments))
+    return lax.cond(jnp.any(mask), replaced, lambda operands: operands[0], (result, arguments))
 
 
 def rectified_poisson(y: jax.Array, mean: jax.Array, variance: jax.Array, power: jax.Array, zero_mass: bool) -> Moments:

@@ -92,7 +92,7 @@ def rectified_poisson(y: Any, mean: Any, variance: Any, power: Any, zero_mass: b
     list of TensorVariable
         The fields of `pymc_ep.sites.base.Tilted`: ``log_z``, ``tilted_mean``, ``tilted_variance``, ``gradient`` and
         ``precision``, float64, of the broadcast shape. Relative errors are below 1e-11 for the mean and 1e-9 for the
-        rest over y from 0 to 1e6, variance from 1e-8 to 1e6 and mean from -1e3 to 1e6, and that of ``log_z`` is below
+        rest over y from 0 to 1e6, variance from 1e-8 to 1e6 and mean from -1e3 to 1e6, and for ``log_z`` below
         1e-12 of max(1, abs(log_z)). Arguments outside the domain give nan. Only ``log_z`` can be differentiated, and
         only with respect to mean and variance.
     """

@@ -25,8 +25,8 @@ _SINGULAR = 1e-14
 times the machine epsilon."""
 
 _FAR_ABOVE = 25.0
-"""Largest excess of a first log rate over that of the largest count, nats: a factor of 7e10. No sensible start is so
-far off, but an exposure passed without its log is."""
+"""Largest excess of a first log rate over the log of the largest count, nats: a factor of 7e10. No sensible start is
+so far off, but an exposure passed without its log is."""
 
 
 class CompiledBilinear(DrawFunctions):
@@ -77,9 +77,9 @@ class CompiledBilinear(DrawFunctions):
         InvalidDataError
             For observations outside their domain, indices out of range, and shapes that differ.
         """
-        y, wanted, rows, cols = (np.asarray(part) for part in self._data())
+        y, wanted, rows, cols = (np.asarray(array) for array in self._data())
         if len(wanted) == 2 and y.shape != tuple(wanted):
-            v, u = (one.name for one in self.form.matrices)
+            v, u = (matrix.name for matrix in self.form.matrices)
             raise InvalidDataError(
                 f"{self.form.cells.name!r} has observations of shape {y.shape}, but the products of {v!r} and {u!r} "
                 f"are of shape {tuple(map(int, wanted))}; correct the one or the other, or transpose the observations."
@@ -93,7 +93,7 @@ class CompiledBilinear(DrawFunctions):
     ) -> None:
         """Raise unless observations, rows and columns, (n,) each, are valid.
 
-        Messages give indices in `shape`, that of the observations as passed by the user.
+        Messages give indices in `shape`, the shape of the observations as passed by the user.
         """
         group = self.form.cells
         if not y.ndim == 1 == rows.ndim or not y.shape == rows.shape == cols.shape:
@@ -107,15 +107,15 @@ class CompiledBilinear(DrawFunctions):
         if not d:
             raise InvalidDataError(f"{self.form.matrices[0].name!r} has no columns; give it at least one factor.")
         if d != other_d:
-            names = " and ".join(repr(one.name) for one in self.form.matrices)
+            names = " and ".join(repr(matrix.name) for matrix in self.form.matrices)
             raise InvalidDataError(f"{names} have {d} and {other_d} columns; give both as many.")
-        for what, index, size, one in zip(("row", "column"), (rows, cols), (n_rows, n_cols), self.form.matrices):
+        for what, index, size, matrix in zip(("row", "column"), (rows, cols), (n_rows, n_cols), self.form.matrices):
             bad = (index < 0) | (index >= size)
             if bad.any():
                 k = int(np.argmax(bad))
                 raise InvalidDataError(
-                    f"{group.name!r} has the {what} {index[k]} at index {k}, but {one.name!r} has rows 0 to "
-                    f"{size - 1}; correct that index, or give {one.name!r} more rows."
+                    f"{group.name!r} has the {what} {index[k]} at index {k}, but {matrix.name!r} has rows 0 to "
+                    f"{size - 1}; correct that index, or give {matrix.name!r} more rows."
                 )
         require_observations(group.site, np.reshape(y, shape or y.shape), group.name)
 
@@ -141,12 +141,12 @@ class CompiledBilinear(DrawFunctions):
         self._require_rates(cells.y, prior.offset)
         means = self.split(prior.left.mean, prior.right.mean)
         variances = self.split(prior.left.variance, prior.right.variance)
-        for one in self.form.entries:
-            _require(f"{one.name!r} has the prior mean", means[one.name], "real")
-            if one.covariance is None and not one.flat:
-                signed = variances[one.name]
+        for entry in self.form.entries:
+            _require(f"{entry.name!r} has the prior mean", means[entry.name], "real")
+            if entry.covariance is None and not entry.flat:
+                signed = variances[entry.name]
                 sd = np.sign(signed) * np.sqrt(np.abs(signed))
-                _require(f"{one.name!r} has the prior standard deviation", sd, "positive")
+                _require(f"{entry.name!r} has the prior standard deviation", sd, "positive")
         return cells, prior
 
     def require_numbers(self, offset: np.ndarray, parameters: Sequence[np.ndarray]) -> None:
@@ -171,14 +171,14 @@ class CompiledBilinear(DrawFunctions):
 
     def prior(self, theta: np.ndarray) -> BilinearPrior:
         """Evaluate the form at unconstrained hyperparameters `theta`, (p,)."""
-        log_prior, offset, *rest = (np.asarray(part) for part in self._prior(*self.unpack(theta)))
+        log_prior, offset, *rest = (np.asarray(output) for output in self._prior(*self.unpack(theta)))
         n = len(self.form.cells.parameters)
         parameters, left = tuple(rest[:n]), iter(rest[n:])
         by_name = {}
-        for one, shape in zip(self.form.entries, self.shapes):
+        for entry, shape in zip(self.form.entries, self.shapes):
             flat = np.zeros(shape), np.full(shape, np.inf)
-            by_name[one.name] = MatrixPrior(*flat) if one.flat else MatrixPrior(*(next(left) for _ in one.parts))
-            _require_positive(one.name, by_name[one.name].covariance)
+            by_name[entry.name] = MatrixPrior(*flat) if entry.flat else MatrixPrior(*(next(left) for _ in entry.parts))
+            _require_positive(entry.name, by_name[entry.name].covariance)
         left_prior, right_prior = (
             self._joined(by_name[matrix.name], None if bias is None else by_name[bias.name])
             for matrix, bias in zip(self.form.matrices, self.form.biases)
@@ -188,13 +188,13 @@ class CompiledBilinear(DrawFunctions):
     def fingerprint(self, theta: np.ndarray) -> dict[str, np.ndarray]:
         """Return a fingerprint of data and priors, by name, with which a result is checked to belong to the model."""
         prior, (y, _, rows, cols) = self.prior(theta), map(np.asarray, self._data())
-        given = [prior.offset, *prior.parameters]
-        alike = all(np.ptp(part) == 0 for part in given)
+        per_cell = [prior.offset, *prior.parameters]
+        alike = all(np.ptp(array) == 0 for array in per_cell)
         moments = [getattr(side, name) for name in ("mean", "variance") for side in (prior.left, prior.right)]
-        finite = [np.where(np.isfinite(part), part, 0.0).mean(axis=0) for part in moments]
+        finite = [np.where(np.isfinite(array), array, 0.0).mean(axis=0) for array in moments]
         return {
             "cells": digest(self.form.cells.site.name, y.astype(float), rows.astype(np.int64), cols.astype(np.int64)),
-            "offset": np.array([part[:1] if alike else part for part in given]),
+            "offset": np.array([array[:1] if alike else array for array in per_cell]),
             "prior_mean": np.concatenate(finite[:2]),
             "prior_variance": np.concatenate(finite[2:]),
         }
@@ -226,31 +226,31 @@ class CompiledBilinear(DrawFunctions):
             cotangents[matrix.name] = [mean[:, :d], variance[:, :d], *([] if covariance is None else [covariance])]
             if bias is not None:
                 cotangents[bias.name] = [mean[:, d], variance[:, d]]
-        flat = [part for one in self.form.entries if not one.flat for part in cotangents[one.name]]
-        parts = self._pullback(*self.unpack(theta), of_offset, *of_parameters, *flat, of_log_prior)
-        return np.concatenate([np.zeros(0), *(np.ravel(p) for p in parts)])
+        flat = [cotangent for entry in self.form.entries if not entry.flat for cotangent in cotangents[entry.name]]
+        gradients = self._pullback(*self.unpack(theta), of_offset, *of_parameters, *flat, of_log_prior)
+        return np.concatenate([np.zeros(0), *(np.ravel(p) for p in gradients)])
 
     def split(self, left: np.ndarray, right: np.ndarray) -> dict[str, np.ndarray]:
         """Return the parts of arrays, (..., K), by names of matrices and biases; a bias is the last column."""
         d, out = self.n_factors, {}
-        for part, matrix, bias in zip((left, right), self.form.matrices, self.form.biases):
-            out[matrix.name] = part[..., :d]
+        for array, matrix, bias in zip((left, right), self.form.matrices, self.form.biases):
+            out[matrix.name] = array[..., :d]
             if bias is not None:
-                out[bias.name] = part[..., d]
+                out[bias.name] = array[..., d]
         return out
 
     def scales_of(self, names: Sequence[str]) -> tuple[str, ...]:
         """Return the hyperparameters that the prior variances of some matrices and biases depend on."""
-        graphs = [part for one in self.form.entries if one.name in names for part in one.parts[1:]]
+        graphs = [moment for entry in self.form.entries if entry.name in names for moment in entry.parts[1:]]
         behind = set(ancestors(graphs))
         return tuple(name for name, value in zip(self.form.hyper_names, self.form.hyper_values) if value in behind)
 
     def describe(self) -> str:
         """Return a description of the form, one line per part."""
         form, lines = self.form, ["form             inner products of rows of two Gaussian matrices (bilinear)"]
-        for one, shape in zip(form.entries, self.shapes):
+        for entry, shape in zip(form.entries, self.shapes):
             size = " x ".join(map(str, shape))
-            lines.append(f"latent           {one.name}: {size} values, {'flat prior' if one.flat else 'Gaussian'}")
+            lines.append(f"latent           {entry.name}: {size} values, {'flat prior' if entry.flat else 'Gaussian'}")
         site = form.cells.site
         cut = ", zeros cut off" if getattr(site, "truncated", False) else ""
         y = self.observed()[0]
@@ -275,13 +275,13 @@ class CompiledBilinear(DrawFunctions):
 
     @cached_property
     def _entry_shapes(self) -> Callable[..., Any]:
-        shapes = [pt.stack([pt.as_tensor(n) for n in one.shape]) for one in self.form.entries]
+        shapes = [pt.stack([pt.as_tensor(n) for n in entry.shape]) for entry in self.form.entries]
         return self.function(self.form.hyper_values, shapes)
 
     @property
     def _moments(self) -> list[Any]:
         group = self.form.cells
-        return [group.offset, *group.parameters, *(part for one in self.form.entries for part in one.parts)]
+        return [group.offset, *group.parameters, *(moment for entry in self.form.entries for moment in entry.parts)]
 
     @cached_property
     def _prior(self) -> Callable[..., Any]:
@@ -298,8 +298,8 @@ class CompiledBilinear(DrawFunctions):
 
 def _require(what: str, values: np.ndarray, domain: str) -> None:
     """Raise for the first value outside a domain."""
-    if (found := first_outside(values, domain)) is not None:
-        value, where, wanted = found
+    if (outside := first_outside(values, domain)) is not None:
+        value, where, wanted = outside
         raise InvalidDataError(f"{what} {value}{where}, which must be {wanted}; correct it.")
 
 

@@ -30,7 +30,7 @@ class Rates(NamedTuple):
 
 
 VARIATIONAL = Rates(57.0, 38.0, 2e-6, 8e-6, 15)
-"""Measured with 1.2 million parameters, of which joint ascent keeps ten pairs of steps, and with a million cells."""
+"""Measured with 1.2 million parameters and a million cells. Joint ascent keeps ten pairs of steps of the parameters."""
 SHRINKAGE = Rates(10.0, 25.0, 6e-7, 2.5e-6, 60)
 """Measured likewise."""
 

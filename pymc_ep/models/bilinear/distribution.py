@@ -202,9 +202,9 @@ def _predictor(name: str, V: Any, U: Any, rows: Any, cols: Any, offset: Any, obs
             f"{name!r} takes matrices of as many factors, but {left!r} and {right!r} have {widths[0]} and {widths[1]} "
             f"columns."
         )
-    lengths = [_length(part) for part in (*indices, observed)]
-    known = {length for length in lengths if length is not None}
-    if len(known) > 1:
+    lengths = [_length(vector) for vector in (*indices, observed)]
+    known_lengths = {length for length in lengths if length is not None}
+    if len(known_lengths) > 1:
         raise InvalidDataError(
             f"{name!r} has {lengths[0]} rows, {lengths[1]} columns and {lengths[2]} observations; give one of each for "
             f"every cell."
@@ -213,7 +213,7 @@ def _predictor(name: str, V: Any, U: Any, rows: Any, cols: Any, offset: Any, obs
     products = (v[i] * u[j]).sum(axis=-1)
     if isinstance(offset, int | float) and offset == 0:
         return products
-    return products + _for_each(name, "offset", offset, known)
+    return products + _for_each(name, "offset", offset, known_lengths)
 
 
 def require_unmasked(subject: str, values: Any) -> None:
@@ -223,14 +223,14 @@ def require_unmasked(subject: str, values: Any) -> None:
         raise InvalidDataError(f"{subject} that are masked at index {k}; leave that cell out.")
 
 
-def _length(part: Any) -> int | None:
-    if part is None:
+def _length(vector: Any) -> int | None:
+    if vector is None:
         return None
-    return part.type.shape[0] if isinstance(part, Variable) else len(part)
+    return vector.type.shape[0] if isinstance(vector, Variable) else len(vector)
 
 
 def _for_each(name: str, what: str, values: Any, lengths: set[int]) -> Any:
-    """Return real numbers, of which there must be one, or one for each cell if lengths are known."""
+    """Return real numbers: there must be one, or one for each cell if lengths are known."""
     if values is None or (not isinstance(values, Variable) and np.asarray(values).dtype.kind in "USc"):
         raise InvalidDataError(f"{name!r} has {what}={values!r}; give one number, or one for every cell.")
     graph = as_real(values)
@@ -254,7 +254,7 @@ def _dispersion(name: str, alpha: Any, rate: Any) -> Any:
 
 
 def _cells_observed(name: str, observed: Any) -> Any:
-    """Return observations as `whole_observations` does; raise for those that are no vector without gaps."""
+    """Return observations as `whole_observations` does; raise unless they are a vector without gaps."""
     if observed is None or isinstance(observed, Variable):
         return observed
     if np.ndim(observed) != 1:

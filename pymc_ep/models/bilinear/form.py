@@ -43,7 +43,7 @@ class Entries:
     @property
     def parts(self) -> tuple[TensorVariable, ...]:
         """Moments of the prior, which depend on hyperparameters: mean, variance, covariance; those it has."""
-        return tuple(part for part in (self.mean, self.variance, self.covariance) if part is not None)
+        return tuple(moment for moment in (self.mean, self.variance, self.covariance) if moment is not None)
 
     @property
     def flat(self) -> bool:
@@ -118,7 +118,7 @@ class Bilinear(LatentForm):
     @property
     def stand_ins(self) -> dict[str, TensorVariable]:
         """Placeholders of matrices and biases, by name."""
-        return {one.name: one.stand_in for one in self.entries}
+        return {entry.name: entry.stand_in for entry in self.entries}
 
     @property
     def latent_names(self) -> tuple[str, ...]:
@@ -132,5 +132,5 @@ class Bilinear(LatentForm):
 
     @property
     def factors(self) -> tuple[Any, ...]:
-        """Factors whose sites a method must support: those of the cells."""
+        """Factors whose sites a method must support: the cells."""
         return self.groups

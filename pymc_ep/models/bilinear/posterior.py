@@ -65,17 +65,17 @@ class BilinearPosterior:
         if self.prior_variances is None:
             return prior
         left, right = (
-            own._replace(variance=np.broadcast_to(learned, own.variance.shape))
-            for own, learned in zip((prior.left, prior.right), self.prior_variances)
+            matrix_prior._replace(variance=np.broadcast_to(learned, matrix_prior.variance.shape))
+            for matrix_prior, learned in zip((prior.left, prior.right), self.prior_variances)
         )
         return prior._replace(left=left, right=right)
 
     def components(self) -> Iterator[tuple[float, "BilinearPosterior"]]:
-        """Yield weight one and the posterior itself, as those of a mixture."""
+        """Yield weight one and the posterior itself, like a mixture of one component."""
         yield 1.0, self
 
     def hyper_moments(self) -> dict[str, Moments]:
-        """Return the hyperparameters, which are held, with standard deviations of zero."""
+        """Return the hyperparameters, held at their mode, with standard deviations of zero."""
         return {name: Moments(v, np.zeros_like(v)) for name, v in self.form.constrained(self.theta).items()}
 
     def moments(self) -> dict[str, Moments]:
@@ -93,11 +93,11 @@ class BilinearPosterior:
         return Moments(out[0] + offset, np.sqrt(out[1]))
 
     def moments_with_all(self, side: int, which: np.ndarray) -> Moments:
-        """Return the moments, (k, J), of the predictors, without offsets, of k rows of a side with all of the other."""
+        """Return the moments, (k, J), of predictors without offsets: k rows of one side with all rows of the other."""
         both = self._with_partners()
-        own, other = both[side].at(which), both[1 - side]
-        (a, of_own), (b, of_other) = _second_moments(own), _second_moments(other)
-        return Moments(own.mean @ other.mean.T, np.sqrt(a @ (of_other + b).T + of_own @ b.T))
+        rows, other = both[side].at(which), both[1 - side]
+        (a, of_rows), (b, of_other) = _second_moments(rows), _second_moments(other)
+        return Moments(rows.mean @ other.mean.T, np.sqrt(a @ (of_other + b).T + of_rows @ b.T))
 
     @_ALLOW_OVERFLOW
     def draws(
@@ -118,13 +118,13 @@ class BilinearPosterior:
         cells, prior = self.form.cells(), self.prior
         density = np.empty((size, len(cells.y)))
         left, right = (
-            part if place is None else np.insert(part, place, 1.0, axis=-1) for part, place in zip(sides, self._ones)
+            side if place is None else np.insert(side, place, 1.0, axis=-1) for side, place in zip(sides, self._ones)
         )
         pairs, f = cells.by_left, np.empty_like(density)
         step = max(1, _NUMBERS // (left.shape[-1] * len(cells.y)))
-        for here in (slice(begin, begin + step) for begin in range(0, size, step)):
-            f[here, pairs.order] = np.einsum("scd,scd->sc", left[here][:, pairs.own], right[here][:, pairs.others])
-            density[here] = cells.site.log_density(cells.y, f[here] + prior.offset, *prior.parameters)
+        for chunk in (slice(begin, begin + step) for begin in range(0, size, step)):
+            f[chunk, pairs.order] = np.einsum("scd,scd->sc", left[chunk][:, pairs.own], right[chunk][:, pairs.others])
+            density[chunk] = cells.site.log_density(cells.y, f[chunk] + prior.offset, *prior.parameters)
         log_p = density.sum(axis=1) + prior.left.log_density(sides[0]) + prior.right.log_density(sides[1])
         log_q = sum((_log_density(rows, normal) for rows, normal in zip(both, normals)), start=np.zeros(size))
         of_cells = density.reshape(size, *self.form.observed()[0].shape)
@@ -138,17 +138,17 @@ class BilinearPosterior:
         by quadrature. It exists even where E e^f does not. If either matrix is a point estimate nothing is drawn.
         """
         out = np.empty(len(new.y))
-        for here, mean, spread in self._predictors(new, size, rng):
-            found = log_integral(self._site, new.y[here], mean, spread, *(p[here] for p in new.parameters))
-            out[here] = logsumexp(found, axis=0) - np.log(len(found))
+        for chunk, mean, spread in self._predictors(new, size, rng):
+            log_integrals = log_integral(self._site, new.y[chunk], mean, spread, *(p[chunk] for p in new.parameters))
+            out[chunk] = logsumexp(log_integrals, axis=0) - np.log(len(log_integrals))
         return out
 
     @_ALLOW_OVERFLOW
     def transforms(self, new: NewCells, size: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Return P(Y < y) and P(Y <= y), (n,) each, for new cells, computed as in `log_predictive`."""
         site, out = self._site, np.empty((2, len(new.y)))
-        for here, mean, spread in self._predictors(new, size, rng):
-            y, parameters = new.y[here], [p[here] for p in new.parameters]
+        for chunk, mean, spread in self._predictors(new, size, rng):
+            y, parameters = new.y[chunk], [p[chunk] for p in new.parameters]
             above, equal = np.zeros(len(y)), np.zeros(len(y))
             for z, weight in zip(*_quadrature(len(mean), size)):
                 f = mean + z * np.sqrt(spread)
@@ -156,24 +156,24 @@ class BilinearPosterior:
                 if site.domain != "real":
                     equal += weight * np.exp(site.log_density(y, f, *parameters)).mean(axis=0)
             # The weights sum to one up to rounding only, which may make a difference negative.
-            out[:, here] = np.maximum(1.0 - above - equal, 0.0), np.maximum(1.0 - above, 0.0)
+            out[:, chunk] = np.maximum(1.0 - above - equal, 0.0), np.maximum(1.0 - above, 0.0)
         return out[0], out[1]
 
     def _predictors(
         self, new: NewCells, size: int, rng: np.random.Generator
     ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
         """Yield chunks of k new cells, with predictor means and variances, (draws, k) each, given draws of a row."""
-        sides = [(rows, which) for rows, which in zip(self._with_partners(), (new.rows, new.cols))]
+        sides = [(rows, index) for rows, index in zip(self._with_partners(), (new.rows, new.cols))]
         # Draw the left rows unless the right ones are points: given a point, f is Gaussian without any draw.
         (drawn, drawn_at), (other, other_at) = sides if self.right.variance.any() else sides[::-1]
         size = size if drawn.variance.any() else 1
         step = max(1, _NUMBERS // (size * max(LEAST_NODES, drawn.mean.shape[1])))
-        for here in (slice(begin, begin + step) for begin in range(0, len(new.y), step)):
-            rows, partners = drawn.at(drawn_at[here]), other.at(other_at[here])
+        for chunk in (slice(begin, begin + step) for begin in range(0, len(new.y), step)):
+            rows, partners = drawn.at(drawn_at[chunk]), other.at(other_at[chunk])
             # Antithetic pairs z and -z, in which errors that are odd in z cancel.
             z = rng.standard_normal((-(-size // 2), *rows.mean.shape))
             v = rows.moved(np.concatenate([z, -z][:size]))
-            yield here, np.einsum("scd,cd->sc", v, partners.mean) + new.offset[here], partners.variance_along(v)
+            yield chunk, np.einsum("scd,cd->sc", v, partners.mean) + new.offset[chunk], partners.variance_along(v)
 
     @property
     def _site(self) -> CellSite:
@@ -189,7 +189,7 @@ class BilinearMixture(FitMixture[BilinearPosterior]):
 
     def predictor_moments(self) -> Moments:
         """Return the moments of the predictors of the cells, (n,)."""
-        return mixed_moments((weight, {"": part.predictor_moments()}) for weight, part in self.components())[""]
+        return mixed_moments((weight, {"": fit.predictor_moments()}) for weight, fit in self.components())[""]
 
 
 def _quadrature(draws: int, size: int) -> tuple[np.ndarray, np.ndarray]:

@@ -68,10 +68,12 @@ class RowFunctions(HyperRows):
             Log density of each site, by factor; empty where not requested.
         """
         evaluate = self._evaluate_all if log_density else self._evaluate
-        parts = evaluate(*self._compiled.unpack_rows(theta), *self._shape_noise(theta[0], noise), *origin)
+        outputs = evaluate(*self._compiled.unpack_rows(theta), *self._shape_noise(theta[0], noise), *origin)
         count = len(self._evaluated)
-        values = self._compiled.constrained(theta) | dict(zip(self._evaluated, (np.asarray(v) for v in parts[:count])))
-        return values, self._site_log_density(parts[count:]) if log_density else {}
+        values = self._compiled.constrained(theta) | dict(
+            zip(self._evaluated, (np.asarray(v) for v in outputs[:count]))
+        )
+        return values, self._site_log_density(outputs[count:]) if log_density else {}
 
     def log_density(self, theta: np.ndarray, noise: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
         """Return the log density of each site, (s, *shape) by factor, for rows of theta and noise."""
@@ -82,7 +84,7 @@ class RowFunctions(HyperRows):
     def observed_log_density(self, theta: np.ndarray, by_factor: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return log densities of the observed variables, (s, *shape) by name, at rows of theta.
 
-        Those of factors are copied from `by_factor`; those of terms without latent variables are added. The result is
+        Densities of factors are copied from `by_factor`; terms without latent variables are added. The result is
         empty where `by_factor` is. Observed vectors are left out: their sites hold a part of their noise only.
         """
         if not by_factor:
@@ -108,7 +110,7 @@ class RowFunctions(HyperRows):
         The scale of a block is its factor, (s, d, k), where it has one. Otherwise it is the variances, (s, d), of
         independent noise, or the covariance, (s, d, d), of any other.
         """
-        return [np.asarray(part) for part in self._scales(*self._compiled.unpack_rows(theta))]
+        return [np.asarray(scale) for scale in self._scales(*self._compiled.unpack_rows(theta))]
 
     def log_excess(self, theta: np.ndarray) -> np.ndarray:
         """Return log(PyMC's joint density / normalised Gaussians and sites), (s,), for rows of theta, (s, p)."""
@@ -123,10 +125,10 @@ class RowFunctions(HyperRows):
         if not names:
             return {}
         rows = map(np.asarray, self._outer_scales(*self._compiled.unpack_rows(theta)))
-        return {name: part if part.ndim == 3 else part.reshape(len(theta), -1) for name, part in zip(names, rows)}
+        return {name: scale if scale.ndim == 3 else scale.reshape(len(theta), -1) for name, scale in zip(names, rows)}
 
     def log_stretch(self, theta: np.ndarray) -> np.ndarray:
-        """Return log |dw / dv| of all scaled blocks, (s,): the log density of v is that of w plus this."""
+        """Return log |dw / dv| of all scaled blocks, (s,), which turns log densities of w into log densities of v."""
         shapes = zip(self.form.blocks, self.noise_shapes(*self._compiled.unpack(theta[0])))
         sizes = {block.name: np.prod(shape) for block, shape in shapes}
         out = np.zeros(len(theta))
@@ -140,7 +142,7 @@ class RowFunctions(HyperRows):
     def unscaled(self, theta: np.ndarray, noise: NoiseDraws) -> NoiseDraws:
         """Return noise, (s, d) each, with v in place of w, for rows of theta, (s, p), or one, (1, p)."""
         scales = self.outer_scales(theta)
-        inverse = {name: np.linalg.inv(own) if own.ndim == 3 else 1.0 / own for name, own in scales.items()}
+        inverse = {name: np.linalg.inv(scale) if scale.ndim == 3 else 1.0 / scale for name, scale in scales.items()}
         return self._times(noise, inverse)
 
     def scaled(self, theta: np.ndarray, noise: NoiseDraws) -> NoiseDraws:

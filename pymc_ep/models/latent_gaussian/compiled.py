@@ -45,17 +45,17 @@ _LEAST_DENSE, _GAIN = 1e8, 4.0
 
 
 class CompiledLatentGaussian(SiteFunctions):
-    """Compiled functions of a `LatentGaussian`; parameters are those of `SiteFunctions`."""
+    """Compiled functions of a `LatentGaussian`; its parameters are described in `SiteFunctions`."""
 
     most_draws = 1000
     """Default number of draws of a chain: PyMC's own default."""
     sweep = 1.0
-    """Time of an EP sweep, in units of the time of `work` multiplications: `work` counts those of one sweep."""
+    """Time of an EP sweep, in units of the time of `work` multiplications: `work` counts one sweep."""
     _fitted: "tuple[CompiledLatentGaussian, Mapping[SharedVariable, np.ndarray]] | None" = None
     """Form and data of the fit, from which the prior is computed where the model's data have changed; else None."""
 
     def is_current(self) -> bool:
-        """Whether precisions and densities of latent variables, read at the shapes of then, are those of now."""
+        """Whether precisions and densities of latent variables, read at earlier shapes, hold for the present ones."""
         latent = [(b, shape) for b, shape in zip(self.form.blocks, self._noise_sizes()) if not b.observation_noise]
         if any(block.precision is not None and block.sizes != shape for block, shape in latent):
             return False
@@ -171,9 +171,9 @@ class CompiledLatentGaussian(SiteFunctions):
             return self._prior(*self.unpack(perturbed(theta)))[-2]
 
         rows, precision = arrays
-        found = self._maps.varying_prior(rows, precision, perturbed_rows)
-        divided = isinstance(found, SparseFactorPrior) and found.pattern.blocks is not None
-        return FactorPrior(rows, precision) if self.on_jax and not divided else found
+        prior = self._maps.varying_prior(rows, precision, perturbed_rows)
+        divided = isinstance(prior, SparseFactorPrior) and prior.pattern.blocks is not None
+        return FactorPrior(rows, precision) if self.on_jax and not divided else prior
 
     def _array_cotangents(self, array: Array) -> list[np.ndarray]:
         if (precision := self.precision) is not None:
@@ -186,7 +186,7 @@ class CompiledLatentGaussian(SiteFunctions):
     def jointly(self, thetas: np.ndarray, variables: tuple[AffineVariable, ...] | None = None) -> EvaluatedRows:
         """Return arrays that functions of rows take as `known`, where they share a covariance that is dear.
 
-        They are those of predictors and some variables, by default of all variables and the noise.
+        The arrays belong to predictors and some variables, by default to all variables and the noise.
         """
         if self.solver.prior is not DensePrior:
             return NOTHING
@@ -199,12 +199,12 @@ class CompiledLatentGaussian(SiteFunctions):
             }
             if variables is None:
                 graphs["noise"] = self._noise_graphs()
-            sizes = {name: len(own) for name, own in graphs.items()}
-            return self._function_of_rows([graph for own in graphs.values() for graph in own]), sizes
+            sizes = {name: len(group) for name, group in graphs.items()}
+            return self._function_of_rows([graph for group in graphs.values() for graph in group]), sizes
 
         function, sizes = self._for_solver(("joint", variables), build)
-        parts = iter(self._of_rows(function, thetas))
-        return {name: [next(parts) for _ in range(size)] for name, size in sizes.items()}
+        arrays = iter(self._of_rows(function, thetas))
+        return {name: [next(arrays) for _ in range(size)] for name, size in sizes.items()}
 
     def predictor_rows(
         self, thetas: np.ndarray, known: EvaluatedRows = NOTHING
@@ -220,7 +220,7 @@ class CompiledLatentGaussian(SiteFunctions):
     def affine_moments(
         self, theta: np.ndarray, variables: Sequence[AffineVariable] | None = None
     ) -> dict[str, AffineMoments]:
-        """Evaluate the prior moments of affine variables, by default of all those of the form."""
+        """Evaluate the prior moments of affine variables, by default of all in the form."""
         return self.affine_rows(theta[None], variables)[0]
 
     def affine_rows(
@@ -238,17 +238,17 @@ class CompiledLatentGaussian(SiteFunctions):
         roots, means = self._roots_and_means(thetas)
         scales = self.rows.outer_scales(thetas)
         divided = {v.name: scales[v.scaled.name] for v in variables if v.name in constant and v.scaled is not None}
-        for k, found in enumerate(out):
-            own = [root[k] for root in roots]
-            found |= {name: map_.moments(means[name][k], own) for name, map_ in constant.items()}
-            found |= {name: found[name].divided(scale[k]) for name, scale in divided.items()}
-        return [{v.name: found[v.name] for v in variables} for found in out]
+        for k, moments in enumerate(out):
+            row_roots = [root[k] for root in roots]
+            moments |= {name: map_.moments(means[name][k], row_roots) for name, map_ in constant.items()}
+            moments |= {name: moments[name].divided(scale[k]) for name, scale in divided.items()}
+        return [{v.name: moments[v.name] for v in variables} for moments in out]
 
     def noise_rows(self, thetas: np.ndarray, known: EvaluatedRows = NOTHING) -> list[list[NoiseMoments]]:
         """Return the prior moments of each noise block for rows of theta, (s, p)."""
         out = []
-        for parts in zip(*self._evaluated_rows("noise", self._noise_graphs, thetas, known)):
-            rest = iter(parts)
+        for arrays in zip(*self._evaluated_rows("noise", self._noise_graphs, thetas, known)):
+            rest = iter(arrays)
             out.append(
                 [
                     NoiseMoments(next(rest), next(rest), block.flat, *islice(rest, 0 if block.factor is None else 2))
@@ -263,7 +263,7 @@ class CompiledLatentGaussian(SiteFunctions):
             return [[np.ones(size) for size in precision.sizes]] * len(thetas)
         if self.solver.prior is not FactorPrior:
             return None
-        return [list(own) for own in zip(*self._roots_and_means(thetas)[0])]
+        return [list(row_roots) for row_roots in zip(*self._roots_and_means(thetas)[0])]
 
     def describe(self) -> str:
         """Return the text of `pymc_ep.explain`, one line for each part of the form."""
@@ -287,7 +287,7 @@ class CompiledLatentGaussian(SiteFunctions):
         return "\n".join(lines)
 
     def first_sites(self, prior: Prior) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return None: sites start from zero, but under a sparse precision, which may be that of no proper prior."""
+        """Return None, as sites start from zero, except under a sparse precision, whose prior may be improper."""
         return self.typical_sites(prior) if self.solver.name == "precision" else None
 
     def _solver_key(self) -> tuple[Any, ...]:
@@ -338,10 +338,10 @@ class CompiledLatentGaussian(SiteFunctions):
     ) -> tuple[dict[str, VariableMap | UnknownsMap], tuple[AffineVariable, ...]]:
         """Return constant maps to variables, by name, and the variables whose maps depend on hyperparameters."""
         design = self._design() if self.precision is None else self.precision
-        known = {} if design is None else design.variables
+        maps = {} if design is None else design.variables
         return (
-            {v.name: known[v.name] for v in variables if v.name in known},
-            tuple(v for v in variables if v.name not in known),
+            {v.name: maps[v.name] for v in variables if v.name in maps},
+            tuple(v for v in variables if v.name not in maps),
         )
 
     def _evaluated_moments(
@@ -368,32 +368,36 @@ class CompiledLatentGaussian(SiteFunctions):
         out = []
         for theta in thetas:
             values = self.unpack(theta)
-            found = maps.at(values, self._noise_sizes())
-            if missing := [name for name, _ in targets if name not in found]:
+            matrices = maps.at(values, self._noise_sizes())
+            if missing := [name for name, _ in targets if name not in matrices]:
                 raise UnsupportedModelError(
                     f"{missing[0]!r} depends on very many latent variables in each of its values, which the sparse "
                     f"algebra of this model has no room for: leave it out, and compute it from draws."
                 )
             of_theta = zip(targets, means(*values))
-            out.append({name: UnknownsMap(found[name]).moments(np.asarray(mean), ()) for (name, _), mean in of_theta})
+            out.append(
+                {name: UnknownsMap(matrices[name]).moments(np.asarray(mean), ()) for (name, _), mean in of_theta}
+            )
         return out
 
     def _roots_and_means(self, thetas: np.ndarray) -> tuple[Sequence[np.ndarray], dict[str, np.ndarray]]:
         """Return roots, (s, d) or (s, k, d) of each block, and means of variables with constant maps."""
         constant, _ = self._split_by_map(self.form.affine)
-        own = [v for v in self.form.affine if v.name in constant]
+        variables = [v for v in self.form.affine if v.name in constant]
         roots = [] if self.solver.name == "precision" else self._maps.roots
 
         def graphs() -> list[TensorVariable]:
-            return [*roots, *(self.form.at_zero_noise(v.expression) for v in own)]
+            return [*roots, *(self.form.at_zero_noise(v.expression) for v in variables)]
 
-        parts = self._evaluated_rows("roots", graphs, thetas, NOTHING)
+        arrays = self._evaluated_rows("roots", graphs, thetas, NOTHING)
         count = len(roots)
-        return parts[:count], {v.name: part for v, part in zip(own, parts[count:])}
+        return arrays[:count], {v.name: mean for v, mean in zip(variables, arrays[count:])}
 
     def _moment_graphs(self, variables: Sequence[AffineVariable]) -> list[TensorVariable]:
-        parts = [(v.expression, self.solver.cross(self.form, v), self.solver.variance(self.form, v)) for v in variables]
-        return [self.form.at_zero_noise(graph) for own in parts for graph in own]
+        moments = [
+            (v.expression, self.solver.cross(self.form, v), self.solver.variance(self.form, v)) for v in variables
+        ]
+        return [self.form.at_zero_noise(graph) for graphs in moments for graph in graphs]
 
     def _noise_graphs(self) -> list[TensorVariable]:
         outputs = []
@@ -425,5 +429,5 @@ class CompiledLatentGaussian(SiteFunctions):
             return self.function(rows.values(), outputs)
 
     def _of_rows(self, function: Callable[..., Any], thetas: np.ndarray) -> list[np.ndarray]:
-        parts = map(np.asarray, function(*self.unpack_rows(thetas)))
-        return [np.broadcast_to(part, (len(thetas), *part.shape[1:])) for part in parts]
+        arrays = map(np.asarray, function(*self.unpack_rows(thetas)))
+        return [np.broadcast_to(array, (len(thetas), *array.shape[1:])) for array in arrays]

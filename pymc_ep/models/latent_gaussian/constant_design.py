@@ -1,6 +1,6 @@
 """Linear maps from noise that are free of hyperparameters, cached for the data.
 
-A_j, (d_j, n), is that from block j to the predictors; there are others to affine variables. With A_j constant, the
+A_j, (d_j, n), maps block j to the predictors; other maps lead to affine variables. With A_j constant, the
 standard normals of block j enter the predictors through R_j = root_j A_j, and only root_j, often a diagonal, is
 evaluated and differentiated at each value of the hyperparameters. Where each predictor depends on few coefficients
 (groups, crossed effects), A is stored as a sparse matrix.
@@ -71,16 +71,16 @@ class VariableMap:
             return AffineMoments(mean, self._pattern.filled(values), variance)
         entries = self._pattern.filled(self._values).toarray()
         ends = np.cumsum([root.shape[-1] for root in roots])
-        parts = [
-            part * root if root.ndim == 1 else part @ root.T
-            for part, root in zip(np.split(entries, ends[:-1], axis=1), roots)
+        blocks = [
+            block * root if root.ndim == 1 else block @ root.T
+            for block, root in zip(np.split(entries, ends[:-1], axis=1), roots)
         ]
-        cross = np.concatenate(parts, axis=1)
+        cross = np.concatenate(blocks, axis=1)
         return AffineMoments(mean, cross, (cross**2).sum(axis=1))
 
 
 class DesignMatrix:
-    """The constant maps A_j, (d_j, n), of all blocks, and those to affine variables.
+    """The constant maps A_j, (d_j, n), of all blocks to the predictors, and maps to affine variables.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class DesignMatrix:
     sparse : bool
         Whether to store A as a sparse matrix; all roots must then be diagonal.
     variables : dict of str to VariableMap
-        Those of affine variables that are constant, by name.
+        Constant maps to affine variables, by name.
     """
 
     def __init__(
@@ -104,10 +104,10 @@ class DesignMatrix:
         self.sparse = sparse
         self.variables = variables
         self._flat = flat
-        self._splits = np.cumsum([part.shape[0] for part in maps])[:-1]
+        self._splits = np.cumsum([map_.shape[0] for map_ in maps])[:-1]
         entries = scipy.sparse.vstack(maps, format="csr").T.tocsr() if sparse else None
         self._sparse = None if entries is None else (entries.data, EntryPattern(entries))
-        self._dense = [] if sparse else [part.toarray() for part in maps]
+        self._dense = [] if sparse else [map_.toarray() for map_ in maps]
 
     @property
     def blocks(self) -> Blocks | None:
@@ -131,8 +131,8 @@ class DesignMatrix:
             return np.split(total, self._splits)
         ends = np.cumsum([len(a) for a in self._dense])
         out = []
-        for a, part, root in zip(self._dense, np.split(cotangent, ends[:-1]), roots):
-            out.append(np.einsum("ij,ij->i", part, a) if root.ndim == 1 else part @ a.T)
+        for a, rows, root in zip(self._dense, np.split(cotangent, ends[:-1]), roots):
+            out.append(np.einsum("ij,ij->i", rows, a) if root.ndim == 1 else rows @ a.T)
         return out
 
 
@@ -189,8 +189,8 @@ class Design:
     @compiled_property
     def roots(self) -> list[TensorVariable]:
         """Root of each block: standard deviations, (d,), of independent noise, else the matrix, (k, d)."""
-        found = [(deviations_of(block), block.root) for block in self._form.blocks]
-        return [self._form.at_zero_noise(root if sd is None else sd) for sd, root in found]
+        pairs = [(deviations_of(block), block.root) for block in self._form.blocks]
+        return [self._form.at_zero_noise(root if sd is None else sd) for sd, root in pairs]
 
     @compiled_property
     def precisions(self) -> list[TensorVariable]:
@@ -203,7 +203,7 @@ class Design:
 
     @cached_property
     def _targets(self) -> list[tuple[str, TensorVariable]]:
-        """Names and graphs of what noise is mapped to: the predictors, whose name is empty, and affine variables."""
+        """Names and graphs of the targets of noise: the predictors, whose name is empty, and affine variables."""
         return [("", self._form.predictor), *((v.name, v.numerator) for v in self._form.affine if v.block is None)]
 
     @cached_property
@@ -241,7 +241,7 @@ class Design:
 
     @cached_property
     def _shared(self) -> list[SharedVariable]:
-        """Data behind the maps and the lengths of blocks, of which the map of a block to itself has no trace."""
+        """Data behind the maps and the lengths of blocks, which leave no trace in the map of a block to itself."""
         lengths = [pt.as_tensor(n) for block in self._form.blocks for n in block.shape]
         return [v for v in ancestors([*self._graphs, *lengths]) if isinstance(v, SharedVariable)]
 
@@ -273,10 +273,10 @@ class Design:
             return None
         data = [v.get_value(borrow=True) for v in self._shared]
         if self._sparse_data is None or any(new is not old for new, old in zip(data, self._sparse_data)):
-            found = self._sparse_maps.at(theta(), shapes)
-            constant = {name: map_ for name, map_ in found.items() if name not in self._varying}
-            known = "" in constant and count_row_pairs(constant[""].indptr) <= _MOST_PAIRS
-            self._sparse_design = PrecisionDesign(self._form, shapes, constant) if known else None
+            maps = self._sparse_maps.at(theta(), shapes)
+            constant = {name: map_ for name, map_ in maps.items() if name not in self._varying}
+            feasible = "" in constant and count_row_pairs(constant[""].indptr) <= _MOST_PAIRS
+            self._sparse_design = PrecisionDesign(self._form, shapes, constant) if feasible else None
             self._sparse_data = data
         return self._sparse_design
 
@@ -308,16 +308,16 @@ class Design:
         return cotangent if self._pattern is None or cotangent.ndim == 2 else self._pattern.cotangent(cotangent)
 
     def _evaluate_maps(self, theta: Sequence[np.ndarray], shapes: Sequence[Sequence[int]]) -> DesignMatrix | None:
-        found, widths = self._probed(theta, shapes)
+        probed, widths = self._probed(theta, shapes)
         sizes = [math.prod(shape) for shape in shapes]
         # A block whose rows are all known, or all evaluated, is given a row of zeros.
         left: dict[tuple[str, int], list[scipy.sparse.csr_array]] = {
-            place: [] for place in self._places if place not in found
+            place: [] for place in self._places if place not in probed
         }
         wanted = {j for _, j in left}
         ends = [d if j in wanted else 0 for j, d in enumerate(sizes)]
         start, step = 0, max(1, _BATCH_SIZE // max(1, len(sizes) * sum(widths.values())))
-        entries = sum(part.nnz for part in found.values())
+        entries = sum(matrix.nnz for matrix in probed.values())
         while start < max(ends) and entries <= _MAX_ENTRIES:
             units = [
                 np.eye(max(1, min(start + step, end) - start), d, k=start if start < end else d)
@@ -330,9 +330,9 @@ class Design:
             start += step
         if entries > _MAX_ENTRIES:
             return None
-        parts = found | {place: scipy.sparse.vstack(rows, format="csr") for place, rows in left.items()}
+        all_maps = probed | {place: scipy.sparse.vstack(rows, format="csr") for place, rows in left.items()}
         n = widths[""]
-        maps = [parts["", j] for j in range(len(sizes))]
+        maps = [all_maps["", j] for j in range(len(sizes))]
         filled = sum(map_.nnz for map_ in maps)
         sparse = is_sparse(filled, sum(sizes), n) and all(root.ndim == 1 for root in self.roots)
         if not sparse and sum(sizes) * n > _MAX_STORED:
@@ -341,7 +341,7 @@ class Design:
         for name, width in widths.items():
             if name and name not in self._varying:
                 rows = [
-                    parts[name, j] if (name, j) in parts else scipy.sparse.csr_array((d, width))
+                    all_maps[name, j] if (name, j) in all_maps else scipy.sparse.csr_array((d, width))
                     for j, d in enumerate(sizes)
                 ]
                 variables[name] = VariableMap(scipy.sparse.vstack(rows, format="csr").T.tocsr())
@@ -352,12 +352,12 @@ class Design:
     ) -> tuple[dict[tuple[str, int], scipy.sparse.csr_array], dict[str, int]]:
         """Return the maps in which each target has at most one entry a part of a block, and the targets' widths."""
         probes = [probes_of(math.prod(shape)) for shape in shapes]
-        parts = [masked(kinds, parts_of(shape)) for kinds, shape in zip(probes, shapes)]
-        found, widths = {}, {}
-        for (name, j), rows in zip(self._places, self._evaluate(*theta, *parts)):
+        inputs = [masked(kinds, parts_of(shape)) for kinds, shape in zip(probes, shapes)]
+        maps, widths = {}, {}
+        for (name, j), rows in zip(self._places, self._evaluate(*theta, *inputs)):
             rows = np.asarray(rows).reshape(-1, 4, rows.shape[1])
             widths[name] = rows.shape[2]
             good, map_ = decoded(rows, probes[j])
             if good.all():
-                found[name, j] = map_
-        return found, widths
+                maps[name, j] = map_
+        return maps, widths

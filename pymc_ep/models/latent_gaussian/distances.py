@@ -39,13 +39,13 @@ def scaled_inputs(
 
     Those that rounding cannot reach are left out.
     """
-    found: dict[TensorVariable, str] = {}
+    names: dict[TensorVariable, str] = {}
     for name, graphs in named.items():
         for v in ancestors(graphs):
             inputs = _inputs_of(v)
             if inputs is not None and not _is_near_zero(inputs) and not depends_on([inputs], noise):
-                found.setdefault(inputs, name)
-    return tuple((name, inputs) for inputs, name in found.items())
+                names.setdefault(inputs, name)
+    return tuple((name, inputs) for inputs, name in names.items())
 
 
 def _inputs_of(variable: TensorVariable) -> TensorVariable | None:

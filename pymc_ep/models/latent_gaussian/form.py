@@ -60,7 +60,7 @@ class NoiseBlock:
     observation_noise : bool
         Whether the block is noise of an observed vector, not a latent variable.
     precision : SparsePrecision, optional
-        That of the ravelled block at its `sizes`; None where it has none, or where there are few coefficients.
+        Precision of the ravelled block at its `sizes`; None where it has none, or where there are few coefficients.
     sizes : tuple of int
         Shape of a latent block when it was recognised.
     outer_scale : TensorVariable, () or (d,) or (k, k), optional
@@ -183,8 +183,8 @@ class AffineVariable:
         return self.expression if self.scaled is None else self.scaled.noise
 
 
-def _joined(parts: Sequence[TensorVariable]) -> TensorVariable:
-    flat = [part if part.ndim == 1 else part.ravel() for part in parts]
+def _joined(graphs: Sequence[TensorVariable]) -> TensorVariable:
+    flat = [graph if graph.ndim == 1 else graph.ravel() for graph in graphs]
     return flat[0] if len(flat) == 1 else pt.concatenate(flat)
 
 
@@ -231,7 +231,7 @@ class LatentGaussian(Hyperparameters):
 
     @property
     def factors(self) -> tuple[SiteGroup, ...]:
-        """Sites of the observed variables, then those of potentials, where there are any."""
+        """Sites of the observed variables, then of potentials, where there are any."""
         return (*self.groups, *self.potentials)
 
     @property
@@ -250,9 +250,9 @@ class LatentGaussian(Hyperparameters):
 
     @property
     def log_excess(self) -> TensorVariable:
-        """log(PyMC's joint density / that of normalised Gaussians and sites), ()."""
-        parts = [*(b.log_excess for b in self.blocks), *(term.log_density.sum() for term in self.fixed)]
-        return self.at_zero_noise(pt.add(*parts, pt.zeros(())))
+        """log(PyMC's joint density / density of normalised Gaussians and sites), ()."""
+        terms = [*(b.log_excess for b in self.blocks), *(term.log_density.sum() for term in self.fixed)]
+        return self.at_zero_noise(pt.add(*terms, pt.zeros(())))
 
     @cached_property
     def _zeros(self) -> dict[TensorVariable, TensorVariable]:
@@ -262,15 +262,15 @@ class LatentGaussian(Hyperparameters):
         }
 
     def made_of(self, latent: Sequence[str]) -> tuple[set[Variable], dict[str, set[Variable]]]:
-        """Return graph ancestors: those of all sites and named latent variables, and those of each of the latter."""
+        """Return the graph ancestors of all sites and named latent variables, and of each of these variables alone."""
         of_sites = [v for group in self.factors for v in (*group.rows, group.observed, *group.parameters)]
         affine = {variable.name: variable.expression for variable in self.affine}
         of_latent = {}
         for block in self.blocks:
             if block.name in latent:
-                parts = [affine.get(block.name), block.covariance, block.root, block.factor]
-                parts += [*block.shape, *block.origin_shape]
-                of_latent[block.name] = set(ancestors([v for v in parts if isinstance(v, Variable)]))
+                graphs = [affine.get(block.name), block.covariance, block.root, block.factor]
+                graphs += [*block.shape, *block.origin_shape]
+                of_latent[block.name] = set(ancestors([v for v in graphs if isinstance(v, Variable)]))
         return set(ancestors(of_sites)).union(*of_latent.values()), of_latent
 
     def at_zero_noise(self, expression: TensorVariable) -> TensorVariable:

@@ -1,4 +1,4 @@
-"""A latent Gaussian form at rows of hyperparameters: what each is asked for is evaluated for all at once."""
+"""A latent Gaussian form at rows of hyperparameters: a quantity of one row is evaluated for all at once."""
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -30,7 +30,7 @@ class FormRows:
         self._evaluated: EvaluatedRows | None = None
 
     def _known(self, variables: tuple[AffineVariable, ...] | None = None) -> EvaluatedRows:
-        """Return what is evaluated at once: with some variables asked for first, what their moments take."""
+        """Return the arrays evaluated at once; where some variables come first, only those their moments take."""
         if self._evaluated is None:
             self._evaluated = self._form.jointly(self.thetas, variables)
         return self._evaluated
@@ -51,7 +51,7 @@ class FormRows:
         return self._form.root_rows(self.thetas)
 
     def affine(self, variables: Sequence[AffineVariable] | None) -> list[dict[str, AffineMoments]]:
-        """Return the prior moments of affine variables, by default of all those of the form, for each row."""
+        """Return the prior moments of affine variables, by default of all in the form, for each row."""
         key = None if variables is None else tuple(variables)
         if key not in self._affine:
             self._affine[key] = self._form.affine_rows(self.thetas, key, self._known(key))
@@ -65,13 +65,13 @@ class FormRows:
     @property
     def row_bytes(self) -> int:
         """Memory of what has been evaluated, in bytes a row."""
-        kept: list[Iterable[object]] = [part for moments in self._affine.values() for part in moments[0].values()]
+        kept: list[Iterable[object]] = [arrays for moments in self._affine.values() for arrays in moments[0].values()]
         if "noise" in self.__dict__:
             kept += self.noise[0]
         if "predictors" in self.__dict__:
             mean, gaussian = self.predictors[0]
             kept.append((mean, next(iter(gaussian))))
-        return sum(array.nbytes for part in kept for array in part if isinstance(array, np.ndarray))
+        return sum(array.nbytes for arrays in kept for array in arrays if isinstance(array, np.ndarray))
 
 
 class FormRow(NamedTuple):
@@ -109,12 +109,12 @@ class FormRow(NamedTuple):
                 for block in self.noise
             ]
         roots = self.rows.roots[self.place]
-        parts = np.split(coordinates, np.cumsum([len(root) for root in roots])[:-1], axis=1)
+        normals = np.split(coordinates, np.cumsum([len(root) for root in roots])[:-1], axis=1)
         return [
             (z * root if root.ndim == 1 else z @ root, *([z] if block.origin is not None else []))
-            for z, root, block in zip(parts, roots, self.rows.blocks)
+            for z, root, block in zip(normals, roots, self.rows.blocks)
         ]
 
     def affine(self, variables: Sequence[AffineVariable] | None = None) -> dict[str, AffineMoments]:
-        """Return the prior moments of affine variables, by default of all those of the form."""
+        """Return the prior moments of affine variables, by default of all in the form."""
         return self.rows.affine(variables)[self.place]

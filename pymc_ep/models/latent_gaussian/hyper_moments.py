@@ -32,7 +32,7 @@ def hyper_moments(form: SiteFunctions, theta: np.ndarray, directions: np.ndarray
 
     Where each element is a function of one unconstrained value, its moments follow from quadrature over that value's
     marginal; all elements share one pass over the nodes. Otherwise (ordered vectors, simplexes, bounds that depend on
-    other hyperparameters) they are those of a fixed sample.
+    other hyperparameters) moments are taken over a fixed sample.
     """
     sd = np.sqrt((directions**2).sum(axis=0))
     if _is_elementwise(form, theta, sd):

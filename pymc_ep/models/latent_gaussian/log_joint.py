@@ -1,8 +1,7 @@
 """Priors of noise blocks, and the exact log joint density of draws of hyperparameters and noise.
 
-The density is that of the model's free variables on PyMC's unconstrained scale. A latent variable is its mean plus
-noise. That is a shift, so that its density is that of the noise. For an absorbed factor, w = L v, the model's variable
-is v.
+It is the density of the model's free variables on PyMC's unconstrained scale. A latent variable is its mean plus noise,
+a shift, and so has the density of the noise. For an absorbed factor, w = L v, the model's variable is v.
 """
 
 from collections.abc import Mapping, Sequence
@@ -74,7 +73,7 @@ class NoisePrior:
     def log_density(self, noise: np.ndarray, origin: np.ndarray | None = None) -> np.ndarray:
         """Return the log density, (s,), of the origin where it is given, else of the noise.
 
-        For a singular C it is that of the pivoted values, which determine the others. For a flat prior it is the
+        For a singular C it is the density of the pivoted values, which determine the others. For a flat prior it is the
         density of coefficient space, (2 pi)^{-d/2}.
         """
         if self.block.flat:
@@ -133,8 +132,8 @@ def log_joint(
         Reason for a missing density, else empty.
     """
     if held:
-        parts = [prior.log_density(*draw) for prior, draw in zip(priors, draws)]
-        return sum(parts) + log_excess + _sum_sites(log_density), ""
+        densities = [prior.log_density(*draw) for prior, draw in zip(priors, draws)]
+        return sum(densities) + log_excess + _sum_sites(log_density), ""
     varying = [i for i, varies in enumerate(form.rows.varying) if varies]
     if len(theta) * sum(priors[i].size ** _cost_exponent(form, priors, i) for i in varying) > budget:
         return None, "a covariance to factorise for each draw is too much work"
@@ -144,10 +143,10 @@ def log_joint(
             density = density + prior.log_density(*draw)
     if varying:
         try:
-            own, draws = _at_each_draw(form, varying, theta, draws)
+            varying_density, draws = _at_each_draw(form, varying, theta, draws)
         except np.linalg.LinAlgError:
             return None, "a covariance is singular"
-        density = density + own
+        density = density + varying_density
     if any(priors[i].block.factor is not None for i in varying):
         # Draws of w = L v were shifted to first order; the exact w follows from v and each draw's own L.
         log_density = form.rows.log_density(theta, [draw[0] for draw in draws])
@@ -175,15 +174,15 @@ def _at_each_draw(
     largest = max(draws[i][0].shape[1] ** (1 if form.independent[i] else 2) for i in varying)
     step = max(1, _BATCH_SIZE // max(1, largest))
     for start in range(0, len(theta), step):
-        here = slice(start, start + step)
-        for i, scales in zip(varying, form.rows.scales(theta[here])):
+        rows = slice(start, start + step)
+        for i, scales in zip(varying, form.rows.scales(theta[rows])):
             noise, *origin = exact[i]
             if origin:
-                noise[here] = np.einsum("sdk,sk->sd", scales, origin[0][here])
+                noise[rows] = np.einsum("sdk,sk->sd", scales, origin[0][rows])
             elif form.independent[i]:
-                density[here] += _log_density_independent(scales, noise[here])
+                density[rows] += _log_density_independent(scales, noise[rows])
             else:
-                density[here] += [_log_density_correlated(c, w) for c, w in zip(scales, noise[here])]
+                density[rows] += [_log_density_correlated(c, w) for c, w in zip(scales, noise[rows])]
     return density, exact
 
 

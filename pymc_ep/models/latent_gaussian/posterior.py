@@ -46,8 +46,8 @@ _SPARSE = "latent variables by a sparse precision have no dense covariance, by w
 _JACOBIANS = "a determinant for each draw, by which its skewness changes its density, is too much work"
 """Reasons for missing densities of draws."""
 _DETERMINANTS = 8.0
-"""Budget of determinants of draws, in that of factorisations, as they take products of matrices. With 120 predictors
-those of 4000 draws take 0.9 s."""
+"""Budget of determinants of draws as a multiple of the budget of factorisations, as they take products of matrices.
+With 120 predictors the determinants of 4000 draws take 0.9 s."""
 
 
 class NoiseAtMode(NamedTuple):
@@ -129,7 +129,7 @@ class LatentPosterior:
         self.log_concave = all(s.site.log_concave for s in form.sites)
         self._given_mode = mode
         self.shape = shape if shape is not None and shape.skewness.any() else None
-        """Width and skewness beyond those of the sites; None where there is none."""
+        """Width and skewness that the sites lack; None where there is none."""
         self.at = FormRow.at(form, theta) if at is None else at
         """The form at `theta`."""
 
@@ -165,8 +165,8 @@ class LatentPosterior:
     def mode(self) -> tuple[np.ndarray, Prior, GaussianPosterior]:
         """Hyperparameters, prior and Gaussian posterior at the mode."""
         if self._given_mode is None:
-            known = self._posterior(self.theta, self.shift, self.precision, log_concave=self.log_concave)
-            return self.theta, *known
+            prior_and_posterior = self._posterior(self.theta, self.shift, self.precision, log_concave=self.log_concave)
+            return self.theta, *prior_and_posterior
         prior, posterior = self._given_mode
         return self.theta, prior, on_host(posterior)
 
@@ -243,15 +243,15 @@ class LatentPosterior:
     def moments(self, variables: Sequence[AffineVariable] | None = None) -> dict[str, Moments]:
         """Return posterior moments of affine variables, with hyperparameter uncertainty included to first order."""
         # Asked for first, so that no more is evaluated than these variables take.
-        parts = self.at.affine(variables)
+        priors = self.at.affine(variables)
         posterior = self.solved.posterior
         means = {}
         variances = {}
-        for name, part in parts.items():
-            shape = part.mean.shape
-            means[name] = part.mean + (part.cross @ posterior.coordinates).reshape(shape)
-            variances[name] = posterior.remaining_variance(part.cross, part.variance).reshape(shape)
-            self._require_variance(name, variances[name], part.variance.reshape(shape))
+        for name, prior in priors.items():
+            shape = prior.mean.shape
+            means[name] = prior.mean + (prior.cross @ posterior.coordinates).reshape(shape)
+            variances[name] = posterior.remaining_variance(prior.cross, prior.variance).reshape(shape)
+            self._require_variance(name, variances[name], prior.variance.reshape(shape))
             variances[name] = np.maximum(variances[name], 0.0)
         for step, low, high in self._differences:
             ends = [
@@ -270,10 +270,10 @@ class LatentPosterior:
     def skewness(self, variables: Sequence[AffineVariable], sd: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the posterior skewness of affine variables with these standard deviations."""
         if self._skewed is None:
-            return {name: np.zeros_like(own) for name, own in sd.items()}
+            return {name: np.zeros_like(deviations) for name, deviations in sd.items()}
         return {
-            name: self._skewed.skewness_of(part.cross, sd[name].ravel()).reshape(sd[name].shape)
-            for name, part in self.at.affine(variables).items()
+            name: self._skewed.skewness_of(prior.cross, sd[name].ravel()).reshape(sd[name].shape)
+            for name, prior in self.at.affine(variables).items()
         }
 
     def hyper_moments(self) -> dict[str, Moments]:
@@ -334,8 +334,8 @@ class LatentPosterior:
         if self._skewed is None:
             return drawn.noise, np.zeros((len(drawn.coordinates), 0))
 
-        def predictors(here: slice) -> np.ndarray:
-            return self.form.rows.predictors(self.theta, [draw[0][here] for draw in drawn.noise])
+        def predictors(rows: slice) -> np.ndarray:
+            return self.form.rows.predictors(self.theta, [draw[0][rows] for draw in drawn.noise])
 
         told = not self.solved.posterior.drawn_from_prior
         moves, steep = self._skewed.moves(drawn.coordinates, None if told else predictors, slopes=slopes)
@@ -357,15 +357,14 @@ class LatentPosterior:
     def noise_means(self) -> NoiseDraws:
         """Return posterior means of the noise, (d,), and origin, (k,), of each block, at the mode."""
         posterior = self.solved.posterior
-        return [tuple(part[0] for part in block) for block in self.at.noise_of(posterior.coordinates[None])]
+        return [tuple(rows[0] for rows in block) for block in self.at.noise_of(posterior.coordinates[None])]
 
     def _log_q(self, spread: np.ndarray, at_mode: NoiseAtMode) -> np.ndarray:
         """Return the log density of draws, (s,), under the Gaussian posterior, in the coordinates of `log_joint`.
 
-        The latent variables are shifted by a function of the hyperparameters. The Jacobian of that is 1, so that the
-        density is that of the draws before the shift: the Gaussian of theta = mode + z D, times the noise's prior at
-        the mode, times the ratio of posterior to prior. Where coordinates are drawn, that is the ratio of their
-        densities.
+        The latent variables are shifted by a function of the hyperparameters, with Jacobian 1, so that draws keep
+        their density from before the shift: the Gaussian of theta = mode + z D, times the noise's prior at the mode,
+        times the ratio of posterior to prior. Where coordinates are drawn, it is the ratio of their densities.
         Otherwise it is the product of the sites over its normaliser. With g = b - Pi m0 and V the posterior
         covariance,
 

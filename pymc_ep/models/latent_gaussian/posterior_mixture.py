@@ -1,6 +1,6 @@
 """Mixture of Gaussian posteriors at some draws of the hyperparameters, with sites interpolated between fits.
 
-Its interface is that of `LatentPosterior`. Latent variables are drawn for more hyperparameters than have a posterior:
+It has the interface of `LatentPosterior`. Latent variables are drawn for more hyperparameters than have a posterior:
 from the nearest posterior, and moved from there. Prior moments are evaluated for many components at once, posteriors
 one at a time. These are cached up to a bound on memory, as moments and draws need the same ones, and each may hold n by
 n matrices.
@@ -50,15 +50,15 @@ class PosteriorMixture:
     shifts, precisions : ndarray, (k, n)
         Sites of the fits, which correct the width of the posteriors.
     draws : ndarray, (s, p)
-        Unconstrained hyperparameters of draws; with s = 0, these are those of the components.
+        Unconstrained hyperparameters of draws; with s = 0, the components' are taken.
     components : ndarray, (m, p), optional
         Unconstrained hyperparameters of the components; with m = 0, these are `thetas`. By default they are the draws.
     skewness : ndarray, (k, n), optional
-        Of the tilted distributions of the fits; that of the marginals is the one at the centre.
+        Of the tilted distributions of the fits; the marginals have the skewness at the centre.
     """
 
     without_sites = ""
-    """Reason for missing sites: empty, as there are those of the centre."""
+    """Reason for missing sites: empty, as the centre has sites."""
 
     def __init__(
         self,
@@ -133,19 +133,19 @@ class PosteriorMixture:
     def _components(self, index: Sequence[int]) -> Iterator[LatentPosterior]:
         start, count = 0, 1
         while start < len(index):
-            part = np.asarray(index[start : start + count])
-            rows = FormRows(self.form, self.thetas[part])
-            shifts, precisions = self._sites_of(part)
-            shapes = self._shapes_of(part)
-            for i, k in enumerate(part.tolist()):
-                own = LatentPosterior.at_sites(
+            chunk = np.asarray(index[start : start + count])
+            rows = FormRows(self.form, self.thetas[chunk])
+            shifts, precisions = self._sites_of(chunk)
+            shapes = self._shapes_of(chunk)
+            for i, k in enumerate(chunk.tolist()):
+                component = LatentPosterior.at_sites(
                     self.form, rows.thetas[i], shifts[i], precisions[i], FormRow(rows, i), shapes[i]
                 )
                 if k in self._cache:
-                    own.solved = self._cache[k]
-                yield own
-                if k not in self._cache and (size := _nbytes(own.solved)) <= self._cache_left:
-                    self._cache[k] = own.solved
+                    component.solved = self._cache[k]
+                yield component
+                if k not in self._cache and (size := _nbytes(component.solved)) <= self._cache_left:
+                    self._cache[k] = component.solved
                     self._cache_left -= size
             start, count = start + count, max(1, _ROWS_BYTES // max(1, rows.row_bytes))
 
@@ -156,18 +156,18 @@ class PosteriorMixture:
         return self._sites.rows(self.thetas[index])
 
     def _shapes_of(self, index: np.ndarray) -> Sequence[Shape | None]:
-        """Return the shapes of components; None where they are Gaussian, or those of the fits are not known."""
+        """Return the shapes of components; None where they are Gaussian, or the shapes of the fits are unknown."""
         if self._skewness is None or (centre := self.centre.shape) is None:
             return [None] * len(index)
         if self._sites is None:
-            found = self._skewness[index]
+            skewness = self._skewness[index]
         else:
-            found = self._sites.between_fits(self._skewness, self.thetas[index])
+            skewness = self._sites.between_fits(self._skewness, self.thetas[index])
         none = np.zeros_like(self.centre.shift)
-        return [Shape(own, centre.marginal_skewness, none, none) for own in found]
+        return [Shape(row, centre.marginal_skewness, none, none) for row in skewness]
 
     def moments(self, variables: Sequence[AffineVariable] | None = None) -> dict[str, Moments]:
-        """Return the moments of affine variables under the mixture; those of all are known after draws."""
+        """Return the moments of affine variables under the mixture; the moments of all are known after draws."""
         if variables is None and self._moments is not None:
             return self._moments
         return mixed_moments((weight, component.moments(variables)) for weight, component in self.components())
@@ -201,13 +201,13 @@ class PosteriorMixture:
         groups = np.split(np.argsort(near.index, kind="stable"), np.cumsum(np.bincount(near.index))[:-1])
 
         def drawn_from() -> Iterator[LatentPosterior]:
-            for here, posterior in zip(groups, self._components(near.used.tolist())):
-                flat = [part for block in posterior.noise_draws(len(here), rng) for part in block]
+            for places, posterior in zip(groups, self._components(near.used.tolist())):
+                flat = [array for block in posterior.noise_draws(len(places), rng) for array in block]
                 if not noise:
-                    noise.extend(np.empty((len(thetas), part.shape[1])) for part in flat)
-                for rows, part in zip(noise, flat):
-                    rows[here] = part
-                means.append([part for block in posterior.noise_means() for part in block])
+                    noise.extend(np.empty((len(thetas), array.shape[1])) for array in flat)
+                for rows, array in zip(noise, flat):
+                    rows[places] = array
+                means.append([array for block in posterior.noise_means() for array in block])
                 yield posterior
 
         used = self.thetas[near.used]
@@ -220,9 +220,9 @@ class PosteriorMixture:
                 pass
         # Draws of w = s v are moved as v: the scale of w is that of its own hyperparameters.
         blocks = self.form.rows.unscaled(used[near.index], self._by_block(noise))
-        centres = self.form.rows.unscaled(used, self._by_block([np.array(part) for part in zip(*means)]))
-        for own, of_components in zip(blocks, centres):
-            for rows, centre in zip(own, of_components):
+        centres = self.form.rows.unscaled(used, self._by_block([np.array(array) for array in zip(*means)]))
+        for of_draws, of_components in zip(blocks, centres):
+            for rows, centre in zip(of_draws, of_components):
                 near.move(rows, centre)
         blocks = self.form.rows.scaled(thetas, blocks)
         drawn, origins = [b[0] for b in blocks], [b[1] for b in blocks if len(b) == 2]
@@ -238,8 +238,8 @@ class PosteriorMixture:
         return [(next(rest),) if block.origin is None else (next(rest), next(rest)) for block in self.form.form.blocks]
 
 
-def _nbytes(part: object) -> int:
+def _nbytes(value: object) -> int:
     """Return the bytes of all arrays in nested tuples."""
-    if isinstance(part, np.ndarray):
-        return part.nbytes
-    return sum(map(_nbytes, part)) if isinstance(part, tuple) else 0
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    return sum(map(_nbytes, value)) if isinstance(value, tuple) else 0

@@ -31,19 +31,19 @@ INNER_SCALE = (
 )
 """Cure of maps from latent variables to predictors that depend on hyperparameters."""
 _FACTORS = 3.0
-"""Operations of a sweep, in those of a factor: the selected inverse has two more."""
+"""Operations of a sweep, in factorisations: the selected inverse takes two more."""
 _ENTRY = 200.0
 """Time of an entry of Q and A in a sweep, in multiply-adds of a dense product: products by index, not by BLAS."""
 
 
 def precisions_of(form: LatentGaussian) -> list[SparsePrecision] | None:
     """Return the sparse precision of each block; None where one has none."""
-    found = [block.precision for block in form.blocks if block.precision is not None]
-    return found if len(found) == len(form.blocks) else None
+    precisions = [block.precision for block in form.blocks if block.precision is not None]
+    return precisions if len(precisions) == len(form.blocks) else None
 
 
 def lack_of_precisions(form: LatentGaussian, coefficients: int, constant: bool) -> str:
-    """Return what a form lacks for the algebra of sparse precisions, and the cure.
+    """Return the property that a form lacks for the algebra of sparse precisions, and the cure.
 
     It has so many coefficients, and a map to the predictors that is `constant` or depends on hyperparameters.
     """
@@ -62,11 +62,11 @@ def lack_of_precisions(form: LatentGaussian, coefficients: int, constant: bool) 
 
 def precision_graphs(form: LatentGaussian) -> list[TensorVariable]:
     """Return the values of each block's precision, the sum of their log determinants, and each sum's sd."""
-    found = precisions_of(form) or []
-    known = [one.log_det for one in found if one.log_det is not None]
-    log_det = sum((pt.as_tensor(one).astype("float64") for one in known), pt.zeros(()))
-    sums = [one.sum_sd for one in found if one.sum_sd is not None]
-    graphs = [*(one.values for one in found), log_det, *sums]
+    precisions = precisions_of(form) or []
+    log_dets = [entry.log_det for entry in precisions if entry.log_det is not None]
+    log_det = sum((pt.as_tensor(entry).astype("float64") for entry in log_dets), pt.zeros(()))
+    sums = [entry.sum_sd for entry in precisions if entry.sum_sd is not None]
+    graphs = [*(entry.values for entry in precisions), log_det, *sums]
     return [form.at_zero_noise(pt.as_tensor(graph)).astype("float64") for graph in graphs]
 
 
@@ -111,16 +111,20 @@ class PrecisionDesign:
         assert precisions is not None, "asked for only where all blocks have one"
         self.sizes = [math.prod(shape) for shape in shapes]
         starts = np.concatenate([[0], np.cumsum(self.sizes)])
-        parts = [slice(int(a), int(b)) for a, b in pairwise(starts)]
+        slices = [slice(int(a), int(b)) for a, b in pairwise(starts)]
         self.pattern = PrecisionPattern(
-            np.concatenate([one.rows + here.start for one, here in zip(precisions, parts)]),
-            np.concatenate([one.columns + here.start for one, here in zip(precisions, parts)]),
+            np.concatenate([precision.rows + block_slice.start for precision, block_slice in zip(precisions, slices)]),
+            np.concatenate(
+                [precision.columns + block_slice.start for precision, block_slice in zip(precisions, slices)]
+            ),
             maps[""],
-            sums=scipy.linalg.block_diag(*(one.constraints for one in precisions)),
-            factored=[here for one, here in zip(precisions, parts) if one.log_det is None],
+            sums=scipy.linalg.block_diag(*(precision.constraints for precision in precisions)),
+            factored=[block_slice for precision, block_slice in zip(precisions, slices) if precision.log_det is None],
         )
-        self._entries = np.cumsum([len(one.rows) for one in precisions])
-        self._soft = np.array([one.sum_sd is not None for one in precisions for _ in one.constraints.T], dtype=bool)
+        self._entries = np.cumsum([len(precision.rows) for precision in precisions])
+        self._soft = np.array(
+            [precision.sum_sd is not None for precision in precisions for _ in precision.constraints.T], dtype=bool
+        )
         self.variables = {name: UnknownsMap(entries) for name, entries in maps.items() if name}
 
     @property
@@ -152,4 +156,4 @@ class PrecisionDesign:
     def cotangents(self, cotangent: np.ndarray) -> list[np.ndarray]:
         """Return the gradient in each of `precision_graphs` from the prior's own cotangent."""
         *values, (of_log_det, *of_sums) = np.split(cotangent, self._entries)
-        return [*values, *(np.asarray(part) for part in [of_log_det, *np.array(of_sums)[self._soft]])]
+        return [*values, *(np.asarray(gradient) for gradient in [of_log_det, *np.array(of_sums)[self._soft]])]

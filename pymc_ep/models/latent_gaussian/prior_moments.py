@@ -96,11 +96,11 @@ def prior_variance(form: LatentGaussian, variable: AffineVariable) -> TensorVari
 def _rows(form: LatentGaussian, x: TensorVariable) -> TensorVariable:
     """Return R_x, (p, size of x): x = E[x] + R_x^T z for the independent standard normals z, (p,), of all blocks."""
     behind = set(ancestors([x]))
-    parts = [
+    row_blocks = [
         push(b.root, x, b) if b.noise in behind else pt.zeros((b.root.shape[0], x.size), dtype=x.dtype)
         for b in form.blocks
     ]
-    return parts[0] if len(parts) == 1 else pt.concatenate(parts)
+    return row_blocks[0] if len(row_blocks) == 1 else pt.concatenate(row_blocks)
 
 
 def predictor_rows(form: LatentGaussian) -> TensorVariable:
@@ -110,8 +110,8 @@ def predictor_rows(form: LatentGaussian) -> TensorVariable:
 
 def coefficient_precision(form: LatentGaussian) -> TensorVariable:
     """Return the prior precision of the coefficients z, (p,): 0 where the prior is flat, else 1."""
-    parts = [(pt.zeros if b.flat else pt.ones)(b.root.shape[0]) for b in form.blocks]
-    return form.at_zero_noise(pt.concatenate(parts))
+    precisions = [(pt.zeros if b.flat else pt.ones)(b.root.shape[0]) for b in form.blocks]
+    return form.at_zero_noise(pt.concatenate(precisions))
 
 
 def coefficient_map(form: LatentGaussian, variable: AffineVariable) -> TensorVariable:
@@ -121,8 +121,8 @@ def coefficient_map(form: LatentGaussian, variable: AffineVariable) -> TensorVar
     # The variable is the part of z that belongs to its block.
     sizes = [b.root.shape[0] for b in form.blocks]
     size = variable.block.root.shape[0]
-    parts = [pt.eye(k) if b is variable.block else pt.zeros((size, k)) for b, k in zip(form.blocks, sizes)]
-    return form.at_zero_noise(pt.concatenate(parts, axis=1))
+    column_blocks = [pt.eye(k) if b is variable.block else pt.zeros((size, k)) for b, k in zip(form.blocks, sizes)]
+    return form.at_zero_noise(pt.concatenate(column_blocks, axis=1))
 
 
 def coefficient_variance(form: LatentGaussian, variable: AffineVariable) -> TensorVariable:

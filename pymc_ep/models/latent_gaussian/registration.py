@@ -14,8 +14,8 @@ __all__ = ["likelihood_rows"]
 
 def likelihood_rows() -> list[tuple]:
     """Return (distribution, link, name of site, site) for each likelihood; the last is None if not registered."""
-    known = sites()
-    return [(distribution, link, name, known.get(name)) for distribution, link, name in site_names()]
+    registered = sites()
+    return [(distribution, link, name, registered.get(name)) for distribution, link, name in site_names()]
 
 
 register_form(

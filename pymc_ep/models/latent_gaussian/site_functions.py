@@ -119,7 +119,7 @@ class SiteFunctions(HyperFunctions, ABC):
 
     def typical_sites(self, prior: Prior | FactorValues) -> tuple[np.ndarray, np.ndarray]:
         """Return shift and precision of sites, (n,) each, with the typical mean and variance of each factor alone."""
-        found = [
+        moments = [
             site.site.typical(y, *parameters)
             for site, y, parameters in zip(
                 self.sites, self.residuals(), (tuple(np.asarray(p) for p in group) for group in prior.parameters)
@@ -127,7 +127,7 @@ class SiteFunctions(HyperFunctions, ABC):
         ]
         sizes = [y.size for y in self.residuals()]
         mean, variance = (
-            np.concatenate([np.broadcast_to(part, n) for part, n in zip(parts, sizes)]) for parts in zip(*found)
+            np.concatenate([np.broadcast_to(array, n) for array, n in zip(arrays, sizes)]) for arrays in zip(*moments)
         )
         # A scale of zero raises an error with its name later, when parameters are validated.
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -137,7 +137,7 @@ class SiteFunctions(HyperFunctions, ABC):
     def affine_moments(
         self, theta: np.ndarray, variables: Sequence[AffineVariable] | None = None
     ) -> dict[str, AffineMoments]:
-        """Evaluate the prior moments of affine variables, by default of all those of the form."""
+        """Evaluate the prior moments of affine variables, by default of all in the form."""
 
     @abstractmethod
     def noise_rows(self, thetas: np.ndarray, known: EvaluatedRows = NOTHING) -> list[list[NoiseMoments]]:
@@ -146,7 +146,7 @@ class SiteFunctions(HyperFunctions, ABC):
     def jointly(self, thetas: np.ndarray, variables: tuple[AffineVariable, ...] | None = None) -> EvaluatedRows:
         """Return arrays that functions of rows take as `known`, for rows of theta, (s, p); empty if they share none.
 
-        They are those of predictors and some variables, by default of all variables and the noise.
+        The arrays belong to predictors and some variables, by default to all variables and the noise.
         """
         return NOTHING
 
@@ -223,7 +223,7 @@ class SiteFunctions(HyperFunctions, ABC):
     def residuals(self) -> list[np.ndarray]:
         """Return the observations of each factor, (n,), counted from the origins of their predictors.
 
-        Those of sites of two predictors are repeated for each of their rows.
+        Observations of sites of two predictors are repeated for each of their rows.
         """
         pairs = zip(self.form.factors, self.observed(), self.origins())
         return [np.tile(np.asarray(y, dtype=float).ravel(), len(group.rows)) - origin for group, y, origin in pairs]
@@ -235,7 +235,7 @@ class SiteFunctions(HyperFunctions, ABC):
         left = iter(rest)
         split = tuple(tuple(next(left) for _ in group.parameters) for group in self.form.factors)
         if self.on_jax:
-            mean, split = to_jax(mean), tuple(tuple(map(to_jax, own)) for own in split)
+            mean, split = to_jax(mean), tuple(tuple(map(to_jax, parameters)) for parameters in split)
         return FactorValues(mean, split, float(log_prior), float(log_excess)), list(left)
 
     def _require_shapes(self, theta: np.ndarray, predictors: int) -> None:
@@ -262,15 +262,15 @@ class SiteFunctions(HyperFunctions, ABC):
         ----------
         theta : ndarray, (p,)
         mean, array, parameters
-            Gradients of f in the fields of the `Prior`; `array` is that in the solver's array.
+            Gradients of f in the fields of the `Prior`; `array` is the gradient in the solver's array.
         density : {"natural", "unconstrained", "none"}
             Whether the log prior is without Jacobian terms, with them, or left out.
         """
         flat = [p for group in parameters for p in group]
         counted = float(density == "natural"), float(density == "unconstrained")
         cotangents = (np.asarray(g) for g in (mean, *flat, *self._array_cotangents(array)))
-        parts = self._pullback(*self.unpack(theta), *counted, *cotangents)
-        gradient = self.pull(theta[None], np.concatenate([np.zeros(0), *(np.ravel(p) for p in parts)])[None])[0]
+        gradients = self._pullback(*self.unpack(theta), *counted, *cotangents)
+        gradient = self.pull(theta[None], np.concatenate([np.zeros(0), *(np.ravel(p) for p in gradients)])[None])[0]
         return gradient + counted[1] * self.log_det(theta[None])[1][0]
 
     def coefficient_places(self, theta: np.ndarray) -> list[tuple[str, tuple[int, ...]]]:
@@ -278,8 +278,8 @@ class SiteFunctions(HyperFunctions, ABC):
         out = []
         sizes, shapes = self._coefficients(*self.unpack(theta)), self.rows.noise_shapes(*self.unpack(theta))
         for block, size, shape in zip(self.form.blocks, sizes, shapes):
-            own = tuple(int(k) for k in shape) if block.factor is None else (int(size),)
-            out += [(block.name, index[::-1] if block.of_columns else index) for index in np.ndindex(own)]
+            block_shape = tuple(int(k) for k in shape) if block.factor is None else (int(size),)
+            out += [(block.name, index[::-1] if block.of_columns else index) for index in np.ndindex(block_shape)]
         return out
 
     def require_distances(self, theta: np.ndarray, at: str) -> None:
@@ -299,7 +299,10 @@ class SiteFunctions(HyperFunctions, ABC):
     def _describe_groups(self) -> list[str]:
         form = self.form
         potentials = zip(form.potentials, self.observed()[len(form.groups) :])
-        lines = [f"potential        {one.name}: {y.size} terms, site {one.site.name}" for one, y in potentials]
+        lines = [
+            f"potential        {potential.name}: {y.size} terms, site {potential.site.name}"
+            for potential, y in potentials
+        ]
         for group, y in zip(form.groups, self.observed()):
             options = "".join(f", {name}={value}" for name, value in group.options.items())
             options += ", correlated" if group.correlated else ""
@@ -359,10 +362,10 @@ class SiteFunctions(HyperFunctions, ABC):
 
     @compiled_property
     def _observed(self) -> Callable[..., Any]:
-        found = [g.observed for g in self.form.factors]
-        if all(isinstance(v, Constant | SharedVariable) for v in found):
-            return lambda: [np.array(v.data if isinstance(v, Constant) else v.get_value(borrow=True)) for v in found]
-        return self.function([], found)
+        observed = [g.observed for g in self.form.factors]
+        if all(isinstance(v, Constant | SharedVariable) for v in observed):
+            return lambda: [np.array(v.data if isinstance(v, Constant) else v.get_value(borrow=True)) for v in observed]
+        return self.function([], observed)
 
     @compiled_property
     def _predictor_values(self) -> Callable[..., Any]:

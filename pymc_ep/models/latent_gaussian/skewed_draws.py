@@ -6,7 +6,7 @@ With u_j = (eta_j - m_j) / s_j a draw x of the Gaussian posterior is moved by
 
 where g_j is the skewness of the tilted distribution of site j. To first order that gives any affine variable y the
 skewness sum_j Corr(y, u_j)^3 g_j that pairs of sites give it (`pymc_ep.evidence.ep.shape`), and leaves mean and
-variance. The functions a_j are those of `pymc_ep.numerics.skewed_normal`: one site alone, or several with the same
+variance. The functions a_j are in `pymc_ep.numerics.skewed_normal`: one site alone, or several with the same
 predictor, move a draw by a monotone cubic, exactly as skewed. Sites of two predictors have four such u
 (`pymc_ep.evidence.ep.directions`). The Jacobian of the map of the predictors is I + R diag(a'), with R the correlations
 of u.
@@ -101,22 +101,22 @@ class SkewedDraws:
         constant, first, second, third = self._cubics
         step = max(1, _CACHED // n)
         for start in range(0, size, step):
-            here = slice(start, start + step)
+            rows = slice(start, start + step)
             if predictors is not None:
-                effect = predictors(here) - self._posterior.mean
+                effect = predictors(rows) - self._posterior.mean
             else:
                 design = cast(CoordinatePrior, self._gaussian).design
-                effect = (design @ (coordinates[here] - self._posterior.coordinates).T).T
+                effect = (design @ (coordinates[rows] - self._posterior.coordinates).T).T
             u = effect @ self._standard
             moves = third * u
             moves += second
             if slopes:
-                steep[here] = first + u * (2.0 * moves + third * u)
+                steep[rows] = first + u * (2.0 * moves + third * u)
             moves *= u
             moves += first
             moves *= u
             moves += constant
-            out[here] = self._covariance_times(moves @ self._standard.T)
+            out[rows] = self._covariance_times(moves @ self._standard.T)
         return out, steep
 
     def log_jacobian(self, slopes: np.ndarray) -> np.ndarray:
@@ -124,9 +124,9 @@ class SkewedDraws:
         root, out = self._root, np.empty(len(slopes))
         step = max(1, _NUMBERS // root.size)
         for start in range(0, len(out), step):
-            here = slice(start, start + step)
-            inner = root.T @ (slopes[here, :, None] * root)
-            out[here] = np.linalg.slogdet(np.eye(root.shape[1]) + inner)[1]
+            rows = slice(start, start + step)
+            inner = root.T @ (slopes[rows, :, None] * root)
+            out[rows] = np.linalg.slogdet(np.eye(root.shape[1]) + inner)[1]
         return out
 
     def skewness_of(self, cross: np.ndarray, sd: np.ndarray) -> np.ndarray:
@@ -140,13 +140,13 @@ class SkewedDraws:
         n, c = len(np.asarray(self._posterior.mean)), cross.shape[1]
         step = max(1, _NUMBERS // max(n, c))
         for start in range(0, len(self._own), step):
-            here = slice(start, start + step)
-            weights = self._standard[:, here].T.toarray()
+            sites = slice(start, start + step)
+            weights = self._standard[:, sites].T.toarray()
             with np.errstate(divide="ignore", invalid="ignore"):
                 correlation = (cross @ self._covariance_times(weights).T) / sd[:, None]
             # A known value has no correlations; rounding gives others more than one.
             correlation = np.clip(np.nan_to_num(correlation), -1.0, 1.0)
-            out += correlation**3 @ self._own[here]
+            out += correlation**3 @ self._own[sites]
         return out
 
     def _covariance_times(self, weights: np.ndarray) -> np.ndarray:

@@ -33,14 +33,14 @@ _CLASSES, _ROUNDS = 16, 6
 """Random classes of a block, and times that they are drawn: three entries of a row are in three of them in four of
 five rounds, so that one row in ten thousand is left."""
 _SMALL = 32
-"""Largest block of which each value is a class."""
+"""Largest block whose values are each a class."""
 _ROWS = 64
 """Most rows of a target that the transposed map is asked for."""
 _DENSE = 2**28
 """Largest number of entries, zeros included, of a map that is found value by value: some seconds."""
 
 Target = tuple[str, TensorVariable]
-"""Name and graph of what noise is mapped to."""
+"""Name and graph of a target that noise is mapped to."""
 
 
 def probes_of(d: int) -> np.ndarray:
@@ -62,7 +62,7 @@ def masked(probes: np.ndarray, member: np.ndarray) -> np.ndarray:
 
 
 def decoded(rows: np.ndarray, probes: np.ndarray) -> tuple[np.ndarray, scipy.sparse.csr_array]:
-    """Return which outputs have one entry a class at most, (n,), and the map, (d, n), of these.
+    """Return the mask, (n,), of outputs with one entry a class at most, and their map, (d, n).
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def decoded(rows: np.ndarray, probes: np.ndarray) -> tuple[np.ndarray, scipy.spa
     probes : ndarray, (4, d)
     """
     good = np.ones(rows.shape[2], dtype=bool)
-    found = []
+    triples = []
     for entry, numbered, *drawn in rows:
         column = np.flatnonzero(entry)
         with np.errstate(invalid="ignore", over="ignore"):
@@ -83,8 +83,8 @@ def decoded(rows: np.ndarray, probes: np.ndarray) -> tuple[np.ndarray, scipy.spa
             expected = np.zeros_like(values)
             expected[column] = entry[column] * normal[place]
             good &= np.abs(values - expected) <= _SAME * np.abs(expected)
-        found.append((entry[column], place, column))
-    values, places, columns = (np.concatenate(parts) for parts in zip(*found))
+        triples.append((entry[column], place, column))
+    values, places, columns = (np.concatenate(arrays) for arrays in zip(*triples))
     kept = good[columns]
     shape = probes.shape[1], len(good)
     return good, scipy.sparse.csr_array((values[kept], (places[kept], columns[kept])), shape=shape)
@@ -119,17 +119,17 @@ class SparseMaps:
             Of each block.
         """
         widths = dict(zip(self._behind, map(int, self._widths(*theta))))
-        parts: dict[str, list[scipy.sparse.csr_array | None]] = {name: [] for name in widths}
+        by_block: dict[str, list[scipy.sparse.csr_array | None]] = {name: [] for name in widths}
         for j, shape in enumerate(shapes):
             d, names = math.prod(shape), [name for name, blocks in self._behind.items() if j in blocks]
-            found = self._of_block(j, theta, shape, {name: widths[name] for name in names}) if names else {}
+            of_block = self._of_block(j, theta, shape, {name: widths[name] for name in names}) if names else {}
             for name, width in widths.items():
                 nothing = scipy.sparse.csr_array((d, width))
-                parts[name].append(found[name] if name in names else nothing)
+                by_block[name].append(of_block[name] if name in names else nothing)
         return {
-            name: scipy.sparse.csr_array(scipy.sparse.vstack(own, format="csr").T.tocsr())
-            for name, own in parts.items()
-            if all(part is not None for part in own)
+            name: scipy.sparse.csr_array(scipy.sparse.vstack(maps, format="csr").T.tocsr())
+            for name, maps in by_block.items()
+            if all(map_ is not None for map_ in maps)
         }
 
     @cached_property
@@ -155,8 +155,8 @@ class SparseMaps:
             for name, rows in zip(widths, self._forward(j)(*theta, masked(probes, member))):
                 if left[name].size:
                     rows = np.asarray(rows).reshape(-1, 4, widths[name])
-                    good, found = decoded(rows[:, :, left[name]], probes)
-                    out[name] = out[name] + _spread(found, left[name], widths[name])
+                    good, decoded_map = decoded(rows[:, :, left[name]], probes)
+                    out[name] = out[name] + _spread(decoded_map, left[name], widths[name])
                     left[name] = left[name][~good]
             if not any(rest.size for rest in left.values()):
                 return dict(out)
@@ -220,7 +220,7 @@ def _classes(shape: Sequence[int]) -> Iterator[np.ndarray]:
         yield rng.integers(_CLASSES, size=d)
 
 
-def _spread(part: scipy.sparse.csr_array, columns: np.ndarray, width: int) -> scipy.sparse.csr_array:
+def _spread(selected: scipy.sparse.csr_array, columns: np.ndarray, width: int) -> scipy.sparse.csr_array:
     """Return a map, (d, width), from some of its columns."""
-    entries = part.tocoo()
-    return scipy.sparse.csr_array((entries.data, (entries.row, columns[entries.col])), shape=(part.shape[0], width))
+    entries = selected.tocoo()
+    return scipy.sparse.csr_array((entries.data, (entries.row, columns[entries.col])), shape=(selected.shape[0], width))

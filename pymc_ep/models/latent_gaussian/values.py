@@ -29,7 +29,7 @@ class AffineMoments(NamedTuple):
     variance: np.ndarray
 
     def divided(self, scale: np.ndarray) -> "AffineMoments":
-        """Return the moments with those of x - E[x] divided by a scale, (1,) or (d,)."""
+        """Return the moments with x - E[x] divided by a scale, (1,) or (d,)."""
         each = 1.0 / np.broadcast_to(scale, self.variance.shape)
         return AffineMoments(self.mean, scipy.sparse.diags_array(each) @ self.cross, self.variance * each**2)
 

@@ -96,15 +96,17 @@ class CompiledPairedSymbols(DrawFunctions):
 
     def prior(self, theta: np.ndarray) -> PairedPrior:
         """Evaluate the form at unconstrained hyperparameters `theta`, (p,)."""
-        log_prior, ratio, *rest = (np.asarray(part) for part in self._prior(*self.unpack(theta)))
-        left = iter(rest)
+        log_prior, ratio, *rest = (np.asarray(output) for output in self._prior(*self.unpack(theta)))
+        values = iter(rest)
         sides = []
         for side in self.form.sides:
-            factors, bias = (Block(next(left), next(left), one.learned) for one in (side.factors, side.bias))
-            sides.append(Side(factors, bias, next(left)))
-        gammas = tuple(GammaFactor(next(left), next(left)) for _ in self.form.precisions)
-        for one, block in zip(self.form.entries, [b for side in sides for b in side[:2]]):
-            _require_prior(one, block)
+            factors, bias = (
+                Block(next(values), next(values), entries.learned) for entries in (side.factors, side.bias)
+            )
+            sides.append(Side(factors, bias, next(values)))
+        gammas = tuple(GammaFactor(next(values), next(values)) for _ in self.form.precisions)
+        for entries, block in zip(self.form.entries, [b for side in sides for b in side[:2]]):
+            _require_prior(entries, block)
         return PairedPrior(sides[0], sides[-1], gammas, float(ratio), float(log_prior))
 
     def expected_log_prior(
@@ -112,9 +114,9 @@ class CompiledPairedSymbols(DrawFunctions):
     ) -> tuple[float, np.ndarray]:
         """Return the expected log density of factors, biases and hyperparameters, and its gradient in theta, (p,).
 
-        Constants in theta are left out. That of the hyperparameters is multiplied by `of_log_prior`.
+        Constants in theta are left out. The log density of the hyperparameters is multiplied by `of_log_prior`.
         """
-        moments = [part for symbols in (users, items)[: len(self.form.sides)] for part in symbols]
+        moments = [array for symbols in (users, items)[: len(self.form.sides)] for array in symbols]
         value, *gradient = self._expected(*self.unpack(theta), *moments, of_log_prior)
         return float(value), np.concatenate([np.zeros(0), *(np.ravel(g) for g in gradient)])
 
@@ -149,7 +151,7 @@ class CompiledPairedSymbols(DrawFunctions):
             if side.bias.name:
                 lines.append(f"latent           {side.bias.name}: {n} values, Gaussian")
             lines.append(f"latent           {side.popularity}: {n} values, Dirichlet")
-        lines += [f"latent           {one.name}: precision, Gamma" for one in form.precisions]
+        lines += [f"latent           {precision.name}: precision, Gamma" for precision in form.precisions]
         counts = as_counts(self.observed()[0])[2]
         number = float(self._data()[1]) * counts.sum()
         lines.append(f"observed         {form.pairs.name}: {counts.sum():g} pairs, {number:g} censored ones")
@@ -166,41 +168,41 @@ class CompiledPairedSymbols(DrawFunctions):
         form = self.form
         outputs = [form.log_prior, form.pairs.censored_ratio]
         for side in form.sides:
-            outputs += [part for one in (side.factors, side.bias) for part in (one.mean, one.precision)]
+            outputs += [graph for prior in (side.factors, side.bias) for graph in (prior.mean, prior.precision)]
             outputs.append(side.concentration)
-        outputs += [part for one in form.precisions for part in (one.shape, one.rate)]
-        return self.function(form.hyper_values, [pt.as_tensor(part).astype("float64") for part in outputs])
+        outputs += [graph for prior in form.precisions for graph in (prior.shape, prior.rate)]
+        return self.function(form.hyper_values, [pt.as_tensor(graph).astype("float64") for graph in outputs])
 
     @cached_property
     def _expected(self) -> Callable[..., Any]:
-        """Expected log density of what depends on hyperparameters.
+        """Terms of the expected log density that depend on hyperparameters.
 
         Precisions with a Gamma prior depend on none, so that their blocks are left out.
         """
         of_log_prior = pt.dscalar("of_log_prior")
         total, moments = of_log_prior * self.form.log_prior, []
-        for one in self.form.entries:
-            mean, variance = one.mean.type(), one.mean.type()
+        for entries in self.form.entries:
+            mean, variance = entries.mean.type(), entries.mean.type()
             moments += [mean, variance]
-            if one.name and one.learned < 0:
-                square = one.precision * ((mean - one.mean) ** 2 + variance)
-                total += 0.5 * (pt.log(one.precision) - square).sum()
+            if entries.name and entries.learned < 0:
+                square = entries.precision * ((mean - entries.mean) ** 2 + variance)
+                total += 0.5 * (pt.log(entries.precision) - square).sum()
         values = list(self.form.hyper_values)
         gradient = pytensor.grad(total, values, disconnected_inputs="ignore") if values else []
         return self.function([*values, *moments, of_log_prior], [total, *gradient])
 
 
-def _require_prior(one: GaussianEntries, block: Block) -> None:
+def _require_prior(entries: GaussianEntries, block: Block) -> None:
     """Raise for prior means that are not finite and precisions that are not positive."""
     bad = ~np.isfinite(block.mean)
     if bad.any():
         place = tuple(map(int, np.unravel_index(int(np.argmax(bad)), bad.shape)))
-        raise InvalidDataError(f"{one.name!r} has the prior mean {block.mean[place]} at index {place}; correct it.")
-    bad = ~(block.precision > 0) | (np.isinf(block.precision) & bool(one.name))
+        raise InvalidDataError(f"{entries.name!r} has the prior mean {block.mean[place]} at index {place}; correct it.")
+    bad = ~(block.precision > 0) | (np.isinf(block.precision) & bool(entries.name))
     if bad.any():
         place = tuple(map(int, np.unravel_index(int(np.argmax(bad)), bad.shape)))
         sd = np.sign(block.precision[place]) / np.sqrt(np.abs(block.precision[place]))
         raise InvalidDataError(
-            f"{one.name!r} has the prior standard deviation {sd:.3g} at index {place}, which must be positive; correct "
-            f"it."
+            f"{entries.name!r} has the prior standard deviation {sd:.3g} at index {place}, which must be positive; "
+            f"correct it."
         )

@@ -1,4 +1,4 @@
-"""Pairs of symbols, such as views of items by users, with censored pairs for what is not preferred."""
+"""Pairs of symbols, such as views of items by users; pairs that are not preferred are censored."""
 
 from collections.abc import Sequence
 from numbers import Real
@@ -33,7 +33,7 @@ class PairedSymbolsRV(RandomVariable):
     dtype = "int64"
     _print_name = ("PairedSymbols", "\\operatorname{PairedSymbols}")
     alike = False
-    """Whether both sides are the same symbols, of which none is paired with itself."""
+    """Whether both sides are the same symbols; none is then paired with itself."""
 
     def _supp_shape_from_params(self, dist_params: Sequence[Any], param_shapes: Any = None) -> tuple[Any, ...]:
         return dist_params[6], pt.constant(2, dtype="int64")
@@ -73,24 +73,24 @@ def _drawn_pairs(
 ) -> np.ndarray:
     """Return accepted pairs, (D, 2)."""
     wanted, tried = int(n_pairs), 0
-    found = [np.zeros((0, 2), dtype=np.int64)]
-    left, ahead = wanted, 2.0
-    while left > 0:
-        block = int(ahead * left) + 16
+    accepted = [np.zeros((0, 2), dtype=np.int64)]
+    missing, oversampling = wanted, 2.0
+    while missing > 0:
+        block = int(oversampling * missing) + 16
         i, j = (rng.choice(len(p), size=block, p=p / np.sum(p)) for p in (pi, psi))
         a = np.einsum("nk,nk->n", U[i], V[j]) + user_bias[i] + item_bias[j]
         kept = rng.random(block) < expit(a)
         if alike:
             kept &= i != j
-        found.append(np.stack([i[kept], j[kept]], axis=1)[:left])
-        tried, left = tried + block, left - len(found[-1])
-        if tried > MOST_PROPOSALS * max(wanted, 16) and left:
+        accepted.append(np.stack([i[kept], j[kept]], axis=1)[:missing])
+        tried, missing = tried + block, missing - len(accepted[-1])
+        if tried > MOST_PROPOSALS * max(wanted, 16) and missing:
             raise NumericalError(
-                f"Of {tried} pairs drawn by popularity {wanted - left} were accepted, so that {wanted} would take too "
-                f"long: preferences are all far below zero. Give the biases a higher mean, or a smaller scale."
+                f"Of {tried} pairs drawn by popularity {wanted - missing} were accepted, so that {wanted} would take "
+                f"too long: preferences are all far below zero. Give the biases a higher mean, or a smaller scale."
             )
-        ahead = min(1.2 * tried / max(1, wanted - left), 100.0)
-    return np.concatenate(found)
+        oversampling = min(1.2 * tried / max(1, wanted - missing), 100.0)
+    return np.concatenate(accepted)
 
 
 paired_symbols, symmetric_pairs = PairedSymbolsRV(), SymmetricPairsRV()
@@ -183,12 +183,12 @@ class PairedSymbols(Discrete):
             matrices[1] = matrices[0]
             if not np.array_equal(beta0, alpha0) and not np.array_equal(beta0, 1.0):
                 raise InvalidDataError(f"{name!r} has one popularity, of concentration alpha0; leave beta0 out.")
-        if U is V and all(one is None for one in given):
+        if U is V and all(variable is None for variable in given):
             popularities = [_popularity(name, "popularity", matrices[0], "alpha0", alpha0)] * 2
         else:
             popularities = [
-                _popularity(name, f"{side}_popularity", matrix, which, concentration) if own is None else own
-                for side, matrix, own, which, concentration in zip(
+                _popularity(name, f"{side}_popularity", matrix, argument, concentration) if values is None else values
+                for side, matrix, values, argument, concentration in zip(
                     SIDES, matrices, given, ("alpha0", "beta0"), (alpha0, beta0)
                 )
             ]
@@ -292,10 +292,10 @@ def _log_density(
 
 
 def _require_one(what: str, matrix: Any, of_users: Any, of_items: Any) -> None:
-    """Raise unless biases or popularities are one for both sides, which are the rows of one matrix."""
+    """Raise unless both sides, the rows of one matrix, share their biases or popularities."""
     constant = not isinstance(of_users, Variable) and not isinstance(of_items, Variable)
     if of_users is not of_items and not (constant and np.array_equal(of_users, of_items)):
-        names = [getattr(one, "name", None) or one for one in (of_users, of_items)]
+        names = [getattr(variable, "name", None) or variable for variable in (of_users, of_items)]
         raise UnsupportedModelError(
             f"both sides have the matrix {getattr(matrix, 'name', None) or 'U'}, whose pairs have no order, but the "
             f"{what} of one is {names[0]} and of the other {names[1]}; give one {what} for both, or each side a matrix "
@@ -303,11 +303,11 @@ def _require_one(what: str, matrix: Any, of_users: Any, of_items: Any) -> None:
         )
 
 
-def _popularity(name: str, what: str, matrix: Any, which: str, concentration: Any) -> Any:
+def _popularity(name: str, what: str, matrix: Any, argument: str, concentration: Any) -> Any:
     """Add the popularities of one side to the model, ``<name>_<what>``, with the dim of the matrix's rows."""
     values = np.asarray(concentration, dtype=float)
     if not (np.isfinite(values) & (values > 0)).all():
-        raise InvalidDataError(f"{name!r} has {which}={concentration!r}; concentrations are positive and finite.")
+        raise InvalidDataError(f"{name!r} has {argument}={concentration!r}; concentrations are positive and finite.")
     dims = pm.modelcontext(None).named_vars_to_dims.get(matrix.name)
     return pm.Dirichlet(
         f"{name}_{what}", pt.ones(_n_rows(matrix)) * values, dims=None if not dims or dims[0] is None else dims[:1]

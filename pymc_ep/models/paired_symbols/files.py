@@ -83,12 +83,12 @@ def pairs_in_files(partitions: Any, sides: tuple[Side, Side], client: Any = None
         return
     from pymc_ep.engines.partitions.dask import DaskPartitions
 
-    with DaskPartitions(client, read, files) as parts:
-        yield _divided(parts, parts.add, files, sides[0])
+    with DaskPartitions(client, read, files) as remote:
+        yield _divided(remote, remote.add, files, sides[0])
 
 
 def load(source: str | np.ndarray, sides: tuple[Side, Side]) -> PairCounts:
-    """Return the pairs of a file, with its users in ascending order, or those of users without any, (n,)."""
+    """Return the pairs of a file, with its users in ascending order; or no pairs, for an array of users, (n,)."""
     if isinstance(source, str):
         users, items, counts = _pairs(source, sides)
         present = np.zeros(sides[0].size, dtype=bool)
@@ -103,12 +103,14 @@ def survey(pairs: PairCounts) -> tuple[Survey, np.ndarray]:
     """Return the survey of a part, and its number of pairs of each item, (J,)."""
     ends, others, counts = pairs.by_user
     # Most counts are one; leaving these out takes a third of the time.
-    more = np.flatnonzero(counts != 1.0)
-    found = digest(pairs.rows, ends, others, more, counts[more])
-    return Survey(pairs.rows, pairs.users, len(others), found), pairs.items
+    repeated = np.flatnonzero(counts != 1.0)
+    pairs_digest = digest(pairs.rows, ends, others, repeated, counts[repeated])
+    return Survey(pairs.rows, pairs.users, len(others), pairs_digest), pairs.items
 
 
-def _divided(parts: Partitions, add: Callable[[np.ndarray], None], files: Sequence[str], side: Side) -> DividedPairs:
+def _divided(
+    partitions: Partitions, add: Callable[[np.ndarray], None], files: Sequence[str], side: Side
+) -> DividedPairs:
     """Return the pairs of files in parts, with further parts of users whom no file has.
 
     Raises
@@ -118,29 +120,31 @@ def _divided(parts: Partitions, add: Callable[[np.ndarray], None], files: Sequen
     """
 
     def step() -> tuple[list[Survey], np.ndarray]:
-        surveys, n_item_pairs = parts.run(survey)
-        return parts.collect(surveys), n_item_pairs
+        surveys, n_item_pairs = partitions.run(survey)
+        return partitions.collect(surveys), n_item_pairs
 
-    surveys, of_items = parts.attempt(step)
-    part, of_users = np.full(side.size, -1), np.zeros(side.size)
-    for k, one in enumerate(surveys):
-        if (taken := part[one.users] >= 0).any():
-            user = one.users[np.argmax(taken)]
+    surveys, of_items = partitions.attempt(step)
+    file_of_user, of_users = np.full(side.size, -1), np.zeros(side.size)
+    for k, file_survey in enumerate(surveys):
+        if (taken := file_of_user[file_survey.users] >= 0).any():
+            user = file_survey.users[np.argmax(taken)]
             label = int(user) if side.labels is None else side.labels[[user]].tolist()[0]
             raise InvalidDataError(
-                f"The {side.column} {label!r} has pairs in {files[part[user]]!r} and in {files[k]!r}; a part needs all "
-                f"pairs of its users, as datasets.split_pairs writes them."
+                f"The {side.column} {label!r} has pairs in {files[file_of_user[user]]!r} and in {files[k]!r}; a part "
+                f"needs all pairs of its users, as datasets.split_pairs writes them."
             )
-        part[one.users], of_users[one.users] = k, one.n_pairs
+        file_of_user[file_survey.users], of_users[file_survey.users] = k, file_survey.n_pairs
     if not of_users.any():
         raise InvalidDataError(f"The files of partitions=, such as {files[0]!r}, have no pairs; give at least one.")
-    rows, left = [one.users for one in surveys], np.flatnonzero(part < 0)
-    most = max(map(len, rows))
-    for begin in range(0, len(left), most):
-        rows.append(left[begin : begin + most])
+    rows, unseen = [file_survey.users for file_survey in surveys], np.flatnonzero(file_of_user < 0)
+    largest = max(map(len, rows))
+    for begin in range(0, len(unseen), largest):
+        rows.append(unseen[begin : begin + largest])
         add(rows[-1])
-    found = digest(*sorted(one.digest.tobytes().hex() for one in surveys))
-    return DividedPairs(parts, tuple(rows), of_users, of_items, sum(one.n_cells for one in surveys), found)
+    pairs_digest = digest(*sorted(file_survey.digest.tobytes().hex() for file_survey in surveys))
+    return DividedPairs(
+        partitions, tuple(rows), of_users, of_items, sum(file_survey.n_cells for file_survey in surveys), pairs_digest
+    )
 
 
 def _mapped(pairs: PairCounts, folder: Path) -> PairCounts:
@@ -158,7 +162,7 @@ def _mapped_cells(cells: Cells, folder: Path) -> Cells:
             out.append(np.load(folder / f"{name}.npy", mmap_mode="r"))
     except OSError as error:
         raise InvalidDataError(
-            f"The pairs of a part need {sum(part.nbytes for part in cells) / 2**20:.0f} MiB in {str(folder)!r}: "
+            f"The pairs of a part need {sum(array.nbytes for array in cells) / 2**20:.0f} MiB in {str(folder)!r}: "
             f"{error.strerror or error}. Name a folder with more space by the environment variable TMPDIR."
         ) from error
     return Cells(*out)
@@ -171,22 +175,22 @@ def _pairs(file: str, sides: tuple[Side, Side]) -> tuple[np.ndarray, np.ndarray,
     if _COUNT not in table.column_names:
         return users, items, np.ones(len(users))
     counts = _counts(file, table[_COUNT])
-    some = counts > 0
-    return users[some], items[some], counts[some]
+    positive = counts > 0
+    return users[positive], items[positive], counts[positive]
 
 
 def _table(file: str, columns: list[str]) -> Any:
     """Return the Arrow table of the columns of a file, and the counts where there are any; strings are encoded."""
     require_pyarrow("partitions= reads")
     with opened_parquet(file, "partitions") as opened:
-        known = opened.schema_arrow.names
-    if missing := [name for name in columns if name not in known]:
+        names = opened.schema_arrow.names
+    if missing := [name for name in columns if name not in names]:
         raise InvalidDataError(
             f"{file!r} has no column {missing[0]!r}, as the dim of the model is called; its columns are "
-            f"{', '.join(map(repr, known)) or 'none'}.{did_you_mean(missing[0], known)}"
+            f"{', '.join(map(repr, names)) or 'none'}.{did_you_mean(missing[0], names)}"
         )
     with opened_parquet(file, "partitions", read_dictionary=columns) as opened:
-        return opened.read(columns + [_COUNT] * (_COUNT in known))
+        return opened.read(columns + [_COUNT] * (_COUNT in names))
 
 
 def _positions(file: str, column: Any, side: Side) -> np.ndarray:
@@ -208,8 +212,8 @@ def _positions(file: str, column: Any, side: Side) -> np.ndarray:
         _require((values >= 0) & (values < side.size) & _whole(values), file, column, side.column, cure)
         return values.astype(np.int32)
     encoded = column.dictionary_encode().unify_dictionaries().combine_chunks()
-    found = side.labels.get_indexer(encoded.dictionary.to_pandas()).astype(np.int32)
-    positions = found[encoded.indices.to_numpy()]
+    position_of = side.labels.get_indexer(encoded.dictionary.to_pandas()).astype(np.int32)
+    positions = position_of[encoded.indices.to_numpy()]
     _require(positions >= 0, file, column, side.column, f"which is no label of the model's {side.column!r}")
     return positions
 

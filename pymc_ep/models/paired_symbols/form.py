@@ -133,14 +133,14 @@ class PairedSymbolsForm(LatentForm):
     @property
     def entries(self) -> tuple[GaussianEntries, ...]:
         """Matrices and biases of all sides, constant biases included."""
-        return tuple(one for side in self.sides for one in (side.factors, side.bias))
+        return tuple(variable for side in self.sides for variable in (side.factors, side.bias))
 
     @property
     def stand_ins(self) -> dict[str, TensorVariable]:
         """Placeholders of all latent variables, by name."""
-        out = {one.name: one.stand_in for one in self.entries if one.stand_in is not None}
+        out = {variable.name: variable.stand_in for variable in self.entries if variable.stand_in is not None}
         out |= {side.popularity: side.popularity_stand_in for side in self.sides}
-        return out | {one.name: one.stand_in for one in self.precisions}
+        return out | {variable.name: variable.stand_in for variable in self.precisions}
 
     @property
     def latent_names(self) -> tuple[str, ...]:
@@ -154,5 +154,5 @@ class PairedSymbolsForm(LatentForm):
 
     @property
     def factors(self) -> tuple[PairGroup]:
-        """The factors of the model, which are those of the pairs."""
+        """The factors of the model: the group of pairs."""
         return self.groups

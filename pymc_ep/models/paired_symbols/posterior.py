@@ -40,7 +40,7 @@ class PairedSymbolsPosterior:
     n_censored : float
         Number D' of censored pairs.
     log_normalisers : pair of float
-        Log sums over users and over items of what the posterior of a censored symbol is proportional to.
+        Log sums, over users and over items, of the unnormalised posterior of a censored symbol.
     calibration : tuple of float, optional
         Smoothing and exponent of popularities, and exponent of mean preferences, in calibrated predictions of items.
     """
@@ -67,7 +67,7 @@ class PairedSymbolsPosterior:
         return self.form.prior(self.theta)
 
     def components(self) -> Iterator[tuple[float, "PairedSymbolsPosterior"]]:
-        """Yield weight one and the posterior itself, as those of a mixture."""
+        """Yield weight one and the posterior itself, as a mixture of one component."""
         yield 1.0, self
 
     def hyper_moments(self) -> dict[str, Moments]:
@@ -77,10 +77,10 @@ class PairedSymbolsPosterior:
     def moments(self) -> dict[str, Moments]:
         """Return the moments of matrices, biases, popularities and learned precisions."""
         out = {}
-        for side, own, popularity in zip(self.form.form.sides, self.symbols, self.popularities):
-            for one, mean, variance in ((side.factors, *own[:2]), (side.bias, *own[2:])):
-                if one.name:
-                    out[one.name] = Moments(mean.astype(float), np.sqrt(variance.astype(float)))
+        for side, symbols, popularity in zip(self.form.form.sides, self.symbols, self.popularities):
+            for entries, mean, variance in ((side.factors, *symbols[:2]), (side.bias, *symbols[2:])):
+                if entries.name:
+                    out[entries.name] = Moments(mean.astype(float), np.sqrt(variance.astype(float)))
             total = popularity.concentration.sum()
             mean = popularity.concentration / total
             out[side.popularity] = Moments(mean, np.sqrt(mean * (1.0 - mean) / (total + 1.0)))
@@ -90,7 +90,7 @@ class PairedSymbolsPosterior:
 
     def preferences(self, side: int, which: np.ndarray) -> Moments:
         """Return the moments, (k, J), of a for k symbols of a side with all symbols of the other."""
-        own, other = (Symbols(*(part.astype(float) for part in one)) for one in self._from(side, which))
+        own, other = (Symbols(*(array.astype(float) for array in symbols)) for symbols in self._from(side, which))
         mean = own.mean @ other.mean.T + own.bias[:, None] + other.bias
         variance = own.variance @ (other.mean**2 + other.variance).T + own.mean**2 @ other.variance.T
         return Moments(mean, np.sqrt(variance + own.bias_variance[:, None] + other.bias_variance))
@@ -130,10 +130,10 @@ class PairedSymbolsPosterior:
     ) -> JointDraws:
         """Return joint draws of all variables of the form, optionally with log likelihoods and log densities."""
         values, form = {}, self.form.form
-        for side, own, popularity in zip(form.sides, self.symbols, self.popularities):
-            for one, mean, variance in ((side.factors, *own[:2]), (side.bias, *own[2:])):
-                if one.name:
-                    values[one.name] = mean + np.sqrt(variance) * rng.standard_normal((size, *mean.shape))
+        for side, symbols, popularity in zip(form.sides, self.symbols, self.popularities):
+            for entries, mean, variance in ((side.factors, *symbols[:2]), (side.bias, *symbols[2:])):
+                if entries.name:
+                    values[entries.name] = mean + np.sqrt(variance) * rng.standard_normal((size, *mean.shape))
             values[side.popularity] = rng.dirichlet(popularity.concentration, size=size)
         for precision, gamma in zip(form.precisions, self.gammas):
             values[precision.name] = rng.gamma(gamma.shape, size=(size, *np.shape(gamma.shape))) / gamma.rate
@@ -153,7 +153,8 @@ class PairedSymbolsPosterior:
         form = self.form.form
         users, items = form.users, form.items
         biases = [
-            values[side.bias.name] if side.bias.name else own.bias for side, own in zip((users, items), self.symbols)
+            values[side.bias.name] if side.bias.name else symbols.bias
+            for side, symbols in zip((users, items), self.symbols)
         ]
         a = values[users.factors.name] @ values[items.factors.name].T + biases[0][:, None] + biases[1]
         pi, psi = values[users.popularity], values[items.popularity]
@@ -164,11 +165,11 @@ class PairedSymbolsPosterior:
         return float(counts @ observed + self.n_censored * np.log(pi @ left_out @ psi))
 
     def with_symbols(self, side: int, symbols: Symbols) -> "PairedSymbolsPosterior":
-        """Return the posterior with other symbols on one side, whose popularities are not those of the fit."""
+        """Return the posterior with other symbols on one side, for which the popularities of the fit do not hold."""
         both = list(self.symbols)
         both[side] = symbols
         return replace(self, symbols=(both[0], both[1]))
 
     def _from(self, side: int, which: np.ndarray) -> tuple[Symbols, Symbols]:
         own, other = self.symbols[side], self.symbols[1 - side]
-        return Symbols(*(part[which] for part in own)), other
+        return Symbols(*(array[which] for array in own)), other

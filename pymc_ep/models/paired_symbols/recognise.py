@@ -50,10 +50,10 @@ def recognise_paired_symbols(
     UnsupportedModelError
         If the model has such pairs, but does not fit the form otherwise.
     """
-    found = [rv for rv in model.observed_RVs if isinstance(rv.owner.op, PairedSymbolsRV)]
-    if not found:
+    observed = [rv for rv in model.observed_RVs if isinstance(rv.owner.op, PairedSymbolsRV)]
+    if not observed:
         return None
-    rv = found[0]
+    rv = observed[0]
     if others := [other.name for other in model.observed_RVs if other is not rv]:
         raise UnsupportedModelError(
             f"{rv.name!r} is a PairedSymbols, and beside one of these a model can have no other observed variable "
@@ -77,16 +77,16 @@ def _build(model: Model, rv: TensorVariable) -> PairedSymbolsForm:
     biases = [None if _constant(model, bias) else _gaussian(model, rv, bias, 1) for _, bias, _ in sides]
     popularities = [_dirichlet(model, rv, popularity) for _, _, popularity in sides]
     gaussian = [*matrices, *(b for b in biases if b is not None)]
-    gammas = [one for one in relevant if _is_precision(model, rv, one, gaussian)]
+    gammas = [gamma for gamma in relevant if _is_precision(model, rv, gamma, gaussian)]
     latents = [*gaussian, *popularities, *gammas]
     _require_apart(model, rv, latents, [censored_ratio, *(parameters_of(p)[0] for p in popularities)])
     stand_ins = {v: v.type(f"{v.name}_values") for v in latents}
     entries = [_entries(model, v, stand_ins[v], gammas) for v in gaussian]
-    own = dict(zip(gaussian, entries))
-    parts = [
+    entries_of = dict(zip(gaussian, entries))
+    form_sides = [
         SideOfPairs(
-            own[matrix],
-            own[variable] if variable is not None else _held(bias),
+            entries_of[matrix],
+            entries_of[variable] if variable is not None else _held(bias),
             popularity.name,
             stand_ins[popularity],
             parameters_of(popularity)[0],
@@ -98,18 +98,20 @@ def _build(model: Model, rv: TensorVariable) -> PairedSymbolsForm:
     return PairedSymbolsForm(
         **hyper_fields(model, [v for v in relevant if v not in latents]),
         hyper_coordinates=(),
-        users=parts[0],
-        items=parts[-1],
-        precisions=tuple(_gamma(one, stand_ins[one]) for one in gammas),
+        users=form_sides[0],
+        items=form_sides[-1],
+        precisions=tuple(_gamma(gamma, stand_ins[gamma]) for gamma in gammas),
         pairs=PairGroup(rv.name, without_casts(model.rvs_to_values[rv]), censored_ratio),
         deterministics=dict(zip([d.name for d in deterministics], model.replace_rvs_by_values(graphs))),
         ignored=tuple(v.name for v in model.free_RVs if v not in relevant),
     )
 
 
-def _require_two(model: Model, rv: TensorVariable, parts: Iterable[tuple[str, TensorVariable, TensorVariable]]) -> None:
+def _require_two(
+    model: Model, rv: TensorVariable, variables: Iterable[tuple[str, TensorVariable, TensorVariable]]
+) -> None:
     """Raise if a variable stands for both sides."""
-    for what, of_users, of_items in parts:
+    for what, of_users, of_items in variables:
         if of_users is of_items and not _constant(model, of_users):
             raise UnsupportedModelError(
                 f"{rv.name!r} has the {what} {of_users.name or of_users} for users and for items, and the updates of a "
@@ -152,22 +154,22 @@ def _is_precision(model: Model, rv: TensorVariable, tau: TensorVariable, gaussia
         return False
     if depends_on(parameters_of(tau), model.basic_RVs):
         return False
-    own = [v for v in gaussian if depends_on([parameters_of(v)[1]], [tau])]
-    if depends_on([parameters_of(v)[0] for v in own], model.free_RVs):
+    scaled = [v for v in gaussian if depends_on([parameters_of(v)[1]], [tau])]
+    if depends_on([parameters_of(v)[0] for v in scaled], model.free_RVs):
         # The gradient in a prior mean involves the precision, which then counts as a hyperparameter too.
         return False
     elsewhere = [parameters_of(v)[0] for v in gaussian] + list(model.potentials)
     elsewhere += [p for v in model.free_RVs if v not in gaussian for p in parameters_of(v)]
     elsewhere += [p for p in parameters_of(rv) if p not in gaussian and p.owner is not None]
-    if not own or depends_on([g for g in elsewhere if g not in model.free_RVs], [tau], blockers=gaussian):
+    if not scaled or depends_on([g for g in elsewhere if g not in model.free_RVs], [tau], blockers=gaussian):
         return False
-    return all(_proportional(model, v, tau) for v in own)
+    return all(_proportional(model, v, tau) for v in scaled)
 
 
 def _proportional(model: Model, v: TensorVariable, tau: TensorVariable) -> bool:
     """Return whether the prior precision of a variable is a factor times tau, along its last axis."""
     sd = parameters_of(v)[1]
-    if (tau.ndim and v.ndim != 2) or depends_on([sd], [one for one in model.free_RVs if one is not tau]):
+    if (tau.ndim and v.ndim != 2) or depends_on([sd], [other for other in model.free_RVs if other is not tau]):
         # A scale that is a product of several variables is left to the optimiser.
         return False
     (length,), rng, stand_in = evaluated([tau.shape]), np.random.default_rng(0), tau.type()
@@ -181,14 +183,14 @@ def _entries(
     model: Model, v: TensorVariable, stand_in: TensorVariable, gammas: Sequence[TensorVariable]
 ) -> GaussianEntries:
     mean, sd = parameters_of(v)
-    own = [k for k, tau in enumerate(gammas) if depends_on([sd], [tau])]
+    learned = [k for k, tau in enumerate(gammas) if depends_on([sd], [tau])]
     precision = 1.0 / (sd * pt.abs(sd))
-    if own:
-        tau = gammas[own[0]]
+    if learned:
+        tau = gammas[learned[0]]
         precision = graph_replace([precision], {tau: _ones(tau)}, strict=False)[0]
     shape = infer_shape([v], (), ())[0]
     mean, precision = model.replace_rvs_by_values([pt.broadcast_to(p, shape) for p in (mean, precision)])
-    return GaussianEntries(v.name, stand_in, mean, precision, own[0] if own else -1)
+    return GaussianEntries(v.name, stand_in, mean, precision, learned[0] if learned else -1)
 
 
 def _held(bias: TensorVariable) -> GaussianEntries:

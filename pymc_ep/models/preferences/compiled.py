@@ -26,7 +26,7 @@ from pymc_ep.modes import bodies_of, mode_of, numpy_mode
 __all__ = ["CompiledPreferences"]
 
 _UPDATES = 20.0
-"""Updates of the factors of a user in a fit, as they are on average."""
+"""Average number of updates of a user's factors in a fit."""
 
 
 class CompiledPreferences(DrawFunctions):
@@ -99,11 +99,11 @@ class CompiledPreferences(DrawFunctions):
         InvalidDataError
             For positions out of range, observations other than zero and one, and if there are no comparisons.
         """
-        data, (known, found) = [np.asarray(part) for part in self._data()], self._compared
-        if found is None or not all(map(np.array_equal, known, data)):
-            found = self._by_user(*data)
-            self._compared = data, found
-        return found
+        data, (previous, compared_users) = [np.asarray(array) for array in self._data()], self._compared
+        if compared_users is None or not all(map(np.array_equal, previous, data)):
+            compared_users = self._by_user(*data)
+            self._compared = data, compared_users
+        return compared_users
 
     def _by_user(self, y: np.ndarray, users: np.ndarray, firsts: np.ndarray, seconds: np.ndarray) -> ComparedUsers:
         name = self.form.comparisons.name
@@ -139,15 +139,15 @@ class CompiledPreferences(DrawFunctions):
     def free(self) -> frozenset[str]:
         """Parameters of the prior that depend on hyperparameters."""
         prior = self.form.prior
-        parts = {"mean": [prior.mean], "factors": [prior.factors], "kernel": prior.kernel, "sigma": [prior.sigma]}
-        return frozenset(key for key, graphs in parts.items() if depends_on(graphs, self.form.hyper_values))
+        parameters = {"mean": [prior.mean], "factors": [prior.factors], "kernel": prior.kernel, "sigma": [prior.sigma]}
+        return frozenset(key for key, graphs in parameters.items() if depends_on(graphs, self.form.hyper_values))
 
     @property
     def learned(self) -> Learned | None:
         """Parts of the prior that an update in closed form learns; None where it would not maximise the evidence.
 
-        It is for flat priors, and constants: other priors, kernels with hyperparameters, and functions of
-        hyperparameters have none. The scale beside constant factors has none either, or beside as many as items.
+        The update exists for flat priors and constants, not for other priors, kernels with hyperparameters or functions
+        of hyperparameters, nor for a scale beside constant factors or beside as many factors as items.
         """
         form, free = self.form, self.free
         if "kernel" in free or free != form.flat:
@@ -171,16 +171,16 @@ class CompiledPreferences(DrawFunctions):
         return UtilityPrior(mean, factors, scale), self._kernel(theta)
 
     def _kernel(self, theta: np.ndarray) -> Kernel:
-        """Return the kernel at theta, (p,), that of the last call where it is the same one."""
+        """Return the kernel at theta, (p,); an unchanged kernel is kept from the last call."""
         # Shared variables have another array once they are set.
         data, at = [v.get_value(borrow=True) for v in self._kernel_data], theta if "kernel" in self.free else theta[:0]
-        known, of_data, of_theta = self._known
-        if known is None or any(map(is_not, data, of_data)) or not np.array_equal(at, of_theta):
+        kernel, of_data, of_theta = self._known
+        if kernel is None or any(map(is_not, data, of_data)) or not np.array_equal(at, of_theta):
             arrays = self._kernel_arrays(*self.unpack(theta))
             self._require_finite(**{"kernel" if len(arrays) == 1 else "kernel_factor": arrays[0]})
-            known = DenseKernel(*arrays) if len(arrays) == 1 else LowRankKernel(*arrays)
-            self._known = known, data, at.copy()
-        return known
+            kernel = DenseKernel(*arrays) if len(arrays) == 1 else LowRankKernel(*arrays)
+            self._known = kernel, data, at.copy()
+        return kernel
 
     def _require_finite(self, **arrays: np.ndarray) -> None:
         """Raise for entries of parameters of the prior that are not finite."""
@@ -201,22 +201,22 @@ class CompiledPreferences(DrawFunctions):
         return self._gradient_in(theta, slope, curvature, of_prior=1.0)
 
     def log_z_gradient(self, theta: np.ndarray, slope: np.ndarray, curvature: Curvature) -> np.ndarray:
-        """Return `gradient` without that of the log prior."""
+        """Return `gradient` without the gradient of the log prior."""
         return self._gradient_in(theta, slope, curvature, of_prior=0.0)
 
     def _gradient_in(
         self, theta: np.ndarray, slope: np.ndarray, curvature: Curvature, *, of_prior: float
     ) -> np.ndarray:
         prior, kernel = self.prior(theta)
-        own = [slope, -(curvature @ prior.factors), -np.sqrt(prior.scale) * kernel.inner(curvature)]
+        weights = [slope, -(curvature @ prior.factors), -np.sqrt(prior.scale) * kernel.inner(curvature)]
         if "kernel" in self.free:
-            own += [-0.5 * prior.scale * part for part in kernel.gradient(curvature)]
-        return self._pulled(theta, own, of_prior)
+            weights += [-0.5 * prior.scale * derivative for derivative in kernel.gradient(curvature)]
+        return self._pulled(theta, weights, of_prior)
 
     def _pulled(self, theta: np.ndarray, weights: Sequence[Any], of_prior: float = 0.0) -> np.ndarray:
         """Return the gradient in theta, (p,), of weighted parameters of the prior of utilities, and the log prior."""
-        found = self._gradient(*self.unpack(theta), *weights, of_prior)
-        values = np.concatenate([np.zeros(0), *(np.ravel(part) for part in found)])
+        gradients = self._gradient(*self.unpack(theta), *weights, of_prior)
+        values = np.concatenate([np.zeros(0), *(np.ravel(gradient) for gradient in gradients)])
         return self.pull(theta[None], values[None])[0]
 
     def with_factors(self, theta: np.ndarray, factors: np.ndarray) -> np.ndarray:
@@ -226,24 +226,24 @@ class CompiledPreferences(DrawFunctions):
         """
         prior, _ = self.prior(theta)
         kernel = self._kernel_arrays(*self.unpack(theta)) if "kernel" in self.free else ()
-        of_others = [np.zeros_like(part) for part in (prior.scale, *kernel)]
+        of_others = [np.zeros_like(parameter) for parameter in (prior.scale, *kernel)]
         step = self._pulled(theta, [np.zeros_like(prior.mean), factors, *of_others])
         moved = self.prior(theta + step)[0].factors
         square = float(np.vdot(moved, moved))
         return theta + (float(np.vdot(moved, factors)) / square) * step if square > 0 else theta
 
     def theta_of(self, theta: np.ndarray, prior: UtilityPrior) -> np.ndarray:
-        """Return theta with those of its parts that are parameters of the prior set to given ones."""
+        """Return theta with its entries for parameters of the prior set to given values."""
         values = self.unpack(theta)
-        own = {"mean": prior.mean, "factors": prior.factors, "sigma": np.sqrt(prior.scale)}
+        parameters = {"mean": prior.mean, "factors": prior.factors, "sigma": np.sqrt(prior.scale)}
         for key, name in self.form.variables.items():
             place = self.form.hyper_names.index(name)
-            values[place] = np.log(own[key]) if self.form.hyper_transformed[place] else own[key]
-        return self.from_values(np.concatenate([np.ravel(part) for part in values])[None])[0]
+            values[place] = np.log(parameters[key]) if self.form.hyper_transformed[place] else parameters[key]
+        return self.from_values(np.concatenate([np.ravel(value) for value in values])[None])[0]
 
     def fingerprint(self) -> dict[str, np.ndarray]:
-        """Return a fingerprint of the data, by which a result is checked to belong to the model."""
-        y, users, firsts, seconds = (np.asarray(part).astype(np.int64) for part in self._data())
+        """Return a fingerprint of the data, which shows whether a result belongs to the model."""
+        y, users, firsts, seconds = (np.asarray(array).astype(np.int64) for array in self._data())
         return {"comparisons": digest(y, users, firsts, seconds)}
 
     def describe(self) -> str:
@@ -270,8 +270,8 @@ class CompiledPreferences(DrawFunctions):
     @cached_property
     def _parameters(self) -> Callable[..., Any]:
         prior, values = self.form.prior, self.form.hyper_values
-        parts = prior.mean, prior.factors, prior.sigma, self.form.log_prior
-        return self.function(values, [part.astype("float64") for part in parts])
+        parameters = prior.mean, prior.factors, prior.sigma, self.form.log_prior
+        return self.function(values, [parameter.astype("float64") for parameter in parameters])
 
     @cached_property
     def _kernel_data(self) -> list[SharedVariable]:
@@ -282,16 +282,18 @@ class CompiledPreferences(DrawFunctions):
     def _kernel_arrays(self) -> Callable[..., Any]:
         # Constants are not evaluated at compilation, which would keep all steps to the kernel, each of its size.
         mode = get_mode(self._kwargs["mode"]).excluding("topo_constant_folding")
-        parts = [part.astype("float64") for part in self.form.prior.kernel]
-        return compiled_function(self.form.hyper_values, parts, **(self._kwargs | {"mode": mode}))
+        arrays = [graph.astype("float64") for graph in self.form.prior.kernel]
+        return compiled_function(self.form.hyper_values, arrays, **(self._kwargs | {"mode": mode}))
 
     @cached_property
     def _gradient(self) -> Callable[..., Any]:
         prior, values = self.form.prior, list(self.form.hyper_values)
-        parts = [prior.mean, prior.factors, prior.sigma, *(prior.kernel if "kernel" in self.free else ())]
-        parts = [part.astype("float64") for part in parts]
+        parameters = [prior.mean, prior.factors, prior.sigma, *(prior.kernel if "kernel" in self.free else ())]
+        parameters = [parameter.astype("float64") for parameter in parameters]
         # The derivatives in the parts come from outside, so that no graph has the covariance of all items.
-        own, of_prior = [part.type() for part in parts], pt.dscalar("of_prior")
-        total = of_prior * self.form.log_prior + sum((weight * part).sum() for weight, part in zip(own, parts))
+        weights, of_prior = [parameter.type() for parameter in parameters], pt.dscalar("of_prior")
+        total = of_prior * self.form.log_prior + sum(
+            (weight * parameter).sum() for weight, parameter in zip(weights, parameters)
+        )
         gradient = pytensor.grad(total, values, disconnected_inputs="ignore") if values else []
-        return self.function([*values, *own, of_prior], gradient)
+        return self.function([*values, *weights, of_prior], gradient)

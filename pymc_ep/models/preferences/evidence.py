@@ -62,7 +62,7 @@ class PreferenceEvidence(LogEvidence[PreferenceFit]):
     engine : ComparisonEvidence
     users : DividedUsers
     first : UserFactors
-        Start of fits without another one.
+        Start of fits without an earlier fit.
     report : Report, optional
     checkpoint : Checkpoint, optional
         Keeps each fit, by its hyperparameters, start and tolerance.
@@ -95,19 +95,19 @@ class PreferenceEvidence(LogEvidence[PreferenceFit]):
         return other
 
     def at(self, theta: np.ndarray, start: FitState | None = None) -> PreferenceFit:
-        """Fit at unconstrained hyperparameters `theta`, (p,), from the sites of another fit or the first ones."""
-        begun = self.first if start is None else self.first._replace(sites=Sites(*start))
+        """Fit at unconstrained hyperparameters `theta`, (p,), from the sites of another fit or the first sites."""
+        initial = self.first if start is None else self.first._replace(sites=Sites(*start))
         tol = np.array(self.engine.effort.tol)
-        record = self.checkpoint.record("preferences", theta, *begun.sites, tol)
-        if (found := record.state((0.0, theta, begun))) is None:
-            handles, totals = self.engine.settled(self.form, theta, self.users.place(begun))
+        record = self.checkpoint.record("preferences", theta, *initial.sites, tol)
+        if (fit := record.state((0.0, theta, initial))) is None:
+            handles, totals = self.engine.settled(self.form, theta, self.users.place(initial))
             if not np.isfinite(totals.log_z):
                 raise NumericalError("The log evidence of the comparisons is not finite at some hyperparameters.")
             slope = self.form.log_z_gradient(theta, *totals.derivatives)
-            found = totals.log_z, slope, self.users.collect(handles)
-            record.keep(lambda: found)
+            fit = totals.log_z, slope, self.users.collect(handles)
+            record.keep(lambda: fit)
             record.close()
-        log_z, slope, users = found
+        log_z, slope, users = fit
         log_prior, prior_slope = self.prior_at(theta)
         return PreferenceFit(theta, log_z, log_prior, slope + prior_slope, users)
 

@@ -70,9 +70,9 @@ class Preferences(LatentForm):
         Numbers of users, unless there is one, and of items.
     prior : PriorGraphs
     variables : dict of str to str
-        By parameter of the prior ("mean", "factors", "sigma") the hyperparameter that it is, if it is one by itself.
+        Hyperparameters that are parameters of the prior by themselves, by these ("mean", "factors", "sigma").
     flat : frozenset of str
-        Those of these parameters that have a flat prior.
+        The parameters among these that have a flat prior.
     comparisons : ComparisonGroup
     deterministics : dict of str to TensorVariable
         Functions of hyperparameters and utilities.
@@ -107,5 +107,5 @@ class Preferences(LatentForm):
 
     @property
     def factors(self) -> tuple[ComparisonGroup]:
-        """The factors of the model, which are the comparisons."""
+        """The factors of the model: the comparisons."""
         return self.groups

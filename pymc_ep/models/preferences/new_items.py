@@ -22,12 +22,12 @@ def extended_to_items(
     ----------
     form : CompiledPreferences
     theta : ndarray, (p,)
-        Hyperparameters of the model, at which the kernel is that of the fit.
+        Hyperparameters of the model, at which its kernel and the fit's are the same.
     values : dict of str to ndarray
         Hyperparameters of the fit.
     rows : callable
-        ``rows(name)``: the rows of the fit that the rows of a hyperparameter are, (n,), and -1 for new ones; None
-        where rows have no labels.
+        ``rows(name)``: the row in the fit of each row of a hyperparameter, (n,), and -1 for new rows; None where rows
+        have no labels.
 
     Raises
     ------
@@ -38,15 +38,15 @@ def extended_to_items(
     of_items = {form.form.variables.get(key) for key in ("mean", "factors")}
     out = dict(values)
     for name, value in values.items():
-        own = rows(name)
-        if own is None and value.shape != shapes[name]:
+        places = rows(name)
+        if places is None and value.shape != shapes[name]:
             raise ValueError(
                 f"start= has {name!r} of shape {value.shape}, and the model needs {shapes[name]}: rows are found by "
                 f"their labels; give the dim of the rows of {name!r} coords in both models."
             )
-        if own is None:
+        if places is None:
             continue
-        old = own >= 0
+        old = places >= 0
         if not old.all() and name not in of_items:
             raise ValueError(
                 f"start= has no row {int(np.argmin(old))} of {name!r}, and only b and V of {form.form.utilities!r} are "
@@ -56,7 +56,7 @@ def extended_to_items(
             raise ValueError(
                 f"start= has other rows of {name!r}, of which the model has none; give it the labels of the fit."
             )
-        out[name] = value[own]
+        out[name] = value[places]
         if not old.all():
-            out[name][~old] = form.prior(theta)[1].extended(value[own[old]], old)
+            out[name][~old] = form.prior(theta)[1].extended(value[places[old]], old)
     return out

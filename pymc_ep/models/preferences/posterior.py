@@ -58,7 +58,7 @@ class UserPosterior(NamedTuple):
     loss : ndarray, (n, n)
         Q.
     whitened : ndarray, (n, n)
-        Of product whitened whitened^T the posterior covariance of the compared items.
+        Its product whitened whitened^T is the posterior covariance of the compared items.
     lower : ndarray, (n, n)
         Cholesky factor of their prior covariance.
     skewed : SkewedPairs
@@ -80,8 +80,8 @@ class UserPosterior(NamedTuple):
         """
         rows = self.whitened[self.skewed.firsts] - self.whitened[self.skewed.seconds]
         sd = np.sqrt(np.einsum("kn,kn->k", rows, rows))
-        own = scipy.linalg.cho_solve((self.lower, True), self.whitened @ (rows / sd[:, None]).T)
-        return prior @ own, sd
+        coefficients = scipy.linalg.cho_solve((self.lower, True), self.whitened @ (rows / sd[:, None]).T)
+        return prior @ coefficients, sd
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +97,7 @@ class PreferencePosterior:
     users : UserFactors
         Of the users that compared any items.
     shaped : bool
-        Whether width and skewness are corrected, as those of EP are.
+        Whether width and skewness are corrected, as they are for EP.
     """
 
     form: CompiledPreferences
@@ -129,15 +129,15 @@ class PreferencePosterior:
     @cached_property
     def _variances(self) -> np.ndarray:
         """Prior variances of the utilities of a user, (I,)."""
-        every = np.arange(self.form.n_items)
-        return self.covariance.entries(every, every)
+        items = np.arange(self.form.n_items)
+        return self.covariance.entries(items, items)
 
     def components(self) -> "Iterator[tuple[float, PreferencePosterior]]":
         """Yield a weight of one and this posterior, as a mixture yields its components."""
         yield 1.0, self
 
     def portions(self, size: int, rng: np.random.Generator) -> "Iterator[tuple[int, PreferencePosterior]]":
-        """Yield a number of draws and this posterior, as a mixture yields what each component has of them."""
+        """Yield the number of draws and this posterior, as a mixture yields each component's share of them."""
         yield size, self
 
     def hyper_moments(self) -> dict[str, Moments]:
@@ -147,31 +147,31 @@ class PreferencePosterior:
     def each(self, users: np.ndarray) -> Iterator[UserPosterior]:
         """Yield the posteriors of given users, positions among all of the model, in their order."""
         place = {user: k for k, user in enumerate(self.compared.users.tolist())}
-        found = self._compared(np.array([place[u] for u in users.tolist() if u in place], dtype=np.int64))
+        posteriors = self._compared(np.array([place[u] for u in users.tolist() if u in place], dtype=np.int64))
         for user in users.tolist():
-            yield next(found)._replace(user=user) if user in place else _unseen(user)
+            yield next(posteriors)._replace(user=user) if user in place else _unseen(user)
 
     def moments(self) -> dict[str, Moments]:
         """Return the moments of the utilities of all users."""
-        every = np.arange(self.form.n_users)
-        mean, variance = np.empty((2, len(every), self.form.n_items))
-        for one in self.each(every):
-            mean[one.user], variance[one.user] = self.of_user(one)
+        users = np.arange(self.form.n_users)
+        mean, variance = np.empty((2, len(users), self.form.n_items))
+        for posterior in self.each(users):
+            mean[posterior.user], variance[posterior.user] = self.of_user(posterior)
         shape = self.form.shape
         sd = np.sqrt(np.maximum(variance, 0.0))
         return {self.form.form.utilities: Moments(mean.reshape(shape), sd.reshape(shape))}
 
     def of_user(self, one: UserPosterior) -> tuple[np.ndarray, np.ndarray]:
         """Return the means and variances of all utilities of a user, (I,) each."""
-        own = self.covariance.columns(one.items)
-        variance = self._variances - np.einsum("in,in->i", own @ one.loss, own)
-        return self.prior.mean + own @ one.weights, variance
+        cross = self.covariance.columns(one.items)
+        variance = self._variances - np.einsum("in,in->i", cross @ one.loss, cross)
+        return self.prior.mean + cross @ one.weights, variance
 
     def joint(self, one: UserPosterior) -> tuple[np.ndarray, np.ndarray]:
         """Return the mean, (I,), and covariance, (I, I), of all utilities of a user."""
-        own = self.covariance.columns(one.items)
-        every = self.covariance.columns(np.arange(self.form.n_items))
-        return self.prior.mean + own @ one.weights, every - own @ one.loss @ own.T
+        cross = self.covariance.columns(one.items)
+        prior_covariance = self.covariance.columns(np.arange(self.form.n_items))
+        return self.prior.mean + cross @ one.weights, prior_covariance - cross @ one.loss @ cross.T
 
     def differences(self, users: np.ndarray, firsts: np.ndarray, seconds: np.ndarray) -> DifferenceShape:
         """Return the shape of f_ui - f_uj for users u and items i and j, (n,) each."""
@@ -179,20 +179,22 @@ class PreferencePosterior:
         third = np.zeros(len(users))
         order = np.argsort(users, kind="stable")
         distinct, begin = np.unique(users[order], return_index=True)
-        for one, here in zip(self.each(distinct), np.split(order, begin[1:])):
-            own = self.covariance.block(firsts[here], one.items) - self.covariance.block(seconds[here], one.items)
-            mean[here] += own @ one.weights
-            prior = self.covariance.differences(firsts[here], seconds[here])
-            variance[here] = prior - np.einsum("kn,kn->k", own @ one.loss, own)
-            if len(one.skewed.own):
-                third[here] = one.with_skewed(own)[0] ** 3 @ one.skewed.own
+        for posterior, rows in zip(self.each(distinct), np.split(order, begin[1:])):
+            cross = self.covariance.block(firsts[rows], posterior.items) - self.covariance.block(
+                seconds[rows], posterior.items
+            )
+            mean[rows] += cross @ posterior.weights
+            prior = self.covariance.differences(firsts[rows], seconds[rows])
+            variance[rows] = prior - np.einsum("kn,kn->k", cross @ posterior.loss, cross)
+            if len(posterior.skewed.own):
+                third[rows] = posterior.with_skewed(cross)[0] ** 3 @ posterior.skewed.own
         sd = np.sqrt(np.maximum(variance, 0.0))
         return DifferenceShape(mean, sd, np.divide(third, sd**3, out=np.zeros_like(sd), where=sd > 0.0))
 
     def user_draws(self, one: UserPosterior, size: int, rng: np.random.Generator) -> np.ndarray:
         """Return joint draws of all utilities of a user, (size, I).
 
-        Draws of the prior are moved by what the posterior knows of the compared items (Matheron's rule).
+        Draws of the prior are conditioned on the compared items (Matheron's rule).
         """
         prior, kernel = self._prior
         free = rng.standard_normal((size, prior.factors.shape[1])) @ prior.factors.T
@@ -200,8 +202,8 @@ class PreferencePosterior:
         if not len(one.items):
             return prior.mean + free
         across = self.covariance.columns(one.items)
-        own = rng.standard_normal((size, len(one.items))) @ one.whitened.T - free[:, one.items]
-        moved = scipy.linalg.cho_solve((one.lower, True), own.T)
+        residual = rng.standard_normal((size, len(one.items))) @ one.whitened.T - free[:, one.items]
+        moved = scipy.linalg.cho_solve((one.lower, True), residual.T)
         effect, skewed = free + (across @ moved).T, one.skewed
         if len(skewed.own):
             cross, sd = one.with_skewed(across)
@@ -221,37 +223,41 @@ class PreferencePosterior:
 
     def utility_draws(self, size: int, rng: np.random.Generator) -> np.ndarray:
         """Return joint draws of all utilities of all users, (size, U, I)."""
-        every = np.arange(self.form.n_users)
-        utilities = np.empty((size, len(every), self.form.n_items))
-        for one in self.each(every):
-            utilities[:, one.user] = self.user_draws(one, size, rng)
+        users = np.arange(self.form.n_users)
+        utilities = np.empty((size, len(users), self.form.n_items))
+        for posterior in self.each(users):
+            utilities[:, posterior.user] = self.user_draws(posterior, size, rng)
         return utilities
 
     def _compared(self, places: np.ndarray) -> Iterator[UserPosterior]:
         """Yield the posteriors of users that compared items, given by their places among these."""
-        own, items, pairs, _ = self.compared.comparisons.some(places)
+        comparisons, items, pairs, _ = self.compared.comparisons.some(places)
         backend, site = self.form.backend, compile_site(self.form.form.comparisons.site)
-        weights, sites = self.users.weights[items], Sites(*(part[pairs] for part in self.users.sites))
-        for some, items, pairs in blocks(own):
-            lower = factorised(some, self.covariance, backend)
-            mean = item_differences(some, self.prior.mean[some.items])
-            shift, precision = (part[pairs] for part in sites)
-            at = difference_moments(some, lower, mean, shift, precision, backend=backend)
+        weights, sites = self.users.weights[items], Sites(*(array[pairs] for array in self.users.sites))
+        for block, items, pairs in blocks(comparisons):
+            lower = factorised(block, self.covariance, backend)
+            mean = item_differences(block, self.prior.mean[block.items])
+            shift, precision = (array[pairs] for array in sites)
+            differences = difference_moments(block, lower, mean, shift, precision, backend=backend)
             skewness = np.zeros((2, len(shift)))
             if self.shaped:
-                shape = shape_of_users(some, at, Sites(shift, precision), site)
+                shape = shape_of_users(block, differences, Sites(shift, precision), site)
                 skewness = np.array(shape[:2])
                 shift, precision = shift + shape.shift, precision + shape.precision
                 if shape.precision.any():
-                    at = difference_moments(some, lower, mean, shift, precision, backend=backend)
-            losses = precision_losses(some, at.whitened, precision, backend=backend)
-            squares = some.square_ends
-            for k in range(some.n_users):
-                here, (mine, compared) = slice(*squares[k : k + 2]), some.of_user(k)
-                loss, white, root = (part[here].reshape(some.n_items(k), -1) for part in (losses, at.whitened, lower))
-                skewed = compared.start + np.flatnonzero(skewness[0, compared])
-                of_pairs = SkewedPairs(some.firsts[skewed], some.seconds[skewed], *skewness[:, skewed])
-                yield UserPosterior(-1, some.items[mine], weights[items[mine]], loss, white, root, of_pairs)
+                    differences = difference_moments(block, lower, mean, shift, precision, backend=backend)
+            losses = precision_losses(block, differences.whitened, precision, backend=backend)
+            squares = block.square_ends
+            for k in range(block.n_users):
+                entries, (item_slice, pair_slice) = slice(*squares[k : k + 2]), block.of_user(k)
+                loss, white, root = (
+                    array[entries].reshape(block.n_items(k), -1) for array in (losses, differences.whitened, lower)
+                )
+                skewed = pair_slice.start + np.flatnonzero(skewness[0, pair_slice])
+                of_pairs = SkewedPairs(block.firsts[skewed], block.seconds[skewed], *skewness[:, skewed])
+                yield UserPosterior(
+                    -1, block.items[item_slice], weights[items[item_slice]], loss, white, root, of_pairs
+                )
 
 
 def joint_draws(
@@ -262,17 +268,17 @@ def joint_draws(
     *,
     log_likelihood: bool,
 ) -> JointDraws:
-    """Return draws of all variables of a form, given those of theta, (s, p), and of the utilities, (s, U, I)."""
+    """Return draws of all variables of a form, given draws of theta, (s, p), and of the utilities, (s, U, I)."""
     size, group = len(thetas), form.form.comparisons
     values = {form.form.utilities: utilities.reshape(size, *form.shape)}
     out = values | form.evaluate(thetas, values)
     if not log_likelihood:
         return JointDraws(out, {})
     comparisons, order = compared.comparisons, compared.order
-    own = np.repeat(compared.users, np.diff(comparisons.pair_ends))
+    users = np.repeat(compared.users, np.diff(comparisons.pair_ends))
     first, second = (comparisons.items[places] for places in comparisons.places)
     density, site = np.empty((size, len(order))), compile_site(group.site)
-    density[:, order] = site.log_density(np.ones((size, 1)), utilities[:, own, first] - utilities[:, own, second])
+    density[:, order] = site.log_density(np.ones((size, 1)), utilities[:, users, first] - utilities[:, users, second])
     return JointDraws(out, {group.name: density})
 
 

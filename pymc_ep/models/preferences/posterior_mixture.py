@@ -1,4 +1,4 @@
-"""Mixture of posteriors of utilities at nodes of the hyperparameters: those of a lattice, or draws."""
+"""Mixture of posteriors of utilities at nodes of the hyperparameters: points of a lattice, or draws."""
 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -52,7 +52,7 @@ class Design(NamedTuple):
     @property
     def state(self) -> dict[str, np.ndarray]:
         """Entries of the saved state."""
-        return {_PREFIX + name: part for name, part in self._asdict().items() if part is not None}
+        return {_PREFIX + name: value for name, value in self._asdict().items() if value is not None}
 
     def theta_draws(self, nodes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return a draw of the hyperparameters for each of some nodes, (s,): from its cell, or the node itself."""
@@ -94,25 +94,25 @@ class PreferenceMixture:
             yield float(share), self._component(k)
 
     def portions(self, size: int, rng: np.random.Generator) -> Iterator[tuple[int, PreferencePosterior]]:
-        """Yield how many of some draws each node has, and its posterior."""
+        """Yield the number of draws that each node has, and its posterior."""
         nodes, counts = np.unique(self._drawn_nodes(size, rng), return_counts=True)
         for k, count in zip(nodes, counts):
             yield int(count), self._component(k)
 
     def moments(self) -> dict[str, Moments]:
         """Return the moments of the utilities of all users."""
-        return mixed_moments((weight, part.moments()) for weight, part in self.components())
+        return mixed_moments((weight, component.moments()) for weight, component in self.components())
 
     def hyper_moments(self) -> dict[str, Moments]:
         """Return the moments of the hyperparameters on their own scale."""
-        return mixed_moments((weight, part.hyper_moments()) for weight, part in self.components())
+        return mixed_moments((weight, component.hyper_moments()) for weight, component in self.components())
 
     def draws(
         self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False, budget: float = 0.0
     ) -> JointDraws:
         """Return joint draws of all variables of the form, optionally with log likelihoods.
 
-        The utilities of a draw are those at the node in whose cell its hyperparameters lie.
+        A draw has the utilities of the node in whose cell its hyperparameters lie.
         """
         nodes = rng.permutation(self._drawn_nodes(size, rng))
         return self.draws_of(nodes, rng, log_likelihood=log_likelihood)
@@ -121,8 +121,8 @@ class PreferenceMixture:
         """Return a joint draw for each of some nodes, (s,)."""
         utilities = np.empty((len(nodes), self.form.n_users, self.form.n_items))
         for k in np.unique(nodes):
-            here = nodes == k
-            utilities[here] = self._component(k).utility_draws(int(here.sum()), rng)
+            mask = nodes == k
+            utilities[mask] = self._component(k).utility_draws(int(mask.sum()), rng)
         thetas = self.design.theta_draws(nodes, rng)
         return joint_draws(self.form, self.compared, thetas, utilities, log_likelihood=log_likelihood)
 

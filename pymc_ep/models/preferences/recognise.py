@@ -49,13 +49,15 @@ def recognise_preferences(
     UnsupportedModelError
         If the model has such utilities, but does not fit the form otherwise.
     """
-    found = [rv for rv in relevant_variables(model) if isinstance(rv.owner.op, PreferenceUtilityRV | LowRankUtilityRV)]
-    if not found:
+    utilities = [
+        rv for rv in relevant_variables(model) if isinstance(rv.owner.op, PreferenceUtilityRV | LowRankUtilityRV)
+    ]
+    if not utilities:
         return None
-    f = found[0]
-    if len(found) > 1:
+    f = utilities[0]
+    if len(utilities) > 1:
         raise UnsupportedModelError(
-            f"{f.name!r} and {found[1].name!r} are both a PreferenceUtility, and a model can have one; fit them in "
+            f"{f.name!r} and {utilities[1].name!r} are both a PreferenceUtility, and a model can have one; fit them in "
             f"models of their own, or use pm.sample."
         )
     if others := [rv.name for rv in model.observed_RVs if not depends_on([rv], [f])]:
@@ -88,9 +90,9 @@ def _build(model: Model, f: TensorVariable) -> Preferences:
     stand_in = f.type(f"{f.name}_values")
     deterministics = [d for d in model.deterministics if follows_from(model, d, relevant)]
     functions = graph_replace(deterministics, {f: stand_in}, strict=False) if deterministics else []
-    own = {"mean": mean, "factors": factors, "sigma": sigma}
+    parameters = {"mean": mean, "factors": factors, "sigma": sigma}
     mean, factors, *kernel, sigma = model.replace_rvs_by_values(graphs)
-    variables = {key: v for key, v in own.items() if v in hyper and _plain(model, v)}
+    variables = {key: v for key, v in parameters.items() if v in hyper and _plain(model, v)}
     return Preferences(
         # Utilities are all that this form integrates out: that parameters of their prior are Gaussian is no remark.
         **(hyper_fields(model, hyper) | {"hyper_gaussian": ()}),
@@ -188,14 +190,14 @@ def _difference(graph: TensorVariable, f: TensorVariable) -> tuple[list, list] |
     node = graph.owner
     if node is None or not isinstance(node.op, Elemwise) or not isinstance(node.op.scalar_op, Sub):
         return None
-    found = []
-    for part in node.inputs:
-        own = part.owner
-        if own is None or not isinstance(own.op, AdvancedSubtensor) or own.inputs[0] is not f:
+    sides = []
+    for operand in node.inputs:
+        subtensor = operand.owner
+        if subtensor is None or not isinstance(subtensor.op, AdvancedSubtensor) or subtensor.inputs[0] is not f:
             return None
-        indices = indexed_first(own)
+        indices = indexed_first(subtensor)
         if indices is None or len(indices) != f.ndim or any(index.dtype == "bool" for index in indices):
             return None
-        found.append(indices)
-    first, second = found
+        sides.append(indices)
+    first, second = sides
     return (first, second) if f.ndim == 1 or same_index(first[0], second[0]) else None

@@ -31,7 +31,7 @@ class CompiledSequences(DrawFunctions):
     ----------
     form : SequencesForm
     hyper_start : sequence of ndarray
-        Unconstrained values of the hyperparameters at PyMC's initial point, of which there are none.
+        Unconstrained values of the hyperparameters at PyMC's initial point: none.
     compile_kwargs : dict, optional
         Keywords of `pytensor.function`, which choose between NumPy and JAX; the form's functions run on NumPy.
     """
@@ -58,12 +58,12 @@ class CompiledSequences(DrawFunctions):
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         """Shapes of the tables of weights, as the variables of the model have them."""
-        found = iter(self._data()[4:])
-        given = [None if one is None else tuple(map(int, next(found))) for one in self.form.tables]
+        present_shapes = iter(self._data()[4:])
+        given = [None if entry is None else tuple(map(int, next(present_shapes))) for entry in self.form.tables]
         recurrent, inputs = given[0], given[1]
         assert recurrent is not None and inputs is not None, "a network has matrices and inputs"
         none = (), (), (), (0, recurrent[-1] + 1), (0,), (0, *inputs[1:])
-        return tuple(shape if one is None else one for one, shape in zip(given, none))
+        return tuple(shape if entry is None else entry for entry, shape in zip(given, none))
 
     @property
     def half_lives(self) -> np.ndarray:
@@ -118,9 +118,9 @@ class CompiledSequences(DrawFunctions):
         self, users: np.ndarray, items: np.ndarray, contexts: np.ndarray, n_users: int
     ) -> tuple[Sequences, np.ndarray]:
         """Return the sequences of rows, (N,) each, with the form's memories, and the row of each event, (N,)."""
-        found, order = Sequences.of_rows(users, items, n_users, self.n_items, self.half_lives)
+        sequences, order = Sequences.of_rows(users, items, n_users, self.n_items, self.half_lives)
         if not len(self.contexts):
-            return found, order
+            return sequences, order
         name, n = self.form.sequences.name, self.shapes[-1][0]
         if len(contexts) != len(users):
             raise InvalidDataError(
@@ -132,10 +132,10 @@ class CompiledSequences(DrawFunctions):
                 f"{name!r} has the context {contexts[bad[0]]} at event {bad[0]}, no whole number; correct it."
             )
         require_contexts(name, contexts, n)
-        return found.in_context(contexts[order].astype(np.int64)), order
+        return sequences.in_context(contexts[order].astype(np.int64)), order
 
     def _require_shapes(self) -> None:
-        """Raise for weights of shapes that are not those of one network."""
+        """Raise for weights whose shapes do not belong to one network."""
         recurrent, inputs, outputs, memory, known, bias = self.shapes
         gates, width = recurrent[-3], recurrent[-1]
         fit = gates in map(len, CELLS.values()) and recurrent[-2] == width
@@ -143,7 +143,7 @@ class CompiledSequences(DrawFunctions):
         fit = fit and bias[1:] == (gates, width)
         if not fit or inputs[1:] != (gates, width) or outputs != (inputs[0], width):
             named = zip(self.form.tables, self.shapes)
-            names = ", ".join(f"{one.name!r} {shape}" for one, shape in named if one is not None)
+            names = ", ".join(f"{table.name!r} {shape}" for table, shape in named if table is not None)
             raise InvalidDataError(
                 f"The weights {names} are not those of one network; give recurrent matrices (users, gates, D, D), or "
                 f"(gates, D, D), with 1 or 3 gates, inputs (items, gates, D), outputs (items, D), memories "
@@ -151,24 +151,24 @@ class CompiledSequences(DrawFunctions):
             )
 
     def priors(self, dtype: str) -> tuple[Priors, Prior | None]:
-        """Return the priors of the weights, and that of the matrices about which those of the users lie.
+        """Return the priors of the weights, and of the shared matrices about which users' matrices lie.
 
         Raises
         ------
         InvalidDataError
             For standard deviations that are not positive and means that are not finite.
         """
-        form, parts = self.form, self._priors()
-        arrays = dict(zip(form.variables, zip(parts[::2], parts[1::2])))
-        found = tuple(
-            Prior(*np.zeros((2, *[1] * ndim), dtype)) if one is None else _checked(one, *arrays[one], ndim, dtype)
-            for one, ndim in zip(form.tables, _NDIMS)
+        form, values = self.form, self._priors()
+        arrays = dict(zip(form.variables, zip(values[::2], values[1::2])))
+        table_priors = tuple(
+            Prior(*np.zeros((2, *[1] * ndim), dtype)) if table is None else _checked(table, *arrays[table], ndim, dtype)
+            for table, ndim in zip(form.tables, _NDIMS)
         )
         shared = None if form.shared is None else _checked(form.shared, *arrays[form.shared], 3, dtype)
-        return found, shared
+        return table_priors, shared
 
     def fingerprint(self) -> dict[str, np.ndarray]:
-        """Return a fingerprint of all that is no weight, by which a result is checked to belong to the model."""
+        """Return a fingerprint of all but the weights, which shows whether a result belongs to the model."""
         return {
             "sequences": digest(self.observed()[0].astype(np.int64)),
             "contexts": digest(self.contexts.astype(np.int64)),
@@ -182,12 +182,12 @@ class CompiledSequences(DrawFunctions):
         cell = next(name for name, gates in CELLS.items() if len(gates) == self.shapes[0][-3])
         whose = "shared by all users" if self.pooled else "each user's own"
         lines = [f"form             sequences of items under a recurrent network ({cell}), matrices {whose}"]
-        for one, shape, of_table in zip(form.tables, self.shapes, self.priors("float64")[0]):
-            if one is None:
+        for table, shape, of_table in zip(form.tables, self.shapes, self.priors("float64")[0]):
+            if table is None:
                 continue
             prior = "Gaussian" if (of_table.precision > 0).all() else "no prior"
-            about = f", about {form.shared.name}" if form.shared is not None and one is form.recurrent else ""
-            lines.append(f"latent           {one.name}: {' x '.join(map(str, shape))} values, {prior}{about}")
+            about = f", about {form.shared.name}" if form.shared is not None and table is form.recurrent else ""
+            lines.append(f"latent           {table.name}: {' x '.join(map(str, shape))} values, {prior}{about}")
         if form.shared is not None:
             lines.append(f"latent           {form.shared.name}: {' x '.join(map(str, self.shapes[0][1:]))} values")
         if form.memory is not None:
@@ -212,21 +212,23 @@ class CompiledSequences(DrawFunctions):
 
     @cached_property
     def _priors(self) -> Callable[..., Any]:
-        return self.function([], [part for one in self.form.variables for part in (one.mean, one.precision)])
+        return self.function(
+            [], [parameter for variable in self.form.variables for parameter in (variable.mean, variable.precision)]
+        )
 
 
 def _listed(numbers: np.ndarray) -> str:
     return " and ".join(f"{number:g}" for number in numbers)
 
 
-def _checked(one: WeightPrior, mean: Any, precision: Any, ndim: int, dtype: str) -> Prior:
+def _checked(prior: WeightPrior, mean: Any, precision: Any, ndim: int, dtype: str) -> Prior:
     """Return a prior with so many axes; raise unless it is a Gaussian or none."""
     bad = ~np.isfinite(mean)
     if bad.any():
-        raise InvalidDataError(f"{one.name!r} has the prior mean {np.asarray(mean)[bad][0]}; correct it.")
+        raise InvalidDataError(f"{prior.name!r} has the prior mean {np.asarray(mean)[bad][0]}; correct it.")
     bad = ~(np.isfinite(precision) & (np.asarray(precision) >= 0))
     if bad.any():
-        raise InvalidDataError(f"{one.name!r} has a prior standard deviation that is not positive; correct it.")
-    arrays = (np.asarray(part, dtype=dtype) for part in (mean, precision))
-    mean, precision = (part.reshape((1,) * (ndim - part.ndim) + part.shape) for part in arrays)
+        raise InvalidDataError(f"{prior.name!r} has a prior standard deviation that is not positive; correct it.")
+    arrays = (np.asarray(array, dtype=dtype) for array in (mean, precision))
+    mean, precision = (array.reshape((1,) * (ndim - array.ndim) + array.shape) for array in arrays)
     return Prior(mean, precision)

@@ -23,15 +23,15 @@ from pymc_ep.models.sequences.sequence_data import relabelled, stored_contexts, 
 __all__ = ["CollaborativeRNN", "CollaborativeRNNRV"]
 
 _HALF_LIVES = (5.0, np.inf)
-"""By default. Of 5, 20 and 80 events, 5 is by far the best for check-ins of Brightkite; for those of Foursquare it is
-20, and 5 costs a few hundredths of a nat more."""
+"""By default. Of 5, 20 and 80 events, 5 is by far the best for check-ins of Brightkite; for Foursquare it is 20,
+and 5 costs a few hundredths of a nat more."""
 _SPREAD = 1.0
 """By default. On check-ins and films 0.3 is as good or better by 0.01 nats a later event, and without memories by 0.07;
 for people whose ways have little in common it is far worse."""
 
 
 class CollaborativeRNNRV(RandomVariable):
-    """Op of `CollaborativeRNN`: draws an item for each row, given those of its user in the rows before."""
+    """Op of `CollaborativeRNN`: draws an item for each row, given its user's items in the rows before."""
 
     name = "collaborative_rnn"
     signature = "(u,g,d,d),(i,g,d),(i,d),(k,e),(z),(c,g,d),(),(k),(x),(n)->(n,m)"
@@ -64,30 +64,32 @@ def _drawn(rng: np.random.Generator, *parameters: Any) -> np.ndarray:
     require_rows(weights, users, np.zeros_like(users), contexts)
     n_users, n_items = int(users.max(initial=-1)) + 1, len(weights.outputs)
     table, knows = np.concatenate([weights.outputs, weights.memory[:, :-1]]), len(weights.known) > 0
-    known = np.zeros((n_users if knows else 0, n_items), dtype=bool)
+    is_known = np.zeros((n_users if knows else 0, n_items), dtype=bool)
     sequences, order = Sequences.of_rows(users, np.zeros_like(users), n_users, n_items)
     following = sequences.in_context(contexts[order]).following if len(contexts) else None
     lengths, h, items = sequences.lengths, initial_states(n_users, weights, float(initial)), sequences.items
     for t in range(int(lengths.max(initial=0))):
-        own = np.flatnonzero(lengths > t)
-        logits = h[own] @ table.T
+        active = np.flatnonzero(lengths > t)
+        logits = h[active] @ table.T
         logits[:, n_items:] += np.log(n_items) + weights.memory[:, -1]
         if knows:
-            logits[:, :n_items] += known[own] * weights.shift(h[own])[:, None]
+            logits[:, :n_items] += is_known[active] * weights.shift(h[active])[:, None]
         sums = np.exp(logits - logits.max(axis=1, keepdims=True)).cumsum(axis=1)
-        chosen, ends = (sums < (rng.random(len(own)) * sums[:, -1])[:, None]).sum(axis=1), sequences.ends[own] + t
+        chosen, ends = (sums < (rng.random(len(active)) * sums[:, -1])[:, None]).sum(axis=1), sequences.ends[active] + t
         for k, half_life in enumerate(half_lives):
-            uniform, here = rng.random(len(own)), chosen == n_items + k
+            uniform, from_memory = rng.random(len(active)), chosen == n_items + k
             if t:
-                chosen[here] = items[ends[here] - recalled(uniform[here], np.full(here.sum(), t), half_life)]
+                chosen[from_memory] = items[
+                    ends[from_memory] - recalled(uniform[from_memory], np.full(from_memory.sum(), t), half_life)
+                ]
             else:
-                chosen[here] = n_items * uniform[here]
+                chosen[from_memory] = n_items * uniform[from_memory]
         items[ends] = chosen
         if knows:
-            known[own, chosen] = True
-        of_users = weights if len(weights.recurrent) == 1 else weights._replace(recurrent=weights.recurrent[own])
+            is_known[active, chosen] = True
+        of_users = weights if len(weights.recurrent) == 1 else weights._replace(recurrent=weights.recurrent[active])
         of_next = None if following is None else following[ends]
-        h[own] = forward(of_users, Window(chosen, np.array([len(own)]), following=of_next), h[own]).last
+        h[active] = forward(of_users, Window(chosen, np.array([len(active)]), following=of_next), h[active]).last
     out = np.stack([users, np.empty_like(users)], axis=1)
     out[order, 1] = items
     return out
@@ -98,15 +100,15 @@ register_bodies("numba", "pymc_ep.models.sequences.distribution_numba")
 
 
 class CollaborativeRNN(Discrete):
-    r"""Sequences of items by users: each item is predicted from those of its user before it [1]_.
+    r"""Sequences of items by users: each item is predicted from its user's items before it [1]_.
 
     .. math:: P(y_{t+1} = i \mid y_1, \dots, y_t) \propto \exp(v_i^\top h_t), \qquad
               h_t = \tanh(W_{y_t} + a_{x_{t+1}} + R_u h_{t-1})
 
     or, with ``cell="gru"``, :math:`h_t = (1 - w_t) h_{t-1} + w_t \tanh(W_{y_t} + a_{x_{t+1}} + R_u (r_t h_{t-1}))` with
-    gates :math:`w_t, r_t` that are logistic functions of such sums. The matrices R of all gates are those of user u;
+    gates :math:`w_t, r_t` that are logistic functions of such sums. The matrices R of all gates belong to user u;
     rows of W, the inputs, of v, the outputs, and of a, biases of the context x of the event to predict, are shared by
-    all users. States begin with :math:`h_0`, all entries of which are `initial`, so that a user's first item is
+    all users. States begin with :math:`h_0`, whose entries are all `initial`, so that a user's first item is
     predicted alike for all users.
 
     With `repeats` the item may also be one of the user's own past: beside the I items the softmax chooses memories,
@@ -119,7 +121,7 @@ class CollaborativeRNN(Discrete):
     ----------
     name : str
     n_items : int, optional
-        Number of items; by default that of the coordinates `item`.
+        Number of items; by default the length of the coordinates `item`.
     hidden : int
         Number of hidden units D.
     cell : {"gru", "tanh"}
@@ -129,8 +131,8 @@ class CollaborativeRNN(Discrete):
         Half-lives, in events, of the memories from which items are repeated, which may be infinite. True stands for 5
         and infinity, an empty sequence for known items of another weight alone, and False for nothing of this.
     context : list of array_like of int, or pymc.Data, (N,), optional
-        What is known of each event before its item, such as the hour: positions of labels, as many for each user as it
-        has events, or one for each row of data. By default that of the table that is observed, if it has one. Labels
+        Context of each event, known before its item, such as the hour: positions of labels, as many for each user as it
+        has events, or one for each row of data. By default the context of the observed table, if any. Labels
         are coordinates of the table's dim of the context, or of ``<name>_context``.
     recurrent, inputs, outputs, memory, known, bias : optional
         Priors of R, (users, gates, D, D), or (gates, D, D) if pooled; of W, (items, gates, D); of v, (items, D); of m
@@ -152,7 +154,7 @@ class CollaborativeRNN(Discrete):
         Dims of users and items; by default the columns of the table that is observed, otherwise ``user`` and ``item``.
         Where the model has no coordinates of these names they are the labels of that table, or numbered from zero.
     observed : list of array_like of int, SequenceTable, or pymc.Data, (N, 2)
-        Positions of the items of each user, in their order; what `pymc_ep.from_events` returned, whose labels are found
+        Positions of the items of each user, in their order; a table of `pymc_ep.from_events`, whose labels are found
         in the coordinates of the model; or rows of user and item. All are stored as such rows, and the coordinates
         ``<name>_column`` are the dims of users and items.
 
@@ -160,7 +162,7 @@ class CollaborativeRNN(Discrete):
     ------
     InvalidDataError
         For users without events, numbers that are not whole, items and contexts out of range, numbers of users or items
-        other than those of their coordinates, and a table of columns that are not `user` and `item`.
+        that differ from their coordinates, and a table of columns that are not `user` and `item`.
     ValueError
         For an unknown cell, half-lives that are not positive, and options that exclude each other.
 
@@ -210,10 +212,10 @@ class CollaborativeRNN(Discrete):
         user, item = user or of_users, item or of_items
         if isinstance(observed, SequenceTable):
             observed = relabelled(name, observed, (user, item), model.coords)
-            model.add_coords({dim: own for dim, own in observed.coords.items() if dim not in model.coords})
+            model.add_coords({dim: labels for dim, labels in observed.coords.items() if dim not in model.coords})
         n_items = _agreed(model, name, "items", item, n_items)
-        rows, users, found = stored_rows(name, observed, lengths, n_items)
-        n_users = _agreed(model, name, "users", user, n_users, found)
+        rows, users, n_observed = stored_rows(name, observed, lengths, n_items)
+        n_users = _agreed(model, name, "users", user, n_users, n_observed)
         if users is None:
             users = np.arange(n_users)
         contexts, of_context = stored_contexts(model, name, observed, context, users, n_users)
@@ -284,7 +286,7 @@ class CollaborativeRNN(Discrete):
         bias : tensor_like, (contexts, gates, D), optional
             None by default.
         users : array_like of int, (N,)
-            User of each event, those of a user in their order.
+            User of each event; events of a user are in their order.
         contexts : array_like of int, (N,), optional
             Context of each event.
         initial : float
@@ -306,8 +308,10 @@ class CollaborativeRNN(Discrete):
                 f"D), and got {', '.join(map(str, ranks))} dimensions."
             )
         numbers = [(initial, "float64"), (half_lives, "float64"), (contexts, "int64"), (users, "int64")]
-        constants = [one if isinstance(one, Variable) else np.asarray(one, dtype=dtype) for one, dtype in numbers]
-        cast = [pt.as_tensor_variable(one).astype(dtype) for one, (_, dtype) in zip(constants, numbers)]
+        constants = [
+            value if isinstance(value, Variable) else np.asarray(value, dtype=dtype) for value, dtype in numbers
+        ]
+        cast = [pt.as_tensor_variable(value).astype(dtype) for value, (_, dtype) in zip(constants, numbers)]
         return super().dist([recurrent, inputs, outputs, memory, known, bias, *cast], **kwargs)
 
     def support_point(rv: Any, size: Any, *parameters: Any) -> Any:
@@ -316,15 +320,15 @@ class CollaborativeRNN(Discrete):
         return pt.broadcast_to(pt.stack([users, pt.zeros_like(users)], axis=-1), rv.shape)
 
     def logp(value: Any, *parameters: Any) -> Any:
-        """Return the graph of the log probability of each event, (N,), given those of its user before it."""
+        """Return the graph of the log probability of each event, (N,), given its user's events before it."""
         *weights, contexts, _ = parameters
         return sequence_logp(value[:, 0], value[:, 1], contexts, *weights)
 
 
 def _require_architecture(name: str, hidden: Any, cell: Any, initial: Any) -> None:
     if cell not in CELLS:
-        known = " or ".join(map(repr, CELLS))
-        raise ValueError(f"cell={cell!r} of {name!r} must be {known}.{did_you_mean(cell, CELLS)}")
+        cells = " or ".join(map(repr, CELLS))
+        raise ValueError(f"cell={cell!r} of {name!r} must be {cells}.{did_you_mean(cell, CELLS)}")
     if isinstance(hidden, bool) or not isinstance(hidden, int | np.integer) or hidden < 1:
         raise ValueError(f"hidden={hidden!r} of {name!r} must be a whole number of at least 1.")
     if not isinstance(initial, int | float | np.number) or not np.isfinite(initial):
@@ -336,23 +340,23 @@ def _half_lives(name: str, repeats: Any) -> tuple[float, ...] | None:
     if isinstance(repeats, bool | np.bool_):
         return _HALF_LIVES if repeats else None
     try:
-        found = np.asarray(repeats, dtype=float)
+        half_lives = np.asarray(repeats, dtype=float)
     except (TypeError, ValueError):
-        found = np.array(np.nan)
-    if found.ndim != 1 or not (found > 0).all() or len(np.unique(found)) < len(found):
+        half_lives = np.array(np.nan)
+    if half_lives.ndim != 1 or not (half_lives > 0).all() or len(np.unique(half_lives)) < len(half_lives):
         raise ValueError(
             f"repeats={repeats!r} of {name!r} must be True, False or different half-lives, numbers of events above "
             f"zero, such as (5, np.inf)."
         )
-    return tuple(found.tolist())
+    return tuple(half_lives.tolist())
 
 
-def _agreed(model: pm.Model, name: str, what: str, dim: str, given: int | None, found: int | None = None) -> int:
-    """Return the number of users or items, on which what is given, coordinates and observations must agree."""
+def _agreed(model: pm.Model, name: str, what: str, dim: str, given: int | None, n_observed: int | None = None) -> int:
+    """Return the number of users or items, on which argument, coordinates and observations must agree."""
     labels = model.coords.get(dim)
-    known = {f"n_{what}={given}": given, f"the dim {dim!r}": None if labels is None else len(labels)}
-    known["the observations"] = found
-    numbers = {source: n for source, n in known.items() if n is not None}
+    counts = {f"n_{what}={given}": given, f"the dim {dim!r}": None if labels is None else len(labels)}
+    counts["the observations"] = n_observed
+    numbers = {source: n for source, n in counts.items() if n is not None}
     if not numbers:
         raise InvalidDataError(f"{name!r} has an unknown number of {what}; give n_{what}=, or coordinates of {dim!r}.")
     (first, n), *others = numbers.items()

@@ -57,17 +57,17 @@ def collaborative_rnn(op: CollaborativeRNNRV, node: Apply) -> Callable[..., Any]
         weights, reset, marks = np.empty(n_items + n_memories), np.empty(width), np.full(n_items, -1)
         for k in range(n):
             u = users[k]
-            matrices, own = recurrent[u if len(recurrent) > 1 else 0], h[u]
+            matrices, state = recurrent[u if len(recurrent) > 1 else 0], h[u]
             for i in range(n_items + n_memories):
                 row = outputs[i] if i < n_items else memory[i - n_items]
                 weights[i] = 0.0 if i < n_items else np.log(n_items) + row[width]
                 for d in range(width):
-                    weights[i] += row[d] * own[d]
+                    weights[i] += row[d] * state[d]
             t = lengths[u]
             if len(known):
                 more = known[width]
                 for d in range(width):
-                    more += known[d] * own[d]
+                    more += known[d] * state[d]
                 for item in past[ends[u] : ends[u] + t]:
                     if marks[item] < k:
                         weights[item], marks[item] = weights[item] + more, k
@@ -94,13 +94,13 @@ def collaborative_rnn(op: CollaborativeRNNRV, node: Apply) -> Callable[..., Any]
                     if len(bias):
                         total += bias[following[k], gate, d]
                     for e in range(width):
-                        total += matrices[gate, d, e] * (own[e] if gate or n_gates == 1 else reset[e])
+                        total += matrices[gate, d, e] * (state[e] if gate or n_gates == 1 else reset[e])
                     sums[gate, d] = 1.0 / (1.0 + np.exp(-total)) if gate else np.tanh(total)
                 if gate == 2:
                     for d in range(width):
-                        reset[d] = sums[2, d] * own[d]
+                        reset[d] = sums[2, d] * state[d]
             for d in range(width):
-                h[u, d] = sums[0, d] if n_gates == 1 else own[d] + sums[1, d] * (sums[0, d] - own[d])
+                h[u, d] = sums[0, d] if n_gates == 1 else state[d] + sums[1, d] * (sums[0, d] - state[d])
         return out
 
     return random

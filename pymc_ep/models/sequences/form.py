@@ -72,12 +72,12 @@ class SequencesForm(LatentForm):
     ----------
     recurrent, inputs, outputs : WeightPrior
     shapes : tuple of TensorVariable
-        Shapes of the weights that there are, without the users where they share the matrices.
+        Shapes of the weights that are present, without the users where they share the matrices.
     sequences : SequenceGroup
     memory, known, bias : WeightPrior, optional
         Outputs of memories and of known items, and biases of the gates.
     shared : WeightPrior, optional
-        Matrices about which those of the users lie.
+        Matrices about which users' matrices lie.
     deterministics : dict of str to TensorVariable
         Functions of the weights.
     ignored : tuple of str
@@ -98,13 +98,13 @@ class SequencesForm(LatentForm):
 
     @property
     def tables(self) -> tuple[WeightPrior | None, ...]:
-        """The weights by the fields of `pymc_ep.models.sequences.kernel.Weights`; None for those that there are not."""
+        """The weights by the fields of `pymc_ep.models.sequences.kernel.Weights`; None for weights that are absent."""
         return self.recurrent, self.inputs, self.outputs, self.memory, self.known, self.bias
 
     @property
     def weights(self) -> tuple[WeightPrior, ...]:
-        """The weights of the network that there are."""
-        return tuple(one for one in self.tables if one is not None)
+        """The weights that the network has."""
+        return tuple(table for table in self.tables if table is not None)
 
     @property
     def variables(self) -> tuple[WeightPrior, ...]:
@@ -114,7 +114,7 @@ class SequencesForm(LatentForm):
     @property
     def stand_ins(self) -> dict[str, TensorVariable]:
         """Placeholders of all weights, by name."""
-        return {one.name: one.stand_in for one in self.variables}
+        return {variable.name: variable.stand_in for variable in self.variables}
 
     @property
     def latent_names(self) -> tuple[str, ...]:
@@ -128,5 +128,5 @@ class SequencesForm(LatentForm):
 
     @property
     def factors(self) -> tuple[SequenceGroup]:
-        """The factors of the model, which are those of the sequences."""
+        """The factors of the model: the sequences."""
         return self.groups

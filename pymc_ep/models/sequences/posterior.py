@@ -1,4 +1,4 @@
-"""Points of a trained recurrent network, in the place of a posterior, and what it predicts."""
+"""Points of a trained recurrent network, in the place of a posterior, and its predictions."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,7 +31,7 @@ class SequencesPosterior:
     weights : Weights
         With one set of recurrent matrices where users share these.
     shared : ndarray, (G, D, D)
-        Matrices about which those of the users lie; empty without any.
+        Matrices about which users' matrices lie; empty without any.
     """
 
     form: CompiledSequences
@@ -40,7 +40,7 @@ class SequencesPosterior:
 
     @property
     def theta(self) -> np.ndarray:
-        """Hyperparameters, of which there are none."""
+        """Hyperparameters: none."""
         return np.zeros(0)
 
     @property
@@ -49,7 +49,7 @@ class SequencesPosterior:
         return sum(table.size for table in self.weights) + self.shared.size
 
     def hyper_moments(self) -> dict[str, Moments]:
-        """Return the moments of the hyperparameters, of which there are none."""
+        """Return the moments of the hyperparameters: none."""
         return {}
 
     def values(self) -> dict[str, np.ndarray]:
@@ -57,7 +57,11 @@ class SequencesPosterior:
         form = self.form.form
         recurrent, *others = self.weights
         tables = [recurrent[0] if self.form.pooled else recurrent, *others]
-        out = {one.name: table.astype(float, copy=False) for one, table in zip(form.tables, tables) if one is not None}
+        out = {
+            prior.name: table.astype(float, copy=False)
+            for prior, table in zip(form.tables, tables)
+            if prior is not None
+        }
         return out if form.shared is None else out | {form.shared.name: self.shared.astype(float, copy=False)}
 
     def draws(
@@ -66,17 +70,17 @@ class SequencesPosterior:
         """Return draws that are all the same, without copies, optionally with the log probabilities of all events."""
         values = {name: _repeated(value, size) for name, value in self.values().items()}
         some = {name: value[:1] for name, value in values.items()}
-        found = self.form.evaluate(np.zeros((1, 0)), some)
-        values |= {name: _repeated(value[0], size) for name, value in found.items()}
+        deterministics = self.form.evaluate(np.zeros((1, 0)), some)
+        values |= {name: _repeated(value[0], size) for name, value in deterministics.items()}
         if not log_likelihood:
             return JointDraws(values, {})
         sequences, order = self.form.sequences()
-        own = np.empty(len(order))
-        own[order] = self.scores(sequences).values
-        return JointDraws(values, {self.form.form.sequences.name: _repeated(own, size)})
+        log_p = np.empty(len(order))
+        log_p[order] = self.scores(sequences).values
+        return JointDraws(values, {self.form.form.sequences.name: _repeated(log_p, size)})
 
     def scores(self, sequences: Sequences, begins: np.ndarray | None = None) -> Scores:
-        """Return log probabilities of events from those at `begins` on, and the last states of all users."""
+        """Return log probabilities of events, of each user from `begins` on, and the last states of all users."""
         first = initial_states(len(sequences.lengths), self.weights, self.form.initial)
         return log_probabilities(self.weights, sequences, first, begins)
 
@@ -93,8 +97,8 @@ class SequencesPosterior:
         """Return the log probabilities of all items as the next one of some users, (k, I), in a context."""
         (observed, order), form = self._observed, self.form
         places = [np.arange(observed.ends[user], observed.ends[user + 1]) for user in users]
-        parts = [observed.items[own] for own in places]
-        sequences = Sequences.of_parts(parts, form.n_items)
+        histories = [observed.items[user_places] for user_places in places]
+        sequences = Sequences.of_parts(histories, form.n_items)
         if len(form.contexts):
             contexts = form.contexts[order][np.concatenate(places)].astype(np.int64)
             sequences = sequences.in_context(contexts, context)
@@ -107,8 +111,8 @@ class SequencesPosterior:
             initial_states(len(users), weights, form.initial),
             sequences.lengths,
         ).last
-        log_shares = last_log_shares(parts, form.n_items, form.half_lives)
-        return next_log_probabilities(weights, states, log_shares, known_items(parts, form.n_items))
+        log_shares = last_log_shares(histories, form.n_items, form.half_lives)
+        return next_log_probabilities(weights, states, log_shares, known_items(histories, form.n_items))
 
 
 def _repeated(value: np.ndarray, size: int) -> np.ndarray:

@@ -42,11 +42,11 @@ def recognise_sequences(
     UnsupportedModelError
         If the model has such sequences, but does not fit the form otherwise.
     """
-    found = [rv for rv in model.observed_RVs if isinstance(rv.owner.op, CollaborativeRNNRV)]
-    if not found:
+    sequences = [rv for rv in model.observed_RVs if isinstance(rv.owner.op, CollaborativeRNNRV)]
+    if not sequences:
         return None
-    rv = found[0]
-    if others := [one.name for one in (*model.observed_RVs, *model.potentials) if one is not rv]:
+    rv = sequences[0]
+    if others := [variable.name for variable in (*model.observed_RVs, *model.potentials) if variable is not rv]:
         raise UnsupportedModelError(
             f"{rv.name!r} is a CollaborativeRNN, and beside one of these a model can have no other observed variable "
             f"or potential ({others[0]!r}). Fit them in models of their own, or use pm.find_MAP."
@@ -59,18 +59,18 @@ def recognise_sequences(
 
 def _build(model: Model, rv: TensorVariable) -> SequencesForm:
     *tables, initial, half_lives, contexts, _ = parameters_of(rv)
-    found = {what: one for what, one in zip(_WHATS, tables) if one.type.shape[0] != 0}
-    weights = [_free(model, rv, what, one) for what, one in found.items()]
+    present = {what: variable for what, variable in zip(_WHATS, tables) if variable.type.shape[0] != 0}
+    weights = [_free(model, rv, what, variable) for what, variable in present.items()]
     relevant = relevant_variables(model)
-    others = [one for one in relevant if one not in weights]
+    others = [variable for variable in relevant if variable not in weights]
     shared = _shared_mean(model, weights[0], others)
-    if strange := [one for one in others if one is not shared]:
+    if strange := [variable for variable in others if variable is not shared]:
         raise UnsupportedModelError(
             f"{rv.name!r} depends on {strange[0].name!r}, and training learns the weights of the network alone, not "
             f"scales or means of their priors: give it a value, or use pm.sample."
         )
-    stand_ins = {one: one.type(f"{one.name}_values") for one in (*weights, *others)}
-    priors = {what: _prior(rv, one, stand_ins[one], shared) for what, one in zip(found, weights)}
+    stand_ins = {variable: variable.type(f"{variable.name}_values") for variable in (*weights, *others)}
+    priors = {what: _prior(rv, variable, stand_ins[variable], shared) for what, variable in zip(present, weights)}
     deterministics = [d for d in model.deterministics if follows_from(model, d, relevant)]
     graphs = graph_replace(deterministics, stand_ins, strict=False) if deterministics else []
     return SequencesForm(
@@ -79,7 +79,7 @@ def _build(model: Model, rv: TensorVariable) -> SequencesForm:
         recurrent=priors["recurrent matrices"],
         inputs=priors["inputs"],
         outputs=priors["outputs"],
-        shapes=tuple(pt.stack(infer_shape([one], (), ())[0]) for one in weights),
+        shapes=tuple(pt.stack(infer_shape([variable], (), ())[0]) for variable in weights),
         sequences=SequenceGroup(
             rv.name, without_casts(model.rvs_to_values[rv]), initial, half_lives, without_casts(contexts)
         ),
@@ -88,7 +88,7 @@ def _build(model: Model, rv: TensorVariable) -> SequencesForm:
         bias=priors.get("biases"),
         shared=None if shared is None else _prior(rv, shared, stand_ins[shared], None),
         deterministics=dict(zip([d.name for d in deterministics], model.replace_rvs_by_values(graphs))),
-        ignored=tuple(one.name for one in model.free_RVs if one not in relevant),
+        ignored=tuple(variable.name for variable in model.free_RVs if variable not in relevant),
     )
 
 
@@ -104,7 +104,7 @@ def _free(model: Model, rv: TensorVariable, what: str, graph: TensorVariable) ->
 
 
 def _without_leading_axes(graph: TensorVariable) -> TensorVariable:
-    """Return what a graph that only adds leading axes of length one is made of."""
+    """Return the graph below leading axes of length one, or the graph itself where there are none."""
     node = graph.owner
     if node is None or not isinstance(node.op, DimShuffle):
         return graph

@@ -1,4 +1,4 @@
-"""Observed sequences of items as they are stored: rows of user and item, (N, 2), those of a user in their order."""
+"""Observed sequences of items as they are stored: rows of user and item, (N, 2), in the order of each user."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -23,7 +23,7 @@ __all__ = [
 
 
 def stored_rows(name: str, observed: Any, lengths: Any, n_items: int) -> tuple[Any, Any, int | None]:
-    """Return rows as they are stored, the users of these or of those to draw, and the number of users, where known."""
+    """Return the stored rows, the users of these or of the rows to draw, and the number of users, where known."""
     if isinstance(observed, Variable):
         if observed.ndim != 2:
             raise InvalidDataError(f"{name!r} has data of {observed.ndim} dimensions; give rows of user and item.")
@@ -68,7 +68,7 @@ def packed_sequences(
     name : str
         The observed variable, for messages.
     observed : iterable of array_like of int, or SequenceTable
-        One array for each user, or what `pymc_ep.from_events` returned.
+        One array for each user, or a table of `pymc_ep.from_events`.
     n_items : int, optional
         Number of items, where it is known.
     empty : bool
@@ -81,15 +81,17 @@ def packed_sequences(
     InvalidDataError
         For users without events, numbers that are not whole, and items out of range.
     """
-    parts = _parts(name, "item", getattr(observed, "sequences", observed), users)
-    if not parts:
+    labelled = _parts(name, "item", getattr(observed, "sequences", observed), users)
+    if not labelled:
         raise InvalidDataError(f"{name!r} has no sequences; observe those of at least one user.")
-    for user, items in parts:
+    for user, items in labelled:
         if not len(items) and not empty:
             raise InvalidDataError(f"{name!r} has no events of user {user!r}; leave that user out.")
         require_items(name, items, n_items, f" of user {user!r}")
-    lengths = [len(items) for _, items in parts]
-    return np.stack([np.repeat(np.arange(len(parts)), lengths), np.concatenate([items for _, items in parts])], axis=1)
+    lengths = [len(items) for _, items in labelled]
+    return np.stack(
+        [np.repeat(np.arange(len(labelled)), lengths), np.concatenate([items for _, items in labelled])], axis=1
+    )
 
 
 def relabelled(name: str, table: SequenceTable, dims: Sequence[str], coords: Mapping[str, Any]) -> SequenceTable:
@@ -112,7 +114,7 @@ def relabelled(name: str, table: SequenceTable, dims: Sequence[str], coords: Map
         For a label that the coordinates do not have, and columns of other names than the dims.
     """
     user, item, *_ = table.coords
-    if any(own != dim for own, dim in zip(table.coords, dims)):
+    if any(entry != dim for entry, dim in zip(table.coords, dims)):
         raise InvalidDataError(
             f"{name!r} has the dims {', '.join(map(repr, dims))}, and the table the columns "
             f"{', '.join(map(repr, table.coords))}; give both the same names, as by user= and item= of "
@@ -121,27 +123,27 @@ def relabelled(name: str, table: SequenceTable, dims: Sequence[str], coords: Map
     places = {dim: _places(name, dim, table.coords[dim], coords[dim]) for dim in table.coords if dim in coords}
     sequences, contexts = table.sequences, table.contexts
     if item in places:
-        sequences = [places[item][own] for own in sequences]
+        sequences = [places[item][entry] for entry in sequences]
     if contexts is not None and table.context in places:
-        contexts = [places[table.context][own] for own in contexts]
+        contexts = [places[table.context][entry] for entry in contexts]
     if user in places:
-        known, nothing = {place: k for k, place in enumerate(places[user].tolist())}, np.zeros(0, dtype=np.int64)
-        order = [known.get(place) for place in range(len(coords[user]))]
+        row_of, nothing = {place: k for k, place in enumerate(places[user].tolist())}, np.zeros(0, dtype=np.int64)
+        order = [row_of.get(place) for place in range(len(coords[user]))]
         sequences = [nothing if k is None else sequences[k] for k in order]
         contexts = None if contexts is None else [nothing if k is None else contexts[k] for k in order]
-    labels = {dim: np.asarray(coords.get(dim, own)) for dim, own in table.coords.items()}
+    labels = {dim: np.asarray(coords.get(dim, entry)) for dim, entry in table.coords.items()}
     return SequenceTable(sequences, labels, contexts, table.context)
 
 
-def _places(name: str, dim: str, own: np.ndarray, labels: Any) -> np.ndarray:
+def _places(name: str, dim: str, table_labels: np.ndarray, labels: Any) -> np.ndarray:
     """Return the positions of a table's labels among others."""
-    known = {label: k for k, label in enumerate(np.asarray(labels).tolist())}
-    if unknown := [label for label in own.tolist() if label not in known]:
+    position = {label: k for k, label in enumerate(np.asarray(labels).tolist())}
+    if unknown := [label for label in table_labels.tolist() if label not in position]:
         raise InvalidDataError(
             f"{name!r} has events of {unknown[0]!r}, which is no label of {dim!r} in the model; leave them out, or "
             f"give the model coordinates with it."
         )
-    return np.array([known[label] for label in own.tolist()], dtype=np.int64)
+    return np.array([position[label] for label in table_labels.tolist()], dtype=np.int64)
 
 
 def packed_contexts(
@@ -164,21 +166,22 @@ def packed_contexts(
     Raises
     ------
     InvalidDataError
-        For other lengths than those of the sequences, and numbers that are not whole or out of range.
+        For other lengths than the sequences have, and numbers that are not whole or out of range.
     """
-    parts = _parts(name, "context", contexts, users)
-    if len(parts) != len(lengths):
+    labelled = _parts(name, "context", contexts, users)
+    if len(labelled) != len(lengths):
         raise InvalidDataError(
-            f"{name!r} has contexts of {len(parts)} users, and events of {len(lengths)}; give one array for each user."
+            f"{name!r} has contexts of {len(labelled)} users, and events of {len(lengths)}; give one array for each "
+            f"user."
         )
-    for (user, own), n in zip(parts, lengths):
-        if len(own) != n:
+    for (user, numbers), n in zip(labelled, lengths):
+        if len(numbers) != n:
             raise InvalidDataError(
-                f"{name!r} has other numbers of contexts than of events, of user {user!r} {len(own)} and {n}; give "
+                f"{name!r} has other numbers of contexts than of events, of user {user!r} {len(numbers)} and {n}; give "
                 f"each event one."
             )
-        require_contexts(name, own, n_contexts, f" of user {user!r}")
-    return np.concatenate([own for _, own in parts])
+        require_contexts(name, numbers, n_contexts, f" of user {user!r}")
+    return np.concatenate([numbers for _, numbers in labelled])
 
 
 def require_items(name: str, items: np.ndarray, n_items: int | None, where: str = "") -> None:
@@ -212,7 +215,7 @@ def _parts(name: str, what: str, sequences: Any, users: Sequence[Any] | None) ->
         )
     arrays = list(sequences)
     labels = range(len(arrays)) if users is None else users
-    return [(user, _whole(name, what, user, own)) for user, own in zip(labels, arrays, strict=True)]
+    return [(user, _whole(name, what, user, sequence)) for user, sequence in zip(labels, arrays, strict=True)]
 
 
 def _whole(name: str, what: str, user: Any, sequence: Any) -> np.ndarray:

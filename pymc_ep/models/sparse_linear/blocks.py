@@ -36,7 +36,7 @@ class Blocks:
 
     def split(self, x: np.ndarray) -> list[np.ndarray]:
         """Return the parts of x, (N,), that belong to the blocks, in their shapes."""
-        return [part.reshape(s) for part, s in zip(np.split(x, self.ends[:-1]), self.shapes)]
+        return [values.reshape(s) for values, s in zip(np.split(x, self.ends[:-1]), self.shapes)]
 
     def embedded(self, x: np.ndarray, block: int) -> np.ndarray:
         """Return the vector (N,) that equals x in one block and zero elsewhere."""
@@ -50,22 +50,22 @@ class Blocks:
         """Return the matrix on all unknowns, (rows, N), of one on a single block: zeros elsewhere."""
         if matrix.shape[1] == self.size:
             return matrix
-        parts = [scipy.sparse.csr_array((matrix.shape[0], int(np.prod(s)))) for s in self.shapes]
-        parts[block] = matrix
-        return scipy.sparse.hstack(parts, format="csr")
+        matrices = [scipy.sparse.csr_array((matrix.shape[0], int(np.prod(s)))) for s in self.shapes]
+        matrices[block] = matrix
+        return scipy.sparse.hstack(matrices, format="csr")
 
     def normal(self, linear_map: LinearMap, block: int, weights: np.ndarray) -> AddProduct:
         """Return the function that adds D^T diag(weights) D v for an operator D on a block."""
-        here, shape = self._slice(block), linear_map.input_shape
+        places, shape = self._slice(block), linear_map.input_shape
         add = linear_map.normal(weights.reshape(linear_map.output_shape))
-        return lambda v, out: add(v[here].reshape(shape), out[here].reshape(shape))
+        return lambda v, out: add(v[places].reshape(shape), out[places].reshape(shape))
 
     def products(self, maps: Sequence[LinearMap], block: int) -> tuple[Product, Product]:
         """Return the products with a composition of operators on a block, and its adjoint; the last acts first."""
-        here = self._slice(block)
+        places = self._slice(block)
 
         def forward(x: np.ndarray) -> np.ndarray:
-            out = x[here]
+            out = x[places]
             for linear_map in reversed(maps):
                 out = linear_map.forward(out.reshape(linear_map.input_shape))
             return out.ravel()

@@ -46,7 +46,7 @@ class _SparseSolver:
 
 
 class CompiledSparseLinear(SiteFunctions):
-    """Compiled functions of a `SparseLinear`; parameters are those of `SiteFunctions`."""
+    """Compiled functions of a `SparseLinear`; for parameters see `SiteFunctions`."""
 
     form: SparseLinear
     _fitted_data: Mapping[SharedVariable, np.ndarray] = MappingProxyType({})
@@ -56,7 +56,7 @@ class CompiledSparseLinear(SiteFunctions):
     def __init__(self, form: SparseLinear, hyper_start: Sequence[np.ndarray], compile_kwargs: dict | None = None):
         super().__init__(form, hyper_start, compile_kwargs)
         # Fields are images, of which few draws are wanted.
-        self.most_draws = 1000 if all(known is None for known in form.maps) else 25
+        self.most_draws = 1000 if all(linear_map is None for linear_map in form.maps) else 25
 
     def restart(self, hyper_start: Sequence[np.ndarray]) -> None:
         """Set other initial values, and thereby shapes, of the hyperparameters."""
@@ -96,11 +96,16 @@ class CompiledSparseLinear(SiteFunctions):
     @property
     def period(self) -> int | None:
         """Translation, pixels, by which the maps of all potentials repeat; None if no map can be translated."""
-        return max((known[1].period or 0 for known in self.form.maps if known is not None), default=0) or None
+        return (
+            max((block_map[1].period or 0 for block_map in self.form.maps if block_map is not None), default=0) or None
+        )
 
     def translated(self, shift: tuple[int, int]) -> "CompiledSparseLinear":
         """Return the form with the maps of potentials on a translated grid; it shares all compiled functions."""
-        maps = tuple(None if known is None else (known[0], known[1].translated(shift)) for known in self.form.maps)
+        maps = tuple(
+            None if block_map is None else (block_map[0], block_map[1].translated(shift))
+            for block_map in self.form.maps
+        )
         other = self.shallow_copy()
         other.form = replace(self.form, maps=maps)
         other.linear = self.linear.with_maps(other.form)
@@ -168,7 +173,7 @@ class CompiledSparseLinear(SiteFunctions):
     def affine_moments(
         self, theta: np.ndarray, variables: Sequence[AffineVariable] | None = None
     ) -> dict[str, AffineMoments]:
-        """Evaluate the maps from the unknowns to affine variables, by default to all those of the form.
+        """Evaluate the maps from the unknowns to affine variables, by default to all of the form.
 
         Maps whose entries are not held are linear operators; the squared norms of their rows are set to zero.
         """
@@ -184,12 +189,12 @@ class CompiledSparseLinear(SiteFunctions):
 
     def _mean_and_map(self, theta: np.ndarray, variable: AffineVariable) -> tuple[np.ndarray, Any]:
         """Return an affine variable at x = 0, (size,), and its map from x, (size, N): a matrix or a linear operator."""
-        at_zero, push, changes, known = self._affine(variable)
-        own = self.unpack(theta)
-        mean = np.asarray(at_zero(*own))
-        if changes or "map" not in known:
-            known["map"] = self._map_of(variable, own, push, mean.size)
-        return mean, known["map"]
+        at_zero, push, changes, cached = self._affine(variable)
+        hyper = self.unpack(theta)
+        mean = np.asarray(at_zero(*hyper))
+        if changes or "map" not in cached:
+            cached["map"] = self._map_of(variable, hyper, push, mean.size)
+        return mean, cached["map"]
 
     def _map_of(
         self, variable: AffineVariable, own: Sequence[np.ndarray], push: Callable[..., Any], size: int
@@ -211,9 +216,9 @@ class CompiledSparseLinear(SiteFunctions):
     ) -> list[np.ndarray]:
         """Return the value of an affine variable, in its shape, at each vector of unknowns, (N,)."""
         mean, push, *_ = self._affine(variable)
-        own = self.unpack(theta)
-        base = np.asarray(mean(*own))
-        return [base + push(*own, *self.linear.split(x)) for x in unknowns]
+        hyper = self.unpack(theta)
+        base = np.asarray(mean(*hyper))
+        return [base + push(*hyper, *self.linear.split(x)) for x in unknowns]
 
     def _affine(self, variable: AffineVariable) -> tuple[Callable[..., Any], Callable[..., Any], bool, dict]:
         """Compile an affine variable: value at x = 0, linear part, whether that may change, cache of its matrix."""

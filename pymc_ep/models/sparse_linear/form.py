@@ -24,8 +24,8 @@ class SparseLinear(LatentGaussian):
     Attributes
     ----------
     potentials : tuple of SiteGroup
-        Those of the model, then sites on linear maps of the blocks. The name of each is that of the variable whose
-        prior it is, or begins with it. Gaussian variables beside the fields are flat blocks with such sites too.
+        Potentials of the model, then sites on linear maps of the blocks. Each has, or begins with, the name of the
+        variable whose prior it is. Gaussian variables beside the fields are flat blocks with such sites too.
     maps : tuple
         For each potential the index of its block and its operator; None if it is on the values themselves.
     """

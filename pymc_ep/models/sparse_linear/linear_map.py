@@ -34,12 +34,12 @@ __all__ = ["LinearPredictors"]
 Built = TypeVar("Built")
 
 _WIDE = 64
-"""Mean number of entries in a row above which the operator's own products are used in place of those of the entries: a
+"""Mean number of entries in a row above which the operator's own products are used in place of the entries: a
 convolution with 21 x 21 taps takes less than a tenth of the time by the fast Fourier transform."""
 
 
 class LinearPredictors:
-    """The linear map D at the present data, or at those of a fit.
+    """The linear map D at the present data, or at a fit's.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class LinearPredictors:
     Attributes
     ----------
     size : int
-        Number N of unknowns, those of all blocks ravelled and joined.
+        Number N of unknowns, all blocks ravelled and joined.
     ends : ndarray of int, (blocks,)
         Where the unknowns of each block end.
     """
@@ -82,10 +82,10 @@ class LinearPredictors:
     def with_maps(self, form: SparseLinear) -> "LinearPredictors":
         """Return the map of a form that differs only in the maps of its potentials."""
         other = copy(self)
-        own = range(len(form.groups), len(form.factors))
+        potentials = range(len(form.groups), len(form.factors))
         other._form = form
         other._known = {"ends": self._factor_ends}
-        other._known["rows"] = [*self._rows[: len(form.groups)], *(other._read(factor) for factor in own)]
+        other._known["rows"] = [*self._rows[: len(form.groups)], *(other._read(factor) for factor in potentials)]
         return other
 
     def at_data(self, data: Mapping[SharedVariable, np.ndarray]) -> "LinearPredictors":
@@ -100,8 +100,8 @@ class LinearPredictors:
 
     def adjoint(self, v: np.ndarray) -> np.ndarray:
         """Return D^T v, (N,), for v (n,)."""
-        parts = zip(self._rows, np.split(v, self._factor_ends[:-1]))
-        return sum((rows.adjoint(part) for rows, part in parts), start=np.zeros(self.size))
+        pairs = zip(self._rows, np.split(v, self._factor_ends[:-1]))
+        return sum((rows.adjoint(values) for rows, values in pairs), start=np.zeros(self.size))
 
     def normal(self, weights: np.ndarray) -> Product:
         """Return v -> D^T diag(weights) D v, for weights (n,) and v (N,)."""
@@ -183,7 +183,7 @@ class LinearPredictors:
     def preconditioner(self, weights: np.ndarray) -> Product:
         """Return an approximate inverse of D^T diag(weights) D, as a function of vectors (N,).
 
-        It is that of `splitting` if all potentials are on orthonormal coefficients, and observations are either of
+        It is by `splitting` if all potentials are on orthonormal coefficients, and observations are either of
         single unknowns or through one operator with a `function_of_normal`. Otherwise it is the inverse diagonal, in
         which orthonormal maps without entries have their mean weight.
         """
@@ -197,10 +197,10 @@ class LinearPredictors:
         """Return a -> (v -> (I + H / a)^{-1/2} v) for the precision H of the observations; None if unknown."""
         if self._single_unknowns:
             return partial(_root_of_diagonal, self._diagonal(self._observation_rows, factors))
-        found = self._operators(self._form.groups[0].predictor) if len(self._form.groups) == 1 else None
-        if found is None or len(found[0]) > 1:
+        operators = self._operators(self._form.groups[0].predictor) if len(self._form.groups) == 1 else None
+        if operators is None or len(operators[0]) > 1:
             return None
-        linear_map = found[0][0]
+        linear_map = operators[0][0]
         weights = factors[0].reshape(linear_map.output_shape)
         if linear_map.function_of_normal(weights, np.ones_like) is None:
             return None
@@ -215,7 +215,8 @@ class LinearPredictors:
     def _diagonal(self, rows: Sequence[FactorRows], factors: Sequence[np.ndarray]) -> np.ndarray:
         """Return the diagonal of the sum of some factors' precisions D_f^T diag(w_f) D_f, (N,)."""
         diagonals = (
-            np.full(self.size, w.mean()) if part.squares is None else part.squares @ w for part, w in zip(rows, factors)
+            np.full(self.size, w.mean()) if factor_rows.squares is None else factor_rows.squares @ w
+            for factor_rows, w in zip(rows, factors)
         )
         return sum(diagonals, start=np.zeros(self.size))
 
@@ -224,17 +225,17 @@ class LinearPredictors:
 
         None if it is not local and there are too many unknowns.
         """
-        parts = []
+        matrices = []
         for block, shape in enumerate(self._blocks.shapes):
 
             def of_block(x: np.ndarray, block: int = block) -> np.ndarray:
                 return forward(self._blocks.embedded(x, block))
 
-            part = probe(of_block, shape)
-            if part is None:
+            matrix = probe(of_block, shape)
+            if matrix is None:
                 return None
-            parts.append(part)
-        return scipy.sparse.hstack(parts, format="csr")
+            matrices.append(matrix)
+        return scipy.sparse.hstack(matrices, format="csr")
 
     def split(self, x: np.ndarray) -> list[np.ndarray]:
         """Return the parts of x, (N,), that belong to the blocks, in their shapes."""
@@ -247,15 +248,17 @@ class LinearPredictors:
         """
         blocks = self._form.blocks
         tangents = [block.noise.type(f"{block.name}_tangent") for block in blocks]
-        parts = [pushforward(expression, block.noise, tangent) for block, tangent in zip(blocks, tangents)]
-        return self._of_hyperparameters(tangents, pt.add(*parts) if len(parts) > 1 else parts[0])
+        tangent_images = [pushforward(expression, block.noise, tangent) for block, tangent in zip(blocks, tangents)]
+        return self._of_hyperparameters(
+            tangents, pt.add(*tangent_images) if len(tangent_images) > 1 else tangent_images[0]
+        )
 
     def compile_adjoint(self, expression: TensorVariable) -> tuple[Callable[..., Any], list[str]]:
         """Return the adjoint of that linear part: a function of hyperparameters and a vector, (size of it,)."""
         flat = expression.ravel()
         cotangent = flat.type("cotangent")
-        parts = [pullback(flat, block.noise, cotangent).ravel() for block in self._form.blocks]
-        return self._of_hyperparameters([cotangent], pt.concatenate(parts))
+        gradients = [pullback(flat, block.noise, cotangent).ravel() for block in self._form.blocks]
+        return self._of_hyperparameters([cotangent], pt.concatenate(gradients))
 
     @property
     def _rows(self) -> list[FactorRows]:
@@ -280,12 +283,12 @@ class LinearPredictors:
 
     def _find_basis(self) -> Basis | None:
         if len(self._blocks.shapes) > 1 or not all(
-            known is not None and known[1].orthonormal for known in self._form.maps
+            block_map is not None and block_map[1].orthonormal for block_map in self._form.maps
         ):
             return None
         potentials = slice(len(self._form.groups), None)
-        parts = zip(np.diff(self._factor_ends, prepend=0)[potentials], self._rows[potentials])
-        return joined([Basis(int(size), r.forward, r.adjoint, r.squared_adjoint) for size, r in parts])
+        sizes_and_rows = zip(np.diff(self._factor_ends, prepend=0)[potentials], self._rows[potentials])
+        return joined([Basis(int(size), r.forward, r.adjoint, r.squared_adjoint) for size, r in sizes_and_rows])
 
     @property
     def _single_unknowns(self) -> bool:
@@ -305,13 +308,13 @@ class LinearPredictors:
 
     def _read(self, factor: int) -> FactorRows:
         position = factor - len(self._form.groups)
-        known = self._form.maps[position] if position >= 0 else None
-        if known is not None:
-            return self._of_operator(*known)
+        block_map = self._form.maps[position] if position >= 0 else None
+        if block_map is not None:
+            return self._of_operator(*block_map)
         predictor = self._form.factors[factor].predictor
-        found = self._operators(predictor)
-        forward, adjoint = self._compiled(predictor) if found is None else self._blocks.products(*found)
-        entries = None if found is None else self._blocks.matrix(*found)
+        operators = self._operators(predictor)
+        forward, adjoint = self._compiled(predictor) if operators is None else self._blocks.products(*operators)
+        entries = None if operators is None else self._blocks.matrix(*operators)
         if entries is None:
             entries = self.matrix_of(forward)
         if entries is not None and entries.nnz <= _WIDE * entries.shape[0]:
@@ -320,16 +323,16 @@ class LinearPredictors:
 
     def _compiled(self, predictor: TensorVariable) -> tuple[Product, Product]:
         """Return the products with a linear map and its adjoint; the adjoint is compiled at its first call."""
-        push, own = self._constant(*self.compile(predictor)), self._theta()
+        push, hyper = self._constant(*self.compile(predictor)), self._theta()
         pull = cache(lambda: self._constant(*self.compile_adjoint(predictor)))
 
         def forward(x: np.ndarray) -> np.ndarray:
             with exchanged(self._fitted_data):
-                return np.ravel(push(*own, *self.split(x)))
+                return np.ravel(push(*hyper, *self.split(x)))
 
         def adjoint(v: np.ndarray) -> np.ndarray:
             with exchanged(self._fitted_data):
-                return np.asarray(pull()(*own, v))
+                return np.asarray(pull()(*hyper, v))
 
         return forward, adjoint
 
@@ -344,9 +347,9 @@ class LinearPredictors:
 
         squares = None if linear_map.squared_adjoint(np.zeros(linear_map.output_shape)) is None else squared_adjoint
         # Wavelets have thousands of entries in each row of a coarse level, which may be too many to hold.
-        own = linear_map.matrix() if self.size <= MOST_UNKNOWNS or linear_map.few_entries else None
-        if own is not None:
-            entries = self._blocks.on_all(own, block)
+        matrix = linear_map.matrix() if self.size <= MOST_UNKNOWNS or linear_map.few_entries else None
+        if matrix is not None:
+            entries = self._blocks.on_all(matrix, block)
         else:
             entries = self.matrix_of(forward) if self.size > MOST_UNKNOWNS and squares is None else None
         return FactorRows(entries, forward, adjoint, squares, partial(self._blocks.normal, linear_map, block))

@@ -67,9 +67,9 @@ def _translations(count: int, period: int) -> list[tuple[int, int]]:
     for k in range(count):
         row = column = 0
         for digit in range(period.bit_length() - 1):
-            one, other = (k >> 2 * digit) & 1, (k >> 2 * digit + 1) & 1
-            row += one << digit
-            column += (one ^ other) << digit
+            even, odd = (k >> 2 * digit) & 1, (k >> 2 * digit + 1) & 1
+            row += even << digit
+            column += (even ^ odd) << digit
         out.append((row, column))
     return out
 
@@ -80,7 +80,7 @@ class PosteriorAverage:
     Parameters
     ----------
     parts : sequence of posteriors
-        Posteriors on the grids, that of the model first.
+        Posteriors on the grids, the model's first.
     """
 
     def __init__(self, parts: Sequence[Part]):
@@ -121,12 +121,12 @@ class PosteriorAverage:
 
     def components(self) -> Iterator[tuple[float, Part]]:
         """Yield each weight and posterior."""
-        for part in self.parts:
-            yield 1.0 / len(self.parts), part
+        for posterior in self.parts:
+            yield 1.0 / len(self.parts), posterior
 
     def moments(self, variables: Sequence[AffineVariable] | None = None) -> dict[str, Moments]:
         """Return the moments of affine variables under the mixture."""
-        return mixed_moments((weight, part.moments(variables)) for weight, part in self.components())
+        return mixed_moments((weight, posterior.moments(variables)) for weight, posterior in self.components())
 
     def hyper_moments(self) -> dict[str, Moments]:
         """Return the hyperparameters, which are held."""
@@ -136,13 +136,15 @@ class PosteriorAverage:
         self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False, budget: float = 0.0
     ) -> JointDraws:
         """Return joint draws of all variables of the form, each from a random part; densities are unknown."""
-        which = rng.integers(len(self.parts), size=size)
-        back = np.argsort(np.argsort(which, kind="stable"), kind="stable")
-        counts = np.bincount(which, minlength=len(self.parts))
-        drawn = [part.draws(int(n), rng, log_likelihood=log_likelihood) for part, n in zip(self.parts, counts) if n]
+        members = rng.integers(len(self.parts), size=size)
+        back = np.argsort(np.argsort(members, kind="stable"), kind="stable")
+        counts = np.bincount(members, minlength=len(self.parts))
+        drawn = [
+            posterior.draws(int(n), rng, log_likelihood=log_likelihood) for posterior, n in zip(self.parts, counts) if n
+        ]
         values, likelihoods = (
-            {name: np.concatenate([own[name] for own in parts])[back] for name in parts[0]}
-            for parts in ([d.values for d in drawn], [d.log_likelihood for d in drawn])
+            {name: np.concatenate([arrays[name] for arrays in by_member])[back] for name in by_member[0]}
+            for by_member in ([d.values for d in drawn], [d.log_likelihood for d in drawn])
         )
         return JointDraws(values, likelihoods, left_out=_LEFT_OUT if log_likelihood else "")
 
@@ -179,9 +181,9 @@ def rebuild_average(
     grids = {name.removeprefix(_GRID): value for name, value in state.items() if name.startswith(_GRID)}
     if not grids:
         return rebuild_one(form, state)
-    own = {name: value for name, value in state.items() if not name.startswith(_GRID)}
-    parts = [rebuild_one(form, own)]
+    plain = {name: value for name, value in state.items() if not name.startswith(_GRID)}
+    posteriors = [rebuild_one(form, plain)]
     count = len(next(iter(grids.values())))
     for k, moved in enumerate(translations_of(form, count + 1)):
-        parts.append(rebuild_one(moved, own | {name: value[k] for name, value in grids.items()}))
-    return PosteriorAverage(parts)
+        posteriors.append(rebuild_one(moved, plain | {name: value[k] for name, value in grids.items()}))
+    return PosteriorAverage(posteriors)

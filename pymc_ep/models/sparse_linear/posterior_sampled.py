@@ -77,7 +77,7 @@ class SampledPosterior:
 
     def skewness(self, variables: Sequence[AffineVariable], sd: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return zeros: this posterior is Gaussian."""
-        return {name: np.zeros_like(own) for name, own in sd.items()}
+        return {name: np.zeros_like(values) for name, values in sd.items()}
 
     def hyper_moments(self) -> dict[str, Moments]:
         """Return the hyperparameters, which are held, with standard deviations of zero."""

@@ -56,8 +56,8 @@ def probe(forward: Callable[[np.ndarray], np.ndarray], shape: Sequence[int]) -> 
 
 
 def _agrees(matrix: scipy.sparse.csr_array, random: np.ndarray, expected: np.ndarray) -> bool:
-    found = (matrix @ random.reshape(len(random), -1).T).T
-    return bool(np.abs(found - expected).max(initial=0.0) <= _PRODUCT_TOL * np.abs(expected).max(initial=0.0))
+    image = (matrix @ random.reshape(len(random), -1).T).T
+    return bool(np.abs(image - expected).max(initial=0.0) <= _PRODUCT_TOL * np.abs(expected).max(initial=0.0))
 
 
 def _by_cells(
@@ -70,16 +70,16 @@ def _by_cells(
         comb, numbered = np.zeros(shape), np.zeros(shape)
         comb.flat[teeth] = 1.0
         numbered.flat[teeth] = np.arange(1.0, len(teeth) + 1)
-        found, ratio = forward(comb), forward(numbered)
-        n = len(found)
-        (seen,) = np.nonzero(np.abs(found) > _NOISE * np.abs(found).max(initial=0.0))
-        ratio = ratio[seen] / found[seen]
+        response, ratio = forward(comb), forward(numbered)
+        n = len(response)
+        (seen,) = np.nonzero(np.abs(response) > _NOISE * np.abs(response).max(initial=0.0))
+        ratio = ratio[seen] / response[seen]
         number = np.rint(ratio)
         if np.any(np.abs(ratio - number) > _INTEGER_TOL) or np.any((number < 1) | (number > len(teeth))):
             return None
         rows.append(seen)
         columns.append(teeth[number.astype(int) - 1])
-        values.append(found[seen])
+        values.append(response[seen])
     entries = np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))
     return scipy.sparse.csr_array(entries, shape=(n, int(np.prod(shape))))
 
@@ -101,7 +101,7 @@ def _by_columns(forward: Callable[[np.ndarray], np.ndarray], shape: tuple[int, .
     unit, columns = np.zeros(shape), []
     for index in range(unit.size):
         unit.flat[index] = 1.0
-        found = forward(unit)
-        columns.append(scipy.sparse.csr_array(np.where(np.abs(found) > _NOISE * np.abs(found).max(), found, 0.0)))
+        column = forward(unit)
+        columns.append(scipy.sparse.csr_array(np.where(np.abs(column) > _NOISE * np.abs(column).max(), column, 0.0)))
         unit.flat[index] = 0.0
     return scipy.sparse.vstack([c.reshape(1, -1) for c in columns], format="csr").T.tocsr()

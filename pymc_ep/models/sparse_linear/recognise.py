@@ -42,7 +42,7 @@ def recognise_sparse_linear(
     """Read a model as sparse linear; None if it has neither a field with sparse coefficients nor Laplace variables.
 
     Laplace variables that do not fit the form are hyperparameters, unless `latent` names them. If it names no variable
-    with a sparse prior the form is latent Gaussian. Parameters and errors are those of `recognise_latent_gaussian`.
+    with a sparse prior the form is latent Gaussian. For parameters and errors see `recognise_latent_gaussian`.
     """
     has_field, has_laplace = (
         any(isinstance(rv.owner.op, ops) for rv in model.free_RVs) for ops in (tuple(_FIELDS), LaplaceRV)
@@ -97,9 +97,9 @@ def _with_potentials(
             potentials.append(potential)
             maps.append(None)
         blocks.append(block)
-    parts = {f.name: getattr(form, f.name) for f in fields(form)}
-    own = {"blocks": tuple(blocks), "potentials": tuple(potentials)}
-    return SparseLinear(**parts | own, maps=tuple(maps))
+    attributes = {f.name: getattr(form, f.name) for f in fields(form)}
+    replaced = {"blocks": tuple(blocks), "potentials": tuple(potentials)}
+    return SparseLinear(**attributes | replaced, maps=tuple(maps))
 
 
 def _require_independent(group: SiteGroup) -> None:
@@ -124,10 +124,10 @@ def _require_signed(group: SiteGroup, *, may_fall: bool) -> None:
     values = [pt.constant(_PARAMETER)] * len(group.parameters)
     density = compiled_function([eta], group.site.logp(pt.constant(1.0), eta, *values), mode=quick_mode())
     with np.errstate(all="ignore"):
-        here, there = density(_PREDICTORS), density(-_PREDICTORS)
-    if may_fall and np.all(np.diff(here) < 0):
+        at_eta, at_minus_eta = density(_PREDICTORS), density(-_PREDICTORS)
+    if may_fall and np.all(np.diff(at_eta) < 0):
         return
-    if np.all(np.isfinite(here)) and np.ptp(here) > 0 and np.allclose(here, there, rtol=1e-10, atol=0.0):
+    if np.all(np.isfinite(at_eta)) and np.ptp(at_eta) > 0 and np.allclose(at_eta, at_minus_eta, rtol=1e-10, atol=0.0):
         raise UnsupportedModelError(
             f"The density of {group.name!r} is the same for a predictor and its negative, as where that is squared "
             f"or its absolute value is taken. A sparse linear model needs predictors that are linear in the field, so "
@@ -180,13 +180,15 @@ def _of_field(rv: TensorVariable, block: NoiseBlock, graphs: NoiseGraphs) -> Ite
 def _of_tree(rv: TensorVariable, block: NoiseBlock, graphs: NoiseGraphs) -> Iterator[tuple[SiteGroup, LinearMap]]:
     op = rv.owner.op
     names = rv.name, f"{rv.name}_scaling"
-    for name, component, (own, probabilities) in zip(names, op.components, op.split(graphs(parameters_of(rv)))):
+    for name, component, (by_potential, probabilities) in zip(
+        names, op.components, op.split(graphs(parameters_of(rv)))
+    ):
         groups, forest = component.linear_map.groups, component.forest
         sites, parameters = [], []
-        for potential, values in zip(component.potentials, own):
-            site, found = _site_of(potential.random(potential.each(values, groups))[1])
+        for potential, values in zip(component.potentials, by_potential):
+            site, site_parameters = _site_of(potential.random(potential.each(values, groups))[1])
             sites.append(site)
-            parameters += found
+            parameters += site_parameters
         if probabilities:
             low, high = sites
             sites = [tree_mixture(low, high, forest)]
@@ -203,15 +205,15 @@ def _site_of(potential: TensorVariable) -> tuple[Site, list[TensorVariable]]:
 
 def field_sites() -> list[tuple[str, str, Site]]:
     """Return, for each distribution of fields, its name, its potentials, and a representative site."""
-    takes, one = "laplace, normal or student_t", get_site("laplace")
-    mixture = tree_mixture(one, get_site("normal"), quad_forest(1, 1, 1, 1))
-    return [("SparseField", takes, one), ("WaveletTree", f"tree of two of {takes}", mixture)]
+    takes, laplace = "laplace, normal or student_t", get_site("laplace")
+    mixture = tree_mixture(laplace, get_site("normal"), quad_forest(1, 1, 1, 1))
+    return [("SparseField", takes, laplace), ("WaveletTree", f"tree of two of {takes}", mixture)]
 
 
 _FIELDS = {SparseFieldRV: _of_field, WaveletTreeRV: _of_tree}
 """Readers of the random variables whose priors are potentials on coefficients, by type."""
 SPARSE_PRIORS = (*_FIELDS, LaplaceRV)
-"""Ops of the priors of which a model of this form has one at least."""
+"""Ops of sparse priors; a model of this form has at least one of them."""
 
 
 def _of_gaussian(block: NoiseBlock, sides: Sequence[int | None]) -> tuple[NoiseBlock, SiteGroup]:
@@ -235,8 +237,8 @@ def _of_gaussian(block: NoiseBlock, sides: Sequence[int | None]) -> tuple[NoiseB
 def _size(block: NoiseBlock, sides: Sequence[int | None]) -> TensorVariable:
     """Return the number of values of a block, whose static shape is `sides`."""
     # Not the length of its scales: their graph may have hyperparameters in it, that of observations must not.
-    known = [side if n is None else n for n, side in zip(sides, block.shape)]
-    return pt.prod(pt.stack(known)) if known else pt.constant(1)
+    lengths = [side if n is None else n for n, side in zip(sides, block.shape)]
+    return pt.prod(pt.stack(lengths)) if lengths else pt.constant(1)
 
 
 def _potential(

@@ -36,5 +36,5 @@ def current_device() -> jax.Device:
 
 def free_bytes() -> int | None:
     """Return the free memory of the device on which JAX computes now; None for a processor, which does not tell."""
-    known = current_device().memory_stats() or {}
-    return known["bytes_limit"] - known["bytes_in_use"] if {"bytes_limit", "bytes_in_use"} <= set(known) else None
+    stats = current_device().memory_stats() or {}
+    return stats["bytes_limit"] - stats["bytes_in_use"] if {"bytes_limit", "bytes_in_use"} <= set(stats) else None

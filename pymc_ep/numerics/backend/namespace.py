@@ -78,7 +78,7 @@ def on_host(fields: Fields) -> Fields:
 
 
 def replaced(table: Array, rows: np.ndarray, parts: Sequence[Array]) -> Array:
-    """Return a copy of a table with some rows, (n,), replaced by those of arrays of n rows together."""
+    """Return a copy of a table with some rows, (n,), replaced by the rows of arrays, n in all."""
     values = namespace(table).concatenate(parts)
     if is_jax(table):
         return table.at[rows].set(values)
@@ -104,7 +104,7 @@ def while_loop(cond: Callable[[tuple], Any], body: Callable[[tuple], tuple], sta
     tuple
         The last state.
     """
-    if any(is_jax(part) for part in state):
+    if any(is_jax(value) for value in state):
         from pymc_ep.numerics.backend.namespace_jax import while_loop_jax
 
         return while_loop_jax(cond, body, state)

@@ -57,9 +57,9 @@ def limited_threads(work: float, cores: int | str | None) -> Iterator[None]:
     """
     with ExitStack() as stack:
         if cores is not None:
-            own = idle_processors() if cores == "auto" else int(cores)
-            stack.enter_context(_limited_numba(own))
-            stack.enter_context(_limited_blas(1 if cores == "auto" and work < _MANY_MULTIPLICATIONS else own))
+            n_threads = idle_processors() if cores == "auto" else int(cores)
+            stack.enter_context(_limited_numba(n_threads))
+            stack.enter_context(_limited_blas(1 if cores == "auto" and work < _MANY_MULTIPLICATIONS else n_threads))
         yield
 
 

@@ -77,31 +77,31 @@ class Forest(NamedTuple):
         log_odds : array, (n,)
             Log density of each emission under the high state less that under the low one.
         low, high : array, (n,)
-            Probability of the high state where that of the parent is low, or high; roots read `low` alone.
+            Probability of the high state where the parent's is low, or high; roots read `low` alone.
         xp : module, optional
             Of array functions: ``pytensor.tensor`` for graphs; by default NumPy or JAX, as the arrays are.
         """
         xp = namespace(log_odds, low, high) if xp is None else xp
-        return sum(own.message.sum() for own in self._upwards(log_odds, low, high, xp))
+        return sum(level.message.sum() for level in self._upwards(log_odds, low, high, xp))
 
     def posterior(self, log_odds: Array, low: Array, high: Array) -> TreePosterior:
-        """Return the states given all emissions; arguments are those of `log_normaliser`."""
+        """Return the states given all emissions; for arguments see `log_normaliser`."""
         xp = namespace(log_odds, low, high)
-        found: list[TreePosterior] = []
-        for shape, own in reversed(list(zip(self.shapes, self._upwards(log_odds, low, high, xp)))):
-            parent = _at_children(found[-1].high, xp) if found else xp.zeros(shape)
-            below_low, below_high = (xp.exp(x - softplus) for x, softplus in own.below)
+        levels: list[TreePosterior] = []
+        for shape, upward in reversed(list(zip(self.shapes, self._upwards(log_odds, low, high, xp)))):
+            parent = _at_children(levels[-1].high, xp) if levels else xp.zeros(shape)
+            below_low, below_high = (xp.exp(x - softplus) for x, softplus in upward.below)
             reached = below_low + parent * (below_high - below_low)
-            found.append(TreePosterior(own.message, reached, parent, below_low, below_high))
-        return TreePosterior(*(xp.concatenate([part.ravel() for part in parts[::-1]]) for parts in zip(*found)))
+            levels.append(TreePosterior(upward.message, reached, parent, below_low, below_high))
+        return TreePosterior(*(xp.concatenate([array.ravel() for array in arrays[::-1]]) for arrays in zip(*levels)))
 
     def states(self, uniform: Array, low: Array, high: Array, xp: ModuleType) -> Array:
         """Return draws of the states, (n,) of bool, from uniform ones, (n,); for the rest see `log_normaliser`."""
-        found: list[Any] = []
-        for own, below_low, below_high in reversed(list(zip(*map(self.levels, (uniform, low, high))))):
-            probability = xp.where(_at_children(found[-1], xp), below_high, below_low) if found else below_low
-            found.append(own < probability)
-        return xp.concatenate([level.ravel() for level in found[::-1]])
+        drawn: list[Any] = []
+        for uniforms, below_low, below_high in reversed(list(zip(*map(self.levels, (uniform, low, high))))):
+            probability = xp.where(_at_children(drawn[-1], xp), below_high, below_low) if drawn else below_low
+            drawn.append(uniforms < probability)
+        return xp.concatenate([level.ravel() for level in drawn[::-1]])
 
     def _upwards(self, log_odds: Array, low: Array, high: Array, xp: ModuleType) -> list["_Level"]:
         """Return the upward messages of each level."""

@@ -79,7 +79,7 @@ def best_variances(
 def shrink_empirically(singular: np.ndarray, shape: tuple[int, int], noise: float) -> Shrunk:
     """Return the variational posterior at the optimal prior variances, which are equal on both sides.
 
-    A column whose optimal prior variance is zero is pruned. The arguments are those of `shrink`.
+    A column whose optimal prior variance is zero is pruned. For arguments see `shrink`.
     """
     m, n = shape
     q = singular**2 / noise - (m + n)
@@ -88,13 +88,13 @@ def shrink_empirically(singular: np.ndarray, shape: tuple[int, int], noise: floa
     kept = (q**2 >= 4 * m * n) & (m * np.log1p(x / m) + n * np.log1p(x / n) < x)
     prior = np.sqrt(x[kept] * noise / (m * n))
     out = Shrunk(*(np.zeros(singular.shape) for _ in Shrunk._fields))
-    for whole, part in zip(out, shrink(singular[kept], shape, noise, prior, prior)):
-        whole[kept] = part
+    for whole, values in zip(out, shrink(singular[kept], shape, noise, prior, prior)):
+        whole[kept] = values
     return out
 
 
 def shrink_to_points(singular: np.ndarray, noise: float, left: np.ndarray, right: np.ndarray) -> Shrunk:
-    """Return the mode of the columns' joint density; the arguments are those of `shrink`.
+    """Return the mode of the columns' joint density; for arguments see `shrink`.
 
     At a given product g of norms, |l|^2 / (2 a) + |r|^2 / (2 b) is at least g / sqrt(a b): a nuclear norm.
     """

@@ -1,6 +1,6 @@
 """Factors of B = R Pi R^T + I in which most coefficients couple with few others, as the effects of many groups.
 
-Coefficients are divided into blocks, of which no two couple with each other, and a border that may couple with all:
+Coefficients are divided into blocks, which do not couple with each other, and a border that may couple with all:
 effects of groups, and those that groups share. With D the blocks of B, F its border and C the coupling of both,
 
     B = L L^T,    L = [[L_D, 0], [Y^T, L_S]],    Y = L_D^{-1} C,    L_S L_S^T = S = F - Y^T Y,
@@ -25,7 +25,7 @@ __all__ = ["BlockFactor", "Blocks", "Rows", "blocks_of", "factored"]
 _LARGEST = 8
 """Most coefficients in a block: its work grows with their cube, and is done by a loop over small matrices."""
 _LEAST_GAIN = 4.0
-"""Factor by which blocks must save operations: those of many small matrices run at a lower rate than of a large one."""
+"""Factor by which blocks must save operations: many small matrices run at a lower rate than a large one."""
 _DENSE = 0.1
 """Share of nonzeros from which the rows of the border are stored as a dense matrix."""
 _LIMITS = 12
@@ -54,8 +54,8 @@ class Blocks:
         self.work = work
         self.members = members
         self.border = border
-        self.order = np.concatenate([*(part.ravel() for part in members), border])
-        """Coefficients of the blocks, one size after the other, then those of the border, (p,)."""
+        self.order = np.concatenate([*(group.ravel() for group in members), border])
+        """Coefficients of the blocks, one size after the other, then of the border, (p,)."""
         self.place = np.empty(len(self.order), dtype=np.int64)
         self.place[self.order] = np.arange(len(self.order))
         self.inner = len(self.order) - len(border)
@@ -65,31 +65,31 @@ class Blocks:
     @property
     def sentence(self) -> str:
         """Description in the text of `pymc_ep.explain`."""
-        count = sum(len(part) for part in self.members)
+        count = sum(len(group) for group in self.members)
         return f"{count} blocks of up to {self.members[-1].shape[1]}, and {len(self.border)} that couple with all"
 
     @property
     def sizes(self) -> Iterator[tuple[slice, int, int]]:
         """Yield the places of the blocks of each size, their number m and the size k."""
         start = 0
-        for part in self.members:
-            yield slice(start, start + part.size), *part.shape
-            start += part.size
+        for group in self.members:
+            yield slice(start, start + group.size), *group.shape
+            start += group.size
 
     @cached_property
     def block(self) -> np.ndarray:
         """The block of each place, counted over all sizes, (s,)."""
-        counts, widths = zip(*(part.shape for part in self.members))
+        counts, widths = zip(*(group.shape for group in self.members))
         return np.repeat(np.arange(sum(counts)), np.repeat(widths, counts))
 
     def rows(self, matrix: scipy.sparse.csr_array) -> "Rows":
         """Return the structure of rows of a sparse matrix, (n, p), kept for matrices that share their indices."""
-        known = self._rows.get(id(matrix.indices))
-        if known is None:
+        cached = self._rows.get(id(matrix.indices))
+        if cached is None:
             if len(self._rows) >= _MOST_ROWS:
                 self._rows.clear()
-            known = self._rows[id(matrix.indices)] = (matrix.indices, Rows(self, matrix))
-        return known[1]
+            cached = self._rows[id(matrix.indices)] = (matrix.indices, Rows(self, matrix))
+        return cached[1]
 
 
 class Rows:
@@ -109,10 +109,10 @@ class Rows:
         self._inner, self._outer = np.flatnonzero(inner), np.flatnonzero(~inner)
         self.inner_row, self.inner_place = row[self._inner], place[self._inner]
         self.outer_row, self.outer_column = row[self._outer], place[self._outer] - blocks.inner
-        own = blocks.block[self.inner_place] if blocks.inner else self.inner_place
+        entry_blocks = blocks.block[self.inner_place] if blocks.inner else self.inner_place
         first = np.full(matrix.shape[0], -1)
-        first[self.inner_row] = own
-        self.single = bool(np.all(first[self.inner_row] == own))
+        first[self.inner_row] = entry_blocks
+        self.single = bool(np.all(first[self.inner_row] == entry_blocks))
         self.block = first
         """The block of each row; -1 where it has none."""
         self.dense = len(self._outer) > _DENSE * matrix.shape[0] * len(blocks.border)
@@ -134,12 +134,12 @@ class Rows:
     @cached_property
     def _by_size(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray]]]:
         out, first = [], 0
-        for here, m, k in self.blocks.sizes:
+        for places, m, k in self.blocks.sizes:
             rows = np.flatnonzero((self.block >= first) & (self.block < first + m))
             position = np.full(self.shape[0], -1)
             position[rows] = np.arange(len(rows))
-            entry = np.flatnonzero((self.inner_place >= here.start) & (self.inner_place < here.stop))
-            at = position[self.inner_row[entry]], (self.inner_place[entry] - here.start) % k
+            entry = np.flatnonzero((self.inner_place >= places.start) & (self.inner_place < places.stop))
+            at = position[self.inner_row[entry]], (self.inner_place[entry] - places.start) % k
             out.append((rows, self.block[rows] - first, entry, at))
             first += m
         return out
@@ -147,18 +147,18 @@ class Rows:
     def outer(self, values: np.ndarray) -> Any:
         """Return the entries in the border, (n, t): a matrix if `dense`, else in compressed rows."""
         shape = self.shape[0], len(self.blocks.border)
-        own = values[self._outer]
+        entries = values[self._outer]
         if self.dense:
             out = np.zeros(shape)
-            out[self.outer_row, self.outer_column] = own
+            out[self.outer_row, self.outer_column] = entries
             return out
-        return scipy.sparse.csr_array((own, (self.outer_row, self.outer_column)), shape=shape)
+        return scipy.sparse.csr_array((entries, (self.outer_row, self.outer_column)), shape=shape)
 
     def scattered(self, inner: list[np.ndarray], outer: np.ndarray) -> np.ndarray:
-        """Return values at the entries of the matrix from those of `inner` entries, (rows, k) each, and `outer`."""
+        """Return values at the entries of the matrix from values at `inner` entries, (rows, k) each, and `outer`."""
         out = np.empty(len(self._inner) + len(self._outer))
-        for (_, _, entry, at), own in zip(self._by_size, inner):
-            out[self._inner[entry]] = own[at]
+        for (_, _, entry, at), entries in zip(self._by_size, inner):
+            out[self._inner[entry]] = entries[at]
         out[self._outer] = outer
         return out
 
@@ -185,7 +185,10 @@ class BlockFactor(NamedTuple):
     @property
     def diagonal(self) -> np.ndarray:
         """The diagonal of W, (p,), in the order of `Blocks.order`."""
-        inner = (part[:, np.arange(part.shape[1]), np.arange(part.shape[1])].ravel() for part in self.inner)
+        inner = (
+            whiteners[:, np.arange(whiteners.shape[1]), np.arange(whiteners.shape[1])].ravel()
+            for whiteners in self.inner
+        )
         return np.concatenate([*inner, self.border.diagonal()])
 
     def times(self, x: np.ndarray) -> np.ndarray:
@@ -206,12 +209,12 @@ class BlockFactor(NamedTuple):
         """Return L^T x, in the order of the blocks, for x of shape (p, c)."""
         ordered = x[self.blocks.order]
         above, below = ordered[: self.blocks.inner], ordered[self.blocks.inner :]
-        parts = []
-        for (here, m, k), whitener in zip(self.blocks.sizes, self.inner):
+        products = []
+        for (places, m, k), whitener in zip(self.blocks.sizes, self.inner):
             roots = np.linalg.inv(whitener).transpose(0, 2, 1)
-            parts.append((roots @ above[here].reshape(m, k, -1)).reshape(m * k, -1))
+            products.append((roots @ above[places].reshape(m, k, -1)).reshape(m * k, -1))
         border = scipy.linalg.blas.dtrsm(1.0, self.border, np.asfortranarray(below), lower=1, trans_a=1)
-        return np.concatenate([np.concatenate(parts) + self.coupling @ below, border])
+        return np.concatenate([np.concatenate(products) + self.coupling @ below, border])
 
     def halves(
         self, rows: Rows, values: np.ndarray
@@ -221,42 +224,42 @@ class BlockFactor(NamedTuple):
         In each come, for each size of blocks, places of the rows within the slice, their blocks and W_D r_D, (rows, k);
         and the part in the border, (rows of the slice, t).
         """
-        own, outer = rows.inner(values), rows.outer(values)
+        inner_entries, outer = rows.inner(values), rows.outer(values)
         n, t = rows.shape[0], len(self.blocks.border)
         step = max(1, _PART // max(1, t))
         for start in range(0, n, step):
-            here = slice(start, min(start + step, n))
-            rest = outer[here] if rows.dense else outer[here].toarray()
-            parts = []
-            for (places, m, k), whitener, (at, block, entries) in zip(self.blocks.sizes, self.inner, own):
-                chosen = slice(*np.searchsorted(at, (here.start, here.stop)))
+            row_slice = slice(start, min(start + step, n))
+            rest = outer[row_slice] if rows.dense else outer[row_slice].toarray()
+            by_size = []
+            for (places, m, k), whitener, (at, block, entries) in zip(self.blocks.sizes, self.inner, inner_entries):
+                chosen = slice(*np.searchsorted(at, (row_slice.start, row_slice.stop)))
                 inside, of, entry = at[chosen] - start, block[chosen], entries[chosen]
                 half = entry * whitener[of, 0] if k == 1 else np.einsum("nij,nj->ni", whitener[of], entry)
                 coupled = self.coupling[places].reshape(m, k, t)[of]
                 rest[inside] -= half * coupled[:, 0] if k == 1 else np.einsum("ni,nit->nt", half, coupled)
-                parts.append((inside, of, half))
-            yield here, parts, rest @ self.border.T
+                by_size.append((inside, of, half))
+            yield row_slice, by_size, rest @ self.border.T
 
     def squares(self, rows: Rows, values: np.ndarray) -> np.ndarray:
         """Return |W r|^2 for rows r of a sparse matrix, (n,)."""
         out = np.empty(rows.shape[0])
-        for here, parts, outer in self.halves(rows, values):
+        for row_slice, by_size, outer in self.halves(rows, values):
             total = np.einsum("nt,nt->n", outer, outer)
-            for inside, _, half in parts:
+            for inside, _, half in by_size:
                 total[inside] += np.einsum("nk,nk->n", half, half)
-            out[here] = total
+            out[row_slice] = total
         return out
 
     def solved_entries(self, rows: Rows, values: np.ndarray) -> np.ndarray:
         """Return (B^{-1} r)_j for rows r of a sparse matrix, where these have entries j."""
         inner = [np.empty(entries.shape) for _, _, entries in rows.inner(values)]
         outer, done = np.empty(len(rows.outer_row)), [0] * len(inner)
-        for here, parts, border in self.halves(rows, values):
+        for row_slice, by_size, border in self.halves(rows, values):
             solved = border @ self.border
-            chosen = slice(*np.searchsorted(rows.outer_row, (here.start, here.stop)))
-            outer[chosen] = solved[rows.outer_row[chosen] - here.start, rows.outer_column[chosen]]
+            chosen = slice(*np.searchsorted(rows.outer_row, (row_slice.start, row_slice.stop)))
+            outer[chosen] = solved[rows.outer_row[chosen] - row_slice.start, rows.outer_column[chosen]]
             for number, ((places, m, k), whitener, (inside, of, half)) in enumerate(
-                zip(self.blocks.sizes, self.inner, parts)
+                zip(self.blocks.sizes, self.inner, by_size)
             ):
                 coupled = self.coupling[places].reshape(m, k, solved.shape[1])[of]
                 left = half - np.einsum("nit,nt->ni", coupled, solved[inside])
@@ -267,9 +270,9 @@ class BlockFactor(NamedTuple):
 
     def _inner_times(self, x: np.ndarray, *, transposed: bool) -> np.ndarray:
         out = np.empty_like(x)
-        for (here, m, k), whitener in zip(self.blocks.sizes, self.inner):
+        for (places, m, k), whitener in zip(self.blocks.sizes, self.inner):
             matrices = whitener.transpose(0, 2, 1) if transposed else whitener
-            out[here] = (matrices @ x[here].reshape(m, k, -1)).reshape(x[here].shape)
+            out[places] = (matrices @ x[places].reshape(m, k, -1)).reshape(x[places].shape)
         return out
 
 
@@ -294,20 +297,20 @@ def factored(
     proper : bool
         Whether B is positive definite.
     diagonal : ndarray, (p,)
-        That of B, in the order of `Blocks.order`.
+        Diagonal of B, in the order of `Blocks.order`.
     """
     blocks, t = rows.blocks, len(rows.blocks.border)
     ordered = prior_precision[blocks.order]
     inner, diagonals, log_det, proper = [], [], 0.0, True
-    own = rows.inner(values)
-    for (here, m, k), (at, block, entries) in zip(blocks.sizes, own):
+    inner_entries = rows.inner(values)
+    for (places, m, k), (at, block, entries) in zip(blocks.sizes, inner_entries):
         weighted = entries * weights[at, None]
         matrices = np.empty((m, k, k))
         for i in range(k):
             for j in range(i + 1):
                 matrices[:, i, j] = np.bincount(block, weighted[:, i] * entries[:, j], minlength=m)
                 matrices[:, j, i] = matrices[:, i, j]
-        matrices[:, np.arange(k), np.arange(k)] += ordered[here].reshape(m, k)
+        matrices[:, np.arange(k), np.arange(k)] += ordered[places].reshape(m, k)
         diagonals.append(matrices[:, np.arange(k), np.arange(k)].ravel())
         roots, definite = _roots(matrices)
         proper = proper and definite
@@ -353,7 +356,7 @@ def blocks_of(matrix: scipy.sparse.csr_array) -> Blocks | None:
     coupled = scipy.sparse.csr_array(used.T.astype(np.int32) @ used.astype(np.int32))
     degree = np.diff(coupled.indptr)
     limits = np.unique(np.quantile(np.unique(degree), np.linspace(0.0, 1.0, _LIMITS), method="nearest"))
-    found, least = None, (p**3 + n * p**2) / _LEAST_GAIN
+    best, least = None, (p**3 + n * p**2) / _LEAST_GAIN
     for limit in limits:
         inner = np.flatnonzero(degree <= limit)
         _, label = connected_components(coupled[inner][:, inner], directed=False)
@@ -361,14 +364,14 @@ def blocks_of(matrix: scipy.sparse.csr_array) -> Blocks | None:
         t = p - int(np.count_nonzero(size <= _LARGEST))
         work = float(t**3 + (n + p - t) * max(t, 1) ** 2)
         if work < least and t < p:
-            least, found = work, (inner, label, size)
-    if found is None:
+            least, best = work, (inner, label, size)
+    if best is None:
         return None
-    inner, label, size = found
+    inner, label, size = best
     members = [
         inner[np.flatnonzero(size == k)[np.argsort(label[size == k], kind="stable")]].reshape(-1, k)
         for k in range(1, _LARGEST + 1)
         if (size == k).any()
     ]
-    border = np.setdiff1d(np.arange(p), np.concatenate([part.ravel() for part in members]))
+    border = np.setdiff1d(np.arange(p), np.concatenate([group.ravel() for group in members]))
     return Blocks(members, border, least)

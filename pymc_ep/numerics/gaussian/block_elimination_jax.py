@@ -23,8 +23,8 @@ class DeviceFactor(NamedTuple):
 
     def solve(self, b: jax.Array) -> jax.Array:
         """Return B^{-1} b, (p,), for b in the order of `Blocks.order`."""
-        *parts, below = _split(self, b)
-        above = [jnp.einsum("mij,mj->mi", w, x) for w, x in zip(self.inner, parts)]
+        *pieces, below = _split(self, b)
+        above = [jnp.einsum("mij,mj->mi", w, x) for w, x in zip(self.inner, pieces)]
         coupled = sum((jnp.einsum("mkt,mk->t", y, x) for y, x in zip(self.coupling, above)), jnp.zeros_like(below))
         below = self.border.T @ (self.border @ (below - coupled))
         above = [x - y @ below for y, x in zip(self.coupling, above)]
@@ -42,7 +42,7 @@ class DevicePosterior(CoefficientPosterior):
 
 
 class BlocksOnDevice(NamedTuple):
-    """The predictors m0 + R^T v of which each depends on the coefficients of one block at most, and on the border.
+    """The predictors m0 + R^T v, where each depends on the coefficients of one block at most, and on the border.
 
     Attributes
     ----------
@@ -51,11 +51,11 @@ class BlocksOnDevice(NamedTuple):
     entries : tuple of array, (predictors, k)
         Their rows of R^T in the block.
     outer : array, (n, t)
-        Those of all predictors in the border.
+        Rows of all predictors in the border.
     inner : tuple of array, (m, k)
         Prior precision of the coefficients in blocks.
     border : array, (t,)
-        That of the others.
+        Prior precision of the others.
     """
 
     rows: tuple[jax.Array, ...]
@@ -72,10 +72,10 @@ class BlocksOnDevice(NamedTuple):
 
     def __matmul__(self, x: jax.Array) -> jax.Array:
         """Return R^T x, (n,), for x, (p,), in the order of `Blocks.order`."""
-        *parts, below = _split(self, x)
+        *pieces, below = _split(self, x)
         out = self.outer @ below
-        for rows, block, entries, part in zip(self.rows, self.block, self.entries, parts):
-            out = out.at[rows].add((entries * part[block]).sum(axis=1))
+        for rows, block, entries, piece in zip(self.rows, self.block, self.entries, pieces):
+            out = out.at[rows].add((entries * piece[block]).sum(axis=1))
         return out
 
     def variances(self) -> jax.Array:
@@ -159,34 +159,34 @@ class _Transposed(NamedTuple):
 
     def __matmul__(self, weights: jax.Array) -> jax.Array:
         """Return R w, (p,), for w, (n,)."""
-        own = self.design
-        parts = [
+        design = self.design
+        sums = [
             _summed(entries * weights[rows, None], block, len(added))
-            for rows, block, entries, added in zip(own.rows, own.block, own.entries, own.inner)
+            for rows, block, entries, added in zip(design.rows, design.block, design.entries, design.inner)
         ]
-        return _joined(parts, own.outer.T @ weights)
+        return _joined(sums, design.outer.T @ weights)
 
 
 def _summed(values: jax.Array, block: jax.Array, m: int) -> jax.Array:
     return jax.ops.segment_sum(values, block, num_segments=m)
 
 
-def _joined(parts: "list[jax.Array] | tuple[jax.Array, ...]", border: jax.Array) -> jax.Array:
-    return jnp.concatenate([*(part.ravel() for part in parts), border])
+def _joined(pieces: "list[jax.Array] | tuple[jax.Array, ...]", border: jax.Array) -> jax.Array:
+    return jnp.concatenate([*(piece.ravel() for piece in pieces), border])
 
 
 def _split(shapes: BlocksOnDevice | DeviceFactor, x: jax.Array) -> list[jax.Array]:
-    """Return the parts of x, (p,), in the blocks of each size, (m, k), and that in the border."""
-    sizes = [part.shape[:2] for part in shapes.inner]
-    *parts, border = jnp.split(x, np.cumsum([m * k for m, k in sizes]))
-    return [*(part.reshape(size) for part, size in zip(parts, sizes)), border]
+    """Return the pieces of x, (p,), for the blocks of each size, (m, k), and for the border."""
+    sizes = [array.shape[:2] for array in shapes.inner]
+    *pieces, border = jnp.split(x, np.cumsum([m * k for m, k in sizes]))
+    return [*(array.reshape(size) for array, size in zip(pieces, sizes)), border]
 
 
 def blocks_on_device(rows: Rows, values: np.ndarray, precision: np.ndarray) -> BlocksOnDevice:
     """Return the prior with the entries `values` of R^T, and prior precisions, (p,), on the device of JAX."""
-    blocks, own, outer = rows.blocks, rows.inner(values), rows.outer(values)
+    blocks, inner_entries, outer = rows.blocks, rows.inner(values), rows.outer(values)
     ordered = precision[blocks.order]
-    at, block, entries = zip(*own)
+    at, block, entries = zip(*inner_entries)
     return jax.tree.map(
         jnp.asarray,
         BlocksOnDevice(
@@ -194,7 +194,7 @@ def blocks_on_device(rows: Rows, values: np.ndarray, precision: np.ndarray) -> B
             block,
             entries,
             outer if rows.dense else outer.toarray(),
-            tuple(ordered[here].reshape(m, k) for here, m, k in blocks.sizes),
+            tuple(ordered[places].reshape(m, k) for places, m, k in blocks.sizes),
             ordered[blocks.inner :],
         ),
     )
@@ -204,6 +204,6 @@ def factor_on_host(blocks: Blocks, factor: DeviceFactor) -> BlockFactor:
     """Return the factor as arrays of NumPy."""
     t = len(blocks.border)
     coupling = np.concatenate(
-        [np.asarray(part).reshape(m * k, t) for part, (_, m, k) in zip(factor.coupling, blocks.sizes)]
+        [np.asarray(coupled).reshape(m * k, t) for coupled, (_, m, k) in zip(factor.coupling, blocks.sizes)]
     )
     return BlockFactor(blocks, tuple(map(np.asarray, factor.inner)), coupling, np.asarray(factor.border))

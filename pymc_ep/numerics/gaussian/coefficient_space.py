@@ -53,11 +53,11 @@ class CoefficientPosterior(NamedTuple):
     proper : bool scalar
         Whether B is positive definite; the other fields are meaningless where it is not.
     coordinates : array, (p,)
-        E[v]: the mean of x with Cov(x, v) = C is that of its prior plus C E[v].
+        E[v]: the mean of x with Cov(x, v) = C is its prior mean plus C E[v].
     whitener : array, (p, p)
         W, lower triangular.
     rounding : scalar
-        That of standard deviations, relative, by `rounding_of_pivots`.
+        Relative rounding error of standard deviations, by `rounding_of_pivots`.
     """
 
     mean: Array
@@ -97,7 +97,7 @@ class CoefficientPosterior(NamedTuple):
 
 
 class FactorPrior(NamedTuple):
-    """The predictors m0 + R^T v, of which each v_j is standard normal or has a flat prior.
+    """The predictors m0 + R^T v, where each v_j is standard normal or has a flat prior.
 
     Attributes
     ----------
@@ -143,13 +143,13 @@ class FactorPrior(NamedTuple):
         return FactorPrior(self.rows[:, index], self.precision)
 
     def cotangent_of_subset(self, index: np.ndarray, cotangent: np.ndarray) -> np.ndarray:
-        """Return the derivative in R, (p, n), from that in the rows of ``subset(index)``."""
+        """Return the derivative in R, (p, n), given it in the rows of ``subset(index)``."""
         out = np.zeros(self.rows.shape)
         out[:, index] = cotangent
         return out
 
     def undetermined(self) -> np.ndarray:
-        """Return the flat coefficients whose effects are linear combinations of those of other flat ones."""
+        """Return the flat coefficients whose effects are linear combinations of other ones' effects."""
         flat = np.flatnonzero(np.asarray(self.precision) == 0)
         rows = np.asarray(self.rows)[flat]
         return flat[dependent(rows @ rows.T)]
@@ -164,11 +164,11 @@ class FactorPrior(NamedTuple):
         """Multiply by Gaussian sites; see `pymc_ep.numerics.gaussian.observation_space.DensePrior.posterior`."""
         xp = namespace(self.rows)
         p = self.rows.shape[0]
-        gram = sum((self.rows[:, part] * precision[part]) @ self.rows[:, part].T for part in self._blocks())
+        gram = sum((self.rows[:, block] * precision[block]) @ self.rows[:, block].T for block in self._blocks())
         diagonal = self.precision + xp.diagonal(gram)
         whitener, log_det, proper = inverse_factor(xp.diag(self.precision) + gram)
         blocks = self._blocks() if with_variances else []
-        pieces = [_column_squares(_triangular_product(whitener, self.rows[:, part])) for part in blocks]
+        pieces = [_column_squares(_triangular_product(whitener, self.rows[:, block])) for block in blocks]
         variance = xp.concatenate(pieces) if with_variances else xp.full(len(mean), xp.nan)
         zero = xp.zeros_like(shift)
         prior = CoefficientPosterior(
@@ -207,8 +207,8 @@ class FactorPrior(NamedTuple):
         """Return d log Z / d R, (p, n): with d log Z / d K = (a a^T - E) / 2 it is E[v] a^T - B^{-1} R Pi."""
         inverse = posterior.whitener.T @ posterior.whitener
         out = np.multiply.outer(np.asarray(posterior.coordinates), np.asarray(posterior.weights))
-        for part in self._blocks():
-            out[:, part] -= np.asarray(inverse @ self.rows[:, part]) * precision[part]
+        for block in self._blocks():
+            out[:, block] -= np.asarray(inverse @ self.rows[:, block]) * precision[block]
         return out
 
     def _blocks(self) -> list[slice]:

@@ -26,8 +26,8 @@ _CLEAN = 1e-12
 smaller limit costs solutions, a larger one digits."""
 _FLAT = 1e-9
 """Least remainder 1 - pi V, the share of a predictor's precision that is not its own site's. A smaller one has no
-digits left, and the cavity counts as flat: its variance is 1e9 times that of the posterior. Evidence and moments of a
-site depend on so wide a cavity to the order of this number; those of a Gaussian site do not."""
+digits left, and the cavity counts as flat: its variance is 1e9 times the posterior's. Evidence and moments of a
+site depend on so wide a cavity to the order of this number, except at Gaussian sites."""
 _DRAWS = 200
 """Draws from which variances are estimated where rows are not known: a relative standard error of sqrt(2 / 200) =
 0.1."""
@@ -261,10 +261,10 @@ def null_unknowns(algebra: Algebra) -> np.ndarray:
     Its sum is the dimension of that space, and the unknowns of the largest shares are returned.
     """
     design = algebra.design
-    ones = np.ones(design.shape[0])
-    if algebra.factor(ones).proper:
+    unit_weights = np.ones(design.shape[0])
+    if algebra.factor(unit_weights).proper:
         return np.zeros(0, dtype=int)
     squares = np.bincount(design.indices, design.data**2, minlength=design.shape[1])
     ridge = np.where(squares > 0, _RIDGE * squares, 1.0)
-    share = ridge * algebra.factor(ones, ridge).variances(scipy.sparse.eye_array(design.shape[1], format="csr"))
+    share = ridge * algebra.factor(unit_weights, ridge).variances(scipy.sparse.eye_array(design.shape[1], format="csr"))
     return np.sort(np.argsort(-share, kind="stable")[: max(1, round(float(share.sum())))])

@@ -6,7 +6,7 @@ singular and pi zero, so everything follows from
     E = (K + Pi^{-1})^{-1} = Pi^{1/2} B^{-1} Pi^{1/2},    B = I + Pi^{1/2} K Pi^{1/2},
 
 which exists for any pi >= 0 (Rasmussen and Williams 2006, section 3.6.3). With B = L L^T, one Cholesky factorisation
-and the inverse W of its triangular factor are all the cubic work, two thirds of that of an inverse of B. Marginal
+and the inverse W of its triangular factor are all the cubic work, two thirds of what an inverse of B takes. Marginal
 variances then follow from the diagonal of B^{-1} = W^T W:
 
     V_i = (1 - [B^{-1}]_ii) / pi_i,     1 - pi_i V_i = [B^{-1}]_ii,
@@ -94,7 +94,7 @@ class DensePosterior(NamedTuple):
 
     @property
     def coordinates(self) -> Array:
-        """The weights: the mean of x with Cov(x, eta) = C is that of its prior plus C a."""
+        """The weights: the mean of x with Cov(x, eta) = C is its prior mean plus C a."""
         return self.weights
 
     def remaining_variance(self, cross: np.ndarray, prior_variance: np.ndarray) -> np.ndarray:
@@ -183,7 +183,7 @@ class DensePrior(NamedTuple):
         return DensePrior(self.covariance[np.ix_(index, index)])
 
     def cotangent_of_subset(self, index: np.ndarray, cotangent: np.ndarray) -> np.ndarray:
-        """Return the derivative in K, (n, n), from that in the covariance of ``subset(index)``."""
+        """Return the derivative in K, (n, n), given it in the covariance of ``subset(index)``."""
         out = np.zeros(self.covariance.shape)
         out[np.ix_(index, index)] = cotangent
         return out

@@ -26,7 +26,7 @@ class PrecisionPattern:
     sums : ndarray, (p, k), optional
         Weights of the unknowns in each sum that is constrained.
     factored : sequence of slice
-        Unknowns of each block of Q whose log determinant is that of a factor.
+        Unknowns of each block of Q whose log determinant a factor gives.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class PrecisionPattern:
         self.keys, places = np.unique(np.concatenate([rows * np.int64(p) + columns, keys]), return_inverse=True)
         self.prior_places, self.pair_places = np.split(places, [len(rows)])
         self.analysis = Analysis(self.keys // p, self.keys % p, p)
-        self.blocks = [_Block(rows, columns, here) for here in factored]
+        self.blocks = [_Block(rows, columns, block_slice) for block_slice in factored]
         self.diagonal = np.empty(p, dtype=np.int64)
         on_diagonal = np.flatnonzero(rows == columns)
         self.diagonal[rows[on_diagonal]] = on_diagonal
@@ -100,10 +100,12 @@ class PrecisionPattern:
     def subset(self, index: np.ndarray) -> "PrecisionPattern":
         """Return the pattern of some of the predictors, (m,), with the order of all; kept for one `index`."""
         if self._subset is None or self._subset[0] is not index:
-            part = copy(self)
-            part._subset = None
-            part.pair_places = np.searchsorted(self.keys, part._pairs_of(scipy.sparse.csr_array(self.design[index])))
-            self._subset = index, part
+            pattern = copy(self)
+            pattern._subset = None
+            pattern.pair_places = np.searchsorted(
+                self.keys, pattern._pairs_of(scipy.sparse.csr_array(self.design[index]))
+            )
+            self._subset = index, pattern
         return self._subset[1]
 
 
@@ -120,6 +122,6 @@ class _Block:
 
     def __init__(self, rows: np.ndarray, columns: np.ndarray, here: slice):
         self.entries = np.flatnonzero((rows >= here.start) & (rows < here.stop))
-        own_rows, own_columns = rows[self.entries] - here.start, columns[self.entries] - here.start
-        self.analysis = Analysis(own_rows, own_columns, here.stop - here.start)
-        self.twice = np.where(own_rows == own_columns, 1.0, 2.0)
+        block_rows, block_columns = rows[self.entries] - here.start, columns[self.entries] - here.start
+        self.analysis = Analysis(block_rows, block_columns, here.stop - here.start)
+        self.twice = np.where(block_rows == block_columns, 1.0, 2.0)

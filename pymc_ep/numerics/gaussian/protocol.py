@@ -128,7 +128,7 @@ class GaussianPrior(Protocol[P]):
         """Return the prior of some of the predictors, (m,)."""
 
     def cotangent_of_subset(self, index: np.ndarray, cotangent: np.ndarray) -> np.ndarray:
-        """Return the derivative in this prior's array from that in the array of ``subset(index)``."""
+        """Return the derivative in this prior's array, given it in the array of ``subset(index)``."""
 
     def undetermined(self) -> np.ndarray:
         """Return the coordinates that neither prior nor predictors determine; empty if the prior is proper."""
@@ -194,10 +194,10 @@ def signatures_of(rows: np.ndarray) -> np.ndarray:
     weights = np.random.default_rng(0).standard_normal((2, rows.shape[1]))
     out, step = np.empty((len(rows), 2)), max(1, _PART // max(1, rows.shape[1]))
     for start in range(0, len(rows), step):
-        part = np.ascontiguousarray(rows[start : start + step])
+        chunk = np.ascontiguousarray(rows[start : start + step])
         for column, weight in enumerate(weights):
             # Not a matrix product, whose order of summation depends on the place of the row.
-            out[start : start + step, column] = (part * weight).sum(axis=1)
+            out[start : start + step, column] = (chunk * weight).sum(axis=1)
     return out
 
 

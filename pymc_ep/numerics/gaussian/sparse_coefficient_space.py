@@ -1,6 +1,6 @@
 """Gaussian posteriors in coefficient space where each predictor depends on few coefficients, as in grouped data.
 
-The algebra is that of `coefficient_space`, with R^T in compressed rows. Where most coefficients couple with few others
+The algebra follows `coefficient_space`, with R^T in compressed rows. Where most coefficients couple with few others
 B is factored by blocks, else it and its factor are dense.
 """
 
@@ -31,7 +31,7 @@ __all__ = ["LEAST_BLOCKS", "BlockPosterior", "EntryPattern", "SparseFactorPrior"
 _PART = 2**20
 """Numbers in one block of a dense product with R, 8 MB: bounds the memory."""
 _TOGETHER = 512
-"""Predictors in a part, and those of one block more: larger parts waste pairs, smaller ones time for calls."""
+"""Predictors in a part, exceeded by one block at most: larger parts waste pairs, smaller ones time for calls."""
 LEAST_BLOCKS = 128
 """Least number of coefficients that are divided into blocks: the algebra of fewer takes less time than the calls."""
 _PAIRS = 2**22
@@ -59,7 +59,7 @@ class EntryPattern:
         """The predictor of each entry, (k,)."""
         self._subset: tuple[np.ndarray, tuple[EntryPattern, np.ndarray]] | None = None
         self.placed: tuple[SparseFactorPrior, str, Any] | None = None
-        """The prior that was placed on a device last, this device, and what lies there."""
+        """The prior that was placed on a device last, this device, and the prior's arrays there."""
 
     def subset(self, index: np.ndarray) -> "tuple[EntryPattern, np.ndarray]":
         """Return the pattern of some of the predictors, (m,), and which entries are theirs; kept for one `index`."""
@@ -119,8 +119,8 @@ class BlockPosterior(CoefficientPosterior):
             return self.whitener.squares(rows, cross.data)
         out, step = np.empty(cross.shape[0]), max(1, _PART // max(1, cross.shape[1]))
         for start in range(0, len(out), step):
-            part = cross[start : start + step]
-            half = self.whitener.times((part.toarray() if sparse else part).T)
+            chunk = cross[start : start + step]
+            half = self.whitener.times((chunk.toarray() if sparse else chunk).T)
             out[start : start + step] = np.einsum("ij,ij->j", half, half)
         return out
 
@@ -191,13 +191,13 @@ class SparseFactorPrior(NamedTuple):
         return SparseFactorPrior(self.values[entries], pattern, self.precision)
 
     def cotangent_of_subset(self, index: np.ndarray, cotangent: np.ndarray) -> np.ndarray:
-        """Return the derivative in the values, (k,), from that in the values of ``subset(index)``."""
+        """Return the derivative in the values, (k,), given it in the values of ``subset(index)``."""
         out = np.zeros_like(self.values)
         out[self.pattern.subset(index)[1]] = cotangent
         return out
 
     def undetermined(self) -> np.ndarray:
-        """Return the flat coefficients whose effects are linear combinations of those of other flat ones."""
+        """Return the flat coefficients whose effects are linear combinations of other ones' effects."""
         flat = np.flatnonzero(self.precision == 0)
         columns = self.design[:, flat]
         return flat[dependent((columns.T @ columns).toarray())]
@@ -217,8 +217,8 @@ class SparseFactorPrior(NamedTuple):
             rows = blocks.rows(self.design)
             factor, log_det, proper, diagonal = factored(rows, self.values, precision, self.precision)
             rounding = rounding_of_pivots(diagonal, factor.diagonal)
-            known = with_variances and proper
-            variance = factor.squares(rows, self.values) if known else np.full(len(mean), np.nan)
+            computed = with_variances and proper
+            variance = factor.squares(rows, self.values) if computed else np.full(len(mean), np.nan)
             solved = variance, factor, log_det, proper, rounding
             return self._shifted_from(BlockPosterior, *solved, mean, shift, precision)
         gram = self.pattern.gram(self.values, precision)
@@ -226,8 +226,8 @@ class SparseFactorPrior(NamedTuple):
         diagonal = gram.diagonal().copy()
         whitener, log_det, proper = inverse_factor(gram)
         variance = np.full(len(mean), np.nan)
-        for part, half in self._times(whitener.T) if with_variances else ():
-            variance[part] = np.einsum("ij,ij->i", half, half)
+        for predictors, half in self._times(whitener.T) if with_variances else ():
+            variance[predictors] = np.einsum("ij,ij->i", half, half)
         solved = variance, whitener, log_det, proper, rounding_of_pivots(diagonal, whitener.diagonal())
         return self._shifted_from(CoefficientPosterior, *solved, mean, shift, precision)
 
@@ -255,25 +255,25 @@ class SparseFactorPrior(NamedTuple):
 
     def on_device(self) -> Any:
         """Return this prior as arrays of JAX, kept for one prior and device; dense where there are no blocks."""
-        known, device = self.pattern.placed, jax_device()
-        if known is None or known[0] is not self or known[1] != device:
+        placed, device = self.pattern.placed, jax_device()
+        if placed is None or placed[0] is not self or placed[1] != device:
             if (blocks := self.pattern.blocks) is None:
                 prior = FactorPrior(to_jax(self.design.toarray().T), to_jax(self.precision))
             else:
                 place = import_module("pymc_ep.numerics.gaussian.block_elimination_jax").blocks_on_device
                 prior = place(blocks.rows(self.design), self.values, self.precision)
-            self.pattern.placed = known = self, device, prior
-        return known[2]
+            self.pattern.placed = placed = self, device, prior
+        return placed[2]
 
     def posterior_on_host(self, posterior: Any) -> Any:
-        """Return a posterior of `on_device` as that of this prior."""
-        whitener, found = posterior.whitener, on_host(posterior)
+        """Return a posterior of `on_device` as one of this prior."""
+        whitener, host_posterior = posterior.whitener, on_host(posterior)
         if (blocks := self.pattern.blocks) is None:
-            return found
-        coordinates = np.empty_like(found.coordinates)
-        coordinates[blocks.order] = found.coordinates
+            return host_posterior
+        coordinates = np.empty_like(host_posterior.coordinates)
+        coordinates[blocks.order] = host_posterior.coordinates
         convert = import_module("pymc_ep.numerics.gaussian.block_elimination_jax").factor_on_host
-        return BlockPosterior(*found._replace(coordinates=coordinates, whitener=convert(blocks, whitener)))
+        return BlockPosterior(*host_posterior._replace(coordinates=coordinates, whitener=convert(blocks, whitener)))
 
     def energy(self, posterior: CoefficientPosterior, mean: Array) -> Array:
         """Return the sum of squares of E[v]; a^T (m - m0) is the same but cancels where the prior is wide."""
@@ -296,7 +296,7 @@ class SparseFactorPrior(NamedTuple):
         Returns
         -------
         parts : list of ndarray of int
-            All predictors; those of one block are in one part.
+            All predictors; each block lies within one part.
         shared : ndarray, (n,)
             Posterior variance that the border gives: the covariance of predictors of two parts is at most the root of
             the product of theirs.
@@ -319,9 +319,9 @@ class SparseFactorPrior(NamedTuple):
             solved = posterior.whitener.solved_entries(posterior.whitener.blocks.rows(self.design), self.values)
             return out - solved * precision[row]
         inverse = posterior.whitener.T @ posterior.whitener
-        for part, product in self._times(inverse):
-            here = slice(starts[part.start], starts[part.stop])
-            out[here] -= product[row[here] - part.start, column[here]] * precision[row[here]]
+        for predictors, product in self._times(inverse):
+            entries = slice(starts[predictors.start], starts[predictors.stop])
+            out[entries] -= product[row[entries] - predictors.start, column[entries]] * precision[row[entries]]
         return out
 
     def _times(self, matrix: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
@@ -330,22 +330,22 @@ class SparseFactorPrior(NamedTuple):
         step = max(1, _PART // max(1, len(self.precision)))
         matrix = np.ascontiguousarray(matrix)
         for start in range(0, n, step):
-            part = slice(start, min(start + step, n))
-            yield part, (transposed if step >= n else transposed[part]) @ matrix
+            predictors = slice(start, min(start + step, n))
+            yield predictors, (transposed if step >= n else transposed[predictors]) @ matrix
 
 
 def _block_rows(factor: BlockFactor, transposed: scipy.sparse.csr_array) -> Callable[..., np.ndarray]:
     """Return a function of rows, and maybe columns, of R^T B^{-1} R."""
     rows = factor.blocks.rows(transposed)
-    n, widest = transposed.shape[0], max(part.shape[1] for part in factor.blocks.members)
+    n, widest = transposed.shape[0], max(group.shape[1] for group in factor.blocks.members)
     outer, inner = np.empty((n, len(factor.blocks.border))), np.zeros((n, widest))
-    for here, parts, border in factor.halves(rows, transposed.data):
-        outer[here] = border
-        for inside, _, half in parts:
-            inner[here][inside, : half.shape[1]] = half
+    for row_slice, by_size, border in factor.halves(rows, transposed.data):
+        outer[row_slice] = border
+        for inside, _, half in by_size:
+            inner[row_slice][inside, : half.shape[1]] = half
 
-    def of(which: Any, columns: Any = slice(None)) -> np.ndarray:
-        same = rows.block[which][:, None] == rows.block[columns]
-        return outer[which] @ outer[columns].T + np.where(same, inner[which] @ inner[columns].T, 0.0)
+    def of(index: Any, columns: Any = slice(None)) -> np.ndarray:
+        same = rows.block[index][:, None] == rows.block[columns]
+        return outer[index] @ outer[columns].T + np.where(same, inner[index] @ inner[columns].T, 0.0)
 
     return of

@@ -8,7 +8,7 @@ and x = 0 a priori in the mean,
 
 Every pair of unknowns that a predictor has is in the pattern of P, so that the entries of S that a factor gives there
 are all that is needed (Rue and Held 2005). log |Q| is given by structure where a factor of Q would lose digits: an
-intrinsic prior has none, and that of a long walk of second order is singular in doubles.
+intrinsic prior has none, and Q of a long walk of second order is singular in doubles.
 
 A constraint on a sum, e^T x ~ N(0, s^2), adds e e^T / s^2 to Q, which is dense. Its effect is of rank one, for s = 0
 too, where e^T x = 0. Where P is not positive definite without it, c is added to one diagonal element first, and taken
@@ -17,7 +17,7 @@ out again last:
     S_0 = (P + c d d^T)^{-1},    S_1 = S_0 - Z M^{-1} Z^T,  Z = S_0 e,  M = s^2 + e^T Z,
     S = S_1 + H N^{-1} H^T,  H = S_1 d,  N = 1 / c - d^T H.
 
-For s = 0 log |P| is that on the vectors x, for e of length one: log |P| + log (e^T P^{-1} e).
+For s = 0 log |P| is taken on the vectors x, for e of length one: log |P| + log (e^T P^{-1} e).
 """
 
 from collections.abc import Callable
@@ -73,7 +73,7 @@ class SumCorrection(NamedTuple):
         )
 
     def moved(self, draws: np.ndarray, sums: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Return draws of N(0, S), (m, p), from those of N(0, S_0): by Matheron's rule, then spread by G."""
+        """Return draws of N(0, S), (m, p), from draws of N(0, S_0): by Matheron's rule, then spread by G."""
         normal = rng.standard_normal((2, len(draws), sums.shape[1]))
         seen = draws @ sums + self.sd * normal[0]
         return draws - seen @ self.inverse @ self.z.T + normal[1][:, : self.g.shape[1]] @ self.g.T
@@ -117,16 +117,16 @@ class PosteriorFactor(NamedTuple):
         p, row = self.pattern.analysis.n, np.repeat(np.arange(cross.shape[0]), counts)[first]
         low, high = np.sort([cross.indices[first], cross.indices[second]], axis=0).astype(np.int64)
         places = np.minimum(np.searchsorted(self.pattern.keys, high * p + low), len(self.pattern.keys) - 1)
-        known = self.pattern.keys[places] == high * p + low
+        stored = self.pattern.keys[places] == high * p + low
         both = np.where(first == second, 1.0, 2.0) * cross.data[first] * cross.data[second]
         entries = self.inverse_entries()
         # Of no weights the counts are whole numbers.
-        out = np.bincount(row, both * np.where(known, entries[places], 0.0), minlength=cross.shape[0]).astype(float)
-        others = np.union1d(row[~known], np.flatnonzero(counts > _WIDE))
+        out = np.bincount(row, both * np.where(stored, entries[places], 0.0), minlength=cross.shape[0]).astype(float)
+        others = np.union1d(row[~stored], np.flatnonzero(counts > _WIDE))
         for begin in range(0, len(others), _COLUMNS):
-            here = others[begin : begin + _COLUMNS]
-            columns = cross[here].toarray().T
-            out[here] = np.einsum("pm,pm->m", columns, self.solve(columns))
+            rows = others[begin : begin + _COLUMNS]
+            columns = cross[rows].toarray().T
+            out[rows] = np.einsum("pm,pm->m", columns, self.solve(columns))
         return out
 
     def draw(self, size: int, rng: np.random.Generator) -> np.ndarray:
@@ -158,7 +158,7 @@ class PrecisionPosterior(CoefficientPosterior):
 
 
 class SparsePrecisionPrior(NamedTuple):
-    """The predictors m0 + A x, of which x has the precision Q, and constraints on sums.
+    """The predictors m0 + A x, where x has the precision Q, and constraints on sums.
 
     Attributes
     ----------
@@ -206,7 +206,7 @@ class SparsePrecisionPrior(NamedTuple):
     def is_positive_semidefinite(self) -> bool:
         """Return whether log determinants of Q exist: by structure, and of the blocks that are factored."""
         blocks = self.pattern.block_factors(self.values)
-        return bool(np.isfinite(self.log_det)) and all(own.proper for own in blocks)
+        return bool(np.isfinite(self.log_det)) and all(block.proper for block in blocks)
 
     def regular(self) -> "SparsePrecisionPrior":
         """Return this prior with a ridge where it is flat or constrained by a sum alone, for a first iterate."""
@@ -233,15 +233,15 @@ class SparsePrecisionPrior(NamedTuple):
         return self._replace(pattern=self.pattern.subset(index))
 
     def cotangent_of_subset(self, index: np.ndarray, cotangent: np.ndarray) -> np.ndarray:
-        """Return the derivative from that of ``subset(index)``, which has the same Q."""
+        """Return the derivative, given the derivative of ``subset(index)``, which has the same Q."""
         return cotangent
 
     def undetermined(self) -> np.ndarray:
         """Return the unknowns that neither prior nor predictors determine, of the first that there is; else none."""
         if self.precision.all() and not self.sum_sd.size:
             return np.zeros(0, dtype=np.int64)
-        found = self._factor(np.ones(self.pattern.design.shape[0]), self._pins)
-        return np.zeros(0, dtype=np.int64) if found.proper else np.array([found.failed])
+        factor = self._factor(np.ones(self.pattern.design.shape[0]), self._pins)
+        return np.zeros(0, dtype=np.int64) if factor.proper else np.array([factor.failed])
 
     def not_finite(self) -> tuple[float, int, int] | None:
         """Return the first entry of Q that is not finite, its unknown, and a predictor of that."""
@@ -268,7 +268,7 @@ class SparsePrecisionPrior(NamedTuple):
             whitener, of_sums, proper = self._with_sums(factor, pins)
             log_det += of_sums
         if proper:
-            log_det -= sum(own.log_det for own in self.pattern.block_factors(self.values))
+            log_det -= sum(block.log_det for block in self.pattern.block_factors(self.values))
             if with_variances:
                 entries = whitener.inverse_entries()
                 whitener = whitener._replace(entries=entries)
@@ -332,7 +332,7 @@ class SparsePrecisionPrior(NamedTuple):
         return np.array([self.precision[weights != 0.0].mean() for weights in self.pattern.sums.T])
 
     def _with_sums(self, factor: SparseFactor, pins: np.ndarray) -> tuple[PosteriorFactor, float, bool]:
-        """Return S with the sums, what they add to log |P|, and whether P is positive definite."""
+        """Return S with the sums, their term of log |P|, and whether P is positive definite."""
         sums = self.pattern.sums
         first = np.zeros((len(sums), len(pins)))
         first[self.pattern.pins[: len(pins)], np.arange(len(pins))] = 1.0

@@ -2,7 +2,7 @@
 
     x = c + s sinh(y).
 
-With a density like |x|^-(nu + 1) far out, that of y is like exp(-nu |y|): as that of the logarithm of a scale.
+With a density like |x|^-(nu + 1) far out, y has one like exp(-nu |y|), as the logarithm of a scale has.
 """
 
 import numpy as np
@@ -32,7 +32,7 @@ class HeavyTails:
         return np.arcsinh((values - self.centre) / self.scale)
 
     def pull(self, own: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-        """Return gradients in these coordinates from those in PyMC's values, each (m, size)."""
+        """Return gradients in these coordinates, given them in PyMC's values, each (m, size)."""
         with np.errstate(over="ignore"):
             return gradient * self.scale * np.cosh(own)
 

@@ -52,15 +52,15 @@ class NearestComponents:
         widths = _features(self._places, len(draws[telling]), degree=1) - linear
         by_draws = np.linalg.pinv(linear[telling])
         for start in range(0, draws.shape[1], _COLUMNS):
-            own = draws[:, start : start + _COLUMNS]
+            chunk = draws[:, start : start + _COLUMNS]
             mean = means[:, start : start + _COLUMNS]
             centres = mean[self.index]
-            own -= centres
+            chunk -= centres
             # A value without variance has no logarithm, and no width to change.
-            squares = np.where(own[telling] == 0.0, 1.0, own[telling] ** 2)
-            own *= np.exp(widths @ (by_draws @ np.log(squares)) / 2.0)
-            own += centres
-            own += shifts @ (by_means @ mean)
+            squares = np.where(chunk[telling] == 0.0, 1.0, chunk[telling] ** 2)
+            chunk *= np.exp(widths @ (by_draws @ np.log(squares)) / 2.0)
+            chunk += centres
+            chunk += shifts @ (by_means @ mean)
 
 
 def calibrated_weights(components: np.ndarray, places: np.ndarray) -> np.ndarray:
@@ -72,11 +72,11 @@ def calibrated_weights(components: np.ndarray, places: np.ndarray) -> np.ndarray
     """
     k = len(components)
     centre, scale = centre_and_scale(places)
-    own, others = (components - centre) / scale, (places - centre) / scale
+    scaled_components, scaled_places = (components - centre) / scale, (places - centre) / scale
     for degree in (2, 1):
-        monomials = _features(own, k, degree)
+        monomials = _features(scaled_components, k, degree)
         average = monomials.mean(axis=0)
-        missing = _features(others, k, degree).mean(axis=0) - average
+        missing = _features(scaled_places, k, degree).mean(axis=0) - average
         weights = 1.0 / k + missing @ np.linalg.pinv(monomials - average)
         if np.all(weights > 0.0):
             return weights
@@ -89,6 +89,6 @@ def _features(z: np.ndarray, observations: int, degree: int = 2) -> np.ndarray:
     counts = 1, 1 + p, 1 + p + p * (p + 1) // 2
     while degree and _EACH * counts[degree] > observations:
         degree -= 1
-    one, rows = np.ones((len(z), 1)), np.triu_indices(p)
-    parts = [one, z, z[:, rows[0]] * z[:, rows[1]]]
-    return np.concatenate(parts[: degree + 1], axis=1)
+    constant, rows = np.ones((len(z), 1)), np.triu_indices(p)
+    monomials = [constant, z, z[:, rows[0]] * z[:, rows[1]]]
+    return np.concatenate(monomials[: degree + 1], axis=1)

@@ -35,47 +35,47 @@ class PartialCorrelations:
     def to_values(self, own: np.ndarray) -> np.ndarray:
         """Return PyMC's values for rows of these coordinates, (m, size)."""
         out = np.empty_like(own)
-        for here in self._rows:
-            y, log_scale = own[:, here][:, :-1], own[:, here][:, -1]
+        for entries in self._rows:
+            y, log_scale = own[:, entries][:, :-1], own[:, entries][:, -1]
             log_rest = _log_rest(y)
-            out[:, here][:, :-1] = np.tanh(y) * np.exp(log_scale[:, None] + log_rest[:, :-1])
-            out[:, here][:, -1] = log_scale + log_rest[:, -1]
+            out[:, entries][:, :-1] = np.tanh(y) * np.exp(log_scale[:, None] + log_rest[:, :-1])
+            out[:, entries][:, -1] = log_scale + log_rest[:, -1]
         return out
 
     def from_values(self, values: np.ndarray) -> np.ndarray:
         """Return these coordinates for rows of PyMC's values, (m, size)."""
         out = np.empty_like(values, dtype=float)
-        for here in self._rows:
-            row = values[:, here].astype(float)
+        for entries in self._rows:
+            row = values[:, entries].astype(float)
             row[:, -1] = np.exp(row[:, -1])
             # Euclidean norm of the rest of the row, from each entry on.
             left = np.sqrt(np.cumsum(row[:, ::-1] ** 2, axis=1)[:, ::-1])
-            out[:, here][:, :-1] = np.arctanh(np.clip(row[:, :-1] / left[:, :-1], -_LARGEST, _LARGEST))
-            out[:, here][:, -1] = np.log(left[:, 0])
+            out[:, entries][:, :-1] = np.arctanh(np.clip(row[:, :-1] / left[:, :-1], -_LARGEST, _LARGEST))
+            out[:, entries][:, -1] = np.log(left[:, 0])
         return out
 
     def pull(self, own: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-        """Return gradients in these coordinates from those in PyMC's values, each (m, size)."""
+        """Return gradients in these coordinates, given them in PyMC's values, each (m, size)."""
         out = np.empty_like(gradient)
-        for here in self._rows:
-            y, log_scale, g = own[:, here][:, :-1], own[:, here][:, -1:], gradient[:, here]
+        for entries in self._rows:
+            y, log_scale, g = own[:, entries][:, :-1], own[:, entries][:, -1:], gradient[:, entries]
             log_rest = _log_rest(y)
             z, size = np.tanh(y), np.exp(log_scale + log_rest[:, :-1])
             moved = g[:, :-1] * z * size
             total = moved.sum(axis=1, keepdims=True) + g[:, -1:]
             after = total - np.cumsum(moved, axis=1)
-            out[:, here][:, :-1] = g[:, :-1] * size * (1.0 - z**2) - z * after
-            out[:, here][:, -1:] = total
+            out[:, entries][:, :-1] = g[:, :-1] * size * (1.0 - z**2) - z * after
+            out[:, entries][:, -1:] = total
         return out
 
     def log_det(self, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return log |d values / d coordinates|, (m,), and its gradient, (m, size), for rows of coordinates."""
         total, gradient = np.zeros(len(own)), np.zeros_like(own)
-        for i, here in enumerate(self._rows):
-            y, log_scale = own[:, here][:, :-1], own[:, here][:, -1]
+        for i, entries in enumerate(self._rows):
+            y, log_scale = own[:, entries][:, :-1], own[:, entries][:, -1]
             left = i - 1.0 - np.arange(i)
             total += i * log_scale - (left * np.log(np.cosh(y))).sum(axis=1)
-            gradient[:, here][:, :-1], gradient[:, here][:, -1] = -left * np.tanh(y), i
+            gradient[:, entries][:, :-1], gradient[:, entries][:, -1] = -left * np.tanh(y), i
         return total, gradient
 
 

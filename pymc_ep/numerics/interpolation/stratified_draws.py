@@ -19,7 +19,7 @@ def stratified(points: np.ndarray, weights: np.ndarray, count: int, rng: np.rand
 
     Cells of equal weight come from halving along the coordinate of the largest variance, so that an average over the
     draws errs by the variation within cells alone (Cochran 1977, chapter 5). Heavy points may be drawn more than once.
-    Of 32 such sets, that with means and variances nearest to those of all points is returned (Morgan and Rubin 2012).
+    Of 32 such sets, the one with means and variances nearest to all points' is returned (Morgan and Rubin 2012).
     """
     weights = weights / weights.sum()
     cells, shares = _cells(points, weights, count)
@@ -28,7 +28,7 @@ def stratified(points: np.ndarray, weights: np.ndarray, count: int, rng: np.rand
     mean = weights @ points
     sd = np.sqrt(weights @ (points - mean) ** 2)
     white = np.divide(points - mean, sd, out=np.zeros_like(points), where=np.ptp(points, axis=0) > 0)
-    moments = np.stack([[white[own].mean(axis=0), (white[own] ** 2).mean(axis=0) - 1.0] for own in chosen])
+    moments = np.stack([[white[indices].mean(axis=0), (white[indices] ** 2).mean(axis=0) - 1.0] for indices in chosen])
     spread = moments.std(axis=0)
     off = np.divide(moments, spread, out=np.zeros_like(moments), where=spread > 0)
     return chosen[np.argmin((off**2).sum(axis=(1, 2)))]
@@ -40,23 +40,23 @@ def _cells(points: np.ndarray, weights: np.ndarray, count: int) -> tuple[list[np
     shares: list[np.ndarray] = []
     waiting = [(np.arange(len(points)), weights, count)]
     while waiting:
-        here, share, parts = waiting.pop()
-        if parts == 1:
-            cells.append(here)
+        indices, share, n_cells = waiting.pop()
+        if n_cells == 1:
+            cells.append(indices)
             shares.append(share)
             continue
-        part = points[here]
-        spread = share @ (part - share @ part / share.sum()) ** 2
-        order = np.argsort(part[:, np.argmax(spread)], kind="stable")
-        here, share = here[order], share[order]
+        inside = points[indices]
+        spread = share @ (inside - share @ inside / share.sum()) ** 2
+        order = np.argsort(inside[:, np.argmax(spread)], kind="stable")
+        indices, share = indices[order], share[order]
         before = np.cumsum(share)
-        cut = before[-1] * (parts // 2) / parts
+        cut = before[-1] * (n_cells // 2) / n_cells
         k = int(np.searchsorted(before, cut))
         # The point at the cut belongs to both sides.
         left, right = share[: k + 1].copy(), share[k:].copy()
         right[0] = before[k] - cut
         left[-1] -= right[0]
-        waiting += [(here[: k + 1], left, parts // 2), (here[k:], right, parts - parts // 2)]
+        waiting += [(indices[: k + 1], left, n_cells // 2), (indices[k:], right, n_cells - n_cells // 2)]
     return cells, shares
 
 

@@ -102,35 +102,35 @@ def perturb_and_map(
     variance, solutions = np.zeros(len(root)), []
 
     def draw(target: np.ndarray, first: np.ndarray | None) -> tuple[Solution, np.ndarray]:
-        found = solve(target, first)
-        squares = forward(found.x)
+        solution = solve(target, first)
+        squares = forward(solution.x)
         squares *= squares
-        return found, squares
+        return solution, squares
 
     # Targets and sums are computed in a fixed order, whatever the number of threads.
     targets = (adjoint(root * normal) for normal in noise)
     tasks = (delayed(draw)(target, first) for target, first in zip(targets, repeat(None) if start is None else start))
-    for found, squares in Parallel(prefer="threads", return_as="generator")(tasks):
+    for solution, squares in Parallel(prefer="threads", return_as="generator")(tasks):
         length = float(weights @ squares)
-        squares *= len(found.x) / length if length > 0 else 1.0
+        squares *= len(solution.x) / length if length > 0 else 1.0
         variance += squares
-        solutions.append(found)
+        solutions.append(solution)
     n_samples = len(solutions)
     variance /= n_samples
     return VarianceEstimate(
         variance,
         variance * np.sqrt(2.0 / n_samples),
-        max(found.residual for found in solutions),
-        sum(found.iterations for found in solutions),
-        all(found.converged for found in solutions),
-        [found.x for found in solutions],
+        max(solution.residual for solution in solutions),
+        sum(solution.iterations for solution in solutions),
+        all(solution.converged for solution in solutions),
+        [solution.x for solution in solutions],
     )
 
 
 def lanczos(forward: Map, normal: Map, steps: int, rng: np.random.Generator, *, n_unknowns: int) -> LanczosBound:
-    """Bound variances from below by those of A's projection on a Krylov space (Seeger and Nickisch 2011, section 4).
+    """Bound variances from below by A's projection on a Krylov space (Seeger and Nickisch 2011, section 4).
 
-    With orthonormal vectors Q, (N, k), of which T = Q^T A Q is tridiagonal, Q T^{-1} Q^T <= A^{-1}, and it grows with
+    With orthonormal vectors Q, (N, k), for which T = Q^T A Q is tridiagonal, Q T^{-1} Q^T <= A^{-1}, and it grows with
     k. All vectors are kept orthogonal to all before (recursions alone lose that: Paige 1972), which costs k^2 N
     operations and k N numbers. Large variances are found first; of small ones a few hundred steps find a small part.
 

@@ -140,7 +140,7 @@ def _line_search(
 ) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], np.ndarray]:
     """Backtracking line search of the active functions: halve each step until Armijo's condition holds.
 
-    Returns points, values and gradients of all functions, and the indices of those for which no step does, by rounding.
+    Returns points, values and gradients of all functions, and the indices of ones without such a step, by rounding.
     """
     length, left, out = np.ones(len(active)), np.arange(len(active)), None
     for _ in range(_HALVINGS):
@@ -154,8 +154,8 @@ def _line_search(
             return (trial, value, gradient), rows[:0]
         if out is None:
             out = points.copy(), values.copy(), gradients.copy()
-        for whole, part in zip(out, (trial, value, gradient)):
-            whole[rows[risen]] = part[risen]
+        for whole, new in zip(out, (trial, value, gradient)):
+            whole[rows[risen]] = new[risen]
         left = left[~risen]
         if not left.size:
             break
@@ -194,8 +194,8 @@ def _direction(
     q = first(q)
     newest = pairs[-1].change[rows]
     curvature = np.einsum("mp,mp->m", newest, first(newest))
-    known = inverses[-1] > 0.0
-    q *= np.where(known, 1.0 / np.where(known, inverses[-1] * curvature, 1.0), 1.0)[:, None]
+    usable = inverses[-1] > 0.0
+    q *= np.where(usable, 1.0 / np.where(usable, inverses[-1] * curvature, 1.0), 1.0)[:, None]
     along = np.einsum("mp,mp->m", pairs[0].change[rows], q)
     for k, (inverse, weight) in enumerate(zip(inverses, reversed(weights))):
         along = _added(q, weight + inverse * along, pairs[k].move, pairs[min(k + 1, len(pairs) - 1)].change, active)
@@ -203,7 +203,7 @@ def _direction(
 
 
 def _added(q: np.ndarray, weights: np.ndarray, added: np.ndarray, other: np.ndarray, active: np.ndarray) -> np.ndarray:
-    """Add to q, in place, the rows `active` of `added` times weights, and return its products with those of `other`.
+    """Add to q, in place, the rows `active` of `added` times weights, and return its products with rows of `other`.
 
     Parameters
     ----------

@@ -29,9 +29,9 @@ def add_and_dot(
     """See `pymc_ep.numerics.optimise.batched_lbfgs`; `rows` are indices, (k,)."""
     n, width = q.shape
     pieces = (width + _PIECE - 1) // _PIECE
-    parts = np.empty((n, pieces))
+    sums = np.empty((n, pieces))
     for at in numba.prange(n * pieces):
         i, begin = at // pieces, at % pieces * _PIECE
         end, row = min(begin + _PIECE, width), rows[i]
-        parts[i, at % pieces] = _piece(q[i, begin:end], weights[i], added[row, begin:end], other[row, begin:end])
-    return parts.sum(axis=1)
+        sums[i, at % pieces] = _piece(q[i, begin:end], weights[i], added[row, begin:end], other[row, begin:end])
+    return sums.sum(axis=1)

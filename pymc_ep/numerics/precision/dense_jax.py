@@ -79,8 +79,8 @@ class DeviceFactor:
     def variances(self, design: scipy.sparse.csr_array) -> np.ndarray:
         """Return diag(C A^{-1} C^T), (m,), for C = `design`, (m, N)."""
         design = scipy.sparse.csr_array(design)
-        parts = [design[begin : begin + _ROWS].toarray() for begin in range(0, design.shape[0], _ROWS)]
-        return np.concatenate([np.zeros(0), *(np.asarray(_row_variances(self._factor, part)) for part in parts)])
+        chunks = [design[begin : begin + _ROWS].toarray() for begin in range(0, design.shape[0], _ROWS)]
+        return np.concatenate([np.zeros(0), *(np.asarray(_row_variances(self._factor, chunk)) for chunk in chunks)])
 
     def predictor_variances(self) -> np.ndarray:
         """Return diag(D A^{-1} D^T), (n,)."""

@@ -68,7 +68,7 @@ class Pairs(NamedTuple):
     starts : ndarray of int, (K + 1,)
         Where the elements of each node begin.
     outside : ndarray of int
-        Rows of the design that are left out: long ones, and those with a pair in no front.
+        Rows of the design that are left out: long ones, and rows with a pair in no front.
     """
 
     products: scipy.sparse.csr_array
@@ -79,8 +79,8 @@ class Pairs(NamedTuple):
 
     def of_node(self, k: int) -> tuple[slice, np.ndarray, np.ndarray]:
         """Return the elements that belong to the front of a node, and their rows and columns there."""
-        here = slice(self.starts[k], self.starts[k + 1])
-        return here, self.row[here], self.column[here]
+        elements = slice(self.starts[k], self.starts[k + 1])
+        return elements, self.row[elements], self.column[elements]
 
 
 class Multifrontal:
@@ -112,17 +112,17 @@ class Multifrontal:
     @property
     def bytes(self) -> int:
         """Memory of a factor while variances are computed: W and H of all nodes, a few fronts, and pairs of D."""
-        own, later = self.dissection.sizes
-        kept = (own * (own + later)).sum() + 6 * ((own + later) ** 2).max()
+        pivots, later = self.dissection.sizes
+        kept = (pivots * (pivots + later)).sum() + 6 * ((pivots + later) ** 2).max()
         return int(8 * kept) + _PAIR_BYTES * pair_count(self.design)
 
     @property
     def sentence(self) -> str:
         """Description of the algebra, for messages and `explain`."""
-        n, (own, later) = self.design.shape[1], self.dissection.sizes
+        n, (pivots, later) = self.design.shape[1], self.dissection.sizes
         return (
-            f"the {n} x {n} precision is factored exactly by nested dissection, with {len(own)} dense matrices of at "
-            f"most {(own + later).max()} unknowns ({self.flops:.2g} operations, {self.bytes / 1e6:.0f} MB)"
+            f"the {n} x {n} precision is factored exactly by nested dissection, with {len(pivots)} dense matrices of "
+            f"at most {(pivots + later).max()} unknowns ({self.flops:.2g} operations, {self.bytes / 1e6:.0f} MB)"
         )
 
     @cached_property
@@ -169,22 +169,22 @@ class Multifrontal:
         places, (members, first_member) = tree.places, self._front_keys
         node_of = np.repeat(np.arange(len(tree.parents)), np.diff(tree.edges))
         nothing = np.zeros(0, dtype=int)
-        parts, outside = [(nothing, np.zeros(0), nothing)], [nothing]
+        triplets, outside = [(nothing, np.zeros(0), nothing)], [nothing]
         for rows, columns, values in rows_by_length(design):
             if longest is not None and columns.shape[1] > longest:
                 outside.append(rows)
                 continue
-            one, other = np.tril_indices(columns.shape[1])
-            high = np.maximum(places[columns[:, one]], places[columns[:, other]])
-            low = np.minimum(places[columns[:, one]], places[columns[:, other]])
+            first, second = np.tril_indices(columns.shape[1])
+            high = np.maximum(places[columns[:, first]], places[columns[:, second]])
+            low = np.minimum(places[columns[:, first]], places[columns[:, second]])
             wanted = node_of[low] * n + high
             member = np.minimum(np.searchsorted(members, wanted), len(members) - 1)
             inside = (members[member] == wanted).all(axis=1)
             outside.append(rows[~inside])
-            product = values[inside][:, one] * values[inside][:, other]
+            product = values[inside][:, first] * values[inside][:, second]
             key = low[inside] * len(members) + member[inside]
-            parts.append((key.ravel(), product.ravel(), np.repeat(rows[inside], len(one))))
-        key, product, rows = (np.concatenate(part) for part in zip(*parts))
+            triplets.append((key.ravel(), product.ravel(), np.repeat(rows[inside], len(first))))
+        key, product, rows = (np.concatenate(arrays) for arrays in zip(*triplets))
         elements, element = np.unique(key, return_inverse=True)
         products = scipy.sparse.csr_array((product, (element.ravel(), rows)), shape=(len(elements), design.shape[0]))
         place, member = np.divmod(elements, len(members))
@@ -200,16 +200,16 @@ class Multifrontal:
         updates: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
         out = MultifrontalFactor(self)
         for k, parent in enumerate(tree.parents):
-            own, later = tree.edges[k + 1] - tree.edges[k], len(tree.beyond[k])
-            front = np.zeros((own + later, own + later), order="F")
-            here, row, column = self.pairs.of_node(k)
-            front[row, column] = elements[here]
-            diagonal = front.diagonal()[:own] + added[tree.edges[k] : tree.edges[k + 1]]
-            front.reshape(-1, order="F")[: own * (own + later) : own + later + 1] = diagonal
+            pivots, later = tree.edges[k + 1] - tree.edges[k], len(tree.beyond[k])
+            front = np.zeros((pivots + later, pivots + later), order="F")
+            node_slice, row, column = self.pairs.of_node(k)
+            front[row, column] = elements[node_slice]
+            diagonal = front.diagonal()[:pivots] + added[tree.edges[k] : tree.edges[k + 1]]
+            front.reshape(-1, order="F")[: pivots * (pivots + later) : pivots + later + 1] = diagonal
             for place, rest in updates.pop(k, []):
                 # Along columns, in memory order.
                 front.T[place[:, None], place] += rest.T
-            rest = out.eliminate(front, own, diagonal)
+            rest = out.eliminate(front, pivots, diagonal)
             if not out.proper:
                 return out
             if parent >= 0:
@@ -260,9 +260,9 @@ class MultifrontalFactor:
         tree = self.algebra.dissection
         x = np.asarray(b, dtype=float)[tree.order]
         for k, (inverse, multiplier) in enumerate(zip(self._inverses, self._multipliers)):
-            own = slice(tree.edges[k], tree.edges[k + 1])
-            x[tree.beyond[k]] -= multiplier @ x[own]
-            x[own] = inverse.T @ (inverse @ x[own])
+            rows = slice(tree.edges[k], tree.edges[k + 1])
+            x[tree.beyond[k]] -= multiplier @ x[rows]
+            x[rows] = inverse.T @ (inverse @ x[rows])
         return self._back_substituted(x)
 
     def draw(self, size: int, rng: np.random.Generator) -> np.ndarray:
@@ -270,8 +270,8 @@ class MultifrontalFactor:
         tree = self.algebra.dissection
         x = np.ascontiguousarray(rng.standard_normal((size, len(tree.order))).T)
         for k, inverse in enumerate(self._inverses):
-            own = slice(tree.edges[k], tree.edges[k + 1])
-            x[own] = inverse.T @ x[own]
+            rows = slice(tree.edges[k], tree.edges[k + 1])
+            x[rows] = inverse.T @ x[rows]
         return self._back_substituted(x).T
 
     def _back_substituted(self, x: np.ndarray) -> np.ndarray:
@@ -305,13 +305,13 @@ class MultifrontalFactor:
         """Return the selected inverse, (e,), from parents to children: elements off the diagonal count twice."""
         tree, places = self.algebra.dissection, self.algebra.places_in_parents
         out = np.empty(len(pairs.row))
-        known: dict[int, np.ndarray] = {}
+        fronts: dict[int, np.ndarray] = {}
         waiting = np.bincount(tree.parents[tree.parents >= 0], minlength=len(tree.parents))
         for k in range(len(tree.parents) - 1, -1, -1):
             parent, inverse, multiplier = tree.parents[k], self._inverses[k], self._multipliers[k]
             columns = scipy.linalg.blas.dtrmm(1.0, inverse, inverse, lower=1, trans_a=1)
             if parent >= 0:
-                beyond = known[parent][places[k][:, None], places[k]]
+                beyond = fronts[parent][places[k][:, None], places[k]]
                 # SciPy's BLAS as above, not `@`: NumPy's is another library, and between calls of some microseconds the
                 # waiting threads of either occupy the processors (20 times slower on two of these).
                 across = scipy.linalg.blas.dgemm(1.0, beyond.T, multiplier)
@@ -320,14 +320,14 @@ class MultifrontalFactor:
                 )
                 waiting[parent] -= 1
                 if not waiting[parent]:
-                    del known[parent]
-            here, row, column = pairs.of_node(k)
-            out[here] = np.where(row == column, 1.0, 2.0) * columns[row, column]
+                    del fronts[parent]
+            node_slice, row, column = pairs.of_node(k)
+            out[node_slice] = np.where(row == column, 1.0, 2.0) * columns[row, column]
             if waiting[k]:
-                own = len(inverse)
-                known[k] = np.empty((len(columns), len(columns)))
-                known[k][:, :own] = columns
+                pivots = len(inverse)
+                fronts[k] = np.empty((len(columns), len(columns)))
+                fronts[k][:, :pivots] = columns
                 if parent >= 0:
-                    known[k][:own, own:] = columns[own:].T
-                    known[k][own:, own:] = beyond
+                    fronts[k][:pivots, pivots:] = columns[pivots:].T
+                    fronts[k][pivots:, pivots:] = beyond
         return out

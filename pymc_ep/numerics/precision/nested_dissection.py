@@ -55,8 +55,8 @@ class Dissection(NamedTuple):
     @property
     def flops(self) -> float:
         """Floating-point operations of a factor and the selected inverse."""
-        own, later = (part.astype(float) for part in self.sizes)
-        return float((own**3 + 4.0 * own**2 * later + 3.0 * own * later**2).sum())
+        pivots, later = (counts.astype(float) for counts in self.sizes)
+        return float((pivots**3 + 4.0 * pivots**2 * later + 3.0 * pivots * later**2).sum())
 
 
 def pair_count(design: scipy.sparse.csr_array) -> int:
@@ -96,30 +96,30 @@ def dissect(coupled: scipy.sparse.csr_array, shape: tuple[int, ...] | None) -> D
 def _append_nodes(
     coupled: scipy.sparse.csr_array,
     axes: np.ndarray | None,
-    part: np.ndarray,
+    unknowns: np.ndarray,
     nodes: list[np.ndarray],
     marked: np.ndarray,
 ) -> None:
-    """Append the nodes of a part, its separator last. `marked`, (N,), is a work array, False before and after."""
-    if len(part) > _LEAF:
-        separator, halves = _smallest_separator(coupled, axes, part, marked)
-        if len(separator) < 0.5 * len(part):
+    """Append the nodes of some unknowns, separator last. `marked`, (N,), is a work array, False before and after."""
+    if len(unknowns) > _LEAF:
+        separator, halves = _smallest_separator(coupled, axes, unknowns, marked)
+        if len(separator) < 0.5 * len(unknowns):
             for half in halves:
                 if len(half):
                     _append_nodes(coupled, axes, half, nodes, marked)
-            part = separator
-    if len(part):
-        nodes.append(part)
+            unknowns = separator
+    if len(unknowns):
+        nodes.append(unknowns)
 
 
 def _smallest_separator(
-    coupled: scipy.sparse.csr_array, axes: np.ndarray | None, part: np.ndarray, marked: np.ndarray
+    coupled: scipy.sparse.csr_array, axes: np.ndarray | None, unknowns: np.ndarray, marked: np.ndarray
 ) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
-    """Return the smallest separator, of those in the middle of each order, and the two halves."""
-    best, halves = part, (part[:0], part[:0])
-    for along in _positions(coupled, axes, part):
-        middle = np.partition(along, len(part) // 2)[len(part) // 2]
-        first, second = part[along < middle], part[along >= middle]
+    """Return the smallest separator in the middle of any order, and the two halves."""
+    best, halves = unknowns, (unknowns[:0], unknowns[:0])
+    for along in _positions(coupled, axes, unknowns):
+        middle = np.partition(along, len(unknowns) // 2)[len(unknowns) // 2]
+        first, second = unknowns[along < middle], unknowns[along >= middle]
         if not len(first):
             continue
         near = coupled[first].indices
@@ -131,14 +131,14 @@ def _smallest_separator(
     return best, halves
 
 
-def _positions(coupled: scipy.sparse.csr_array, axes: np.ndarray | None, part: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield positions of the unknowns of a part along each order, (part,), at whose median it is cut."""
+def _positions(coupled: scipy.sparse.csr_array, axes: np.ndarray | None, unknowns: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield positions of some unknowns along each order, (unknowns,), at whose median they are cut."""
     if axes is not None:
-        yield from axes[:, part]
+        yield from axes[:, unknowns]
         return
-    order = scipy.sparse.csgraph.reverse_cuthill_mckee(coupled[part][:, part], symmetric_mode=True)
-    along = np.empty(len(part), dtype=int)
-    along[order] = np.arange(len(part))
+    order = scipy.sparse.csgraph.reverse_cuthill_mckee(coupled[unknowns][:, unknowns], symmetric_mode=True)
+    along = np.empty(len(unknowns), dtype=int)
+    along[order] = np.arange(len(unknowns))
     yield along
 
 
@@ -150,8 +150,8 @@ def _symbolic(coupled: scipy.sparse.csr_array, order: np.ndarray, edges: np.ndar
     node_of = np.repeat(np.arange(count), np.diff(edges))
     passed: list[list[np.ndarray]] = [[] for _ in range(count)]
     for k in range(count):
-        own = places[coupled[order[edges[k] : edges[k + 1]]].indices]
-        reached = np.unique(np.concatenate([own, *passed[k]]))
+        neighbours = places[coupled[order[edges[k] : edges[k + 1]]].indices]
+        reached = np.unique(np.concatenate([neighbours, *passed[k]]))
         later = reached[np.searchsorted(reached, edges[k + 1]) :]
         passed[k] = []
         out.beyond.append(later)

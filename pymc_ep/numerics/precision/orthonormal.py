@@ -65,24 +65,28 @@ def joined(parts: Sequence[Basis]) -> Basis | None:
     """Return several bases as one, or None if their rows are not orthonormal together."""
     if len(parts) == 1:
         return parts[0]
-    for part, others in ((part, parts[:k]) for k, part in enumerate(parts)):
+    for basis, others in ((basis, parts[:k]) for k, basis in enumerate(parts)):
         # W_k W_j^T = 0, tested by the product with a random vector.
-        probe = part.adjoint(np.random.default_rng(0).standard_normal(part.size))
+        probe = basis.adjoint(np.random.default_rng(0).standard_normal(basis.size))
         if any(np.abs(other.forward(probe)).max() > _ORTHOGONAL for other in others):
             return None
-    ends = np.cumsum([part.size for part in parts])
+    ends = np.cumsum([basis.size for basis in parts])
 
     def forward(x: np.ndarray) -> np.ndarray:
-        return np.concatenate([part.forward(x) for part in parts])
+        return np.concatenate([basis.forward(x) for basis in parts])
 
     def adjoint(v: np.ndarray) -> np.ndarray:
-        return sum((part.adjoint(own) for part, own in zip(parts, np.split(v, ends[:-1]))), start=np.zeros(()))
+        return sum(
+            (basis.adjoint(coefficients) for basis, coefficients in zip(parts, np.split(v, ends[:-1]))),
+            start=np.zeros(()),
+        )
 
-    squared = [part.squared_adjoint for part in parts if part.squared_adjoint is not None]
+    squared = [basis.squared_adjoint for basis in parts if basis.squared_adjoint is not None]
 
     def squared_adjoint(v: np.ndarray) -> np.ndarray:
         return sum(
-            (part_adjoint(own) for part_adjoint, own in zip(squared, np.split(v, ends[:-1]))), start=np.zeros(())
+            (part_adjoint(coefficients) for part_adjoint, coefficients in zip(squared, np.split(v, ends[:-1]))),
+            start=np.zeros(()),
         )
 
     return Basis(int(ends[-1]), forward, adjoint, squared_adjoint if len(squared) == len(parts) else None)
@@ -212,12 +216,12 @@ class OrthonormalFactor:
         design.sum_duplicates()
         out, row = design.power(2) @ self._unknown_variances, np.zeros(design.shape[1])
         for i in np.flatnonzero(np.diff(design.indptr) > 1):
-            here = slice(design.indptr[i], design.indptr[i + 1])
-            row[design.indices[here]] = design.data[here]
+            entries = slice(design.indptr[i], design.indptr[i + 1])
+            row[design.indices[entries]] = design.data[entries]
             squares = self._basis.forward(row) ** 2
             outside = max(float(row @ row - squares.sum()), 0.0) / self._common if self._complement else 0.0
             out[i] = float((squares / self._totals).sum()) + outside
-            row[design.indices[here]] = 0.0
+            row[design.indices[entries]] = 0.0
         return out
 
     @cached_property

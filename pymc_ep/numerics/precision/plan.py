@@ -117,7 +117,7 @@ def plan_algebra(design: Array, shape: tuple[int, ...] | None = None) -> Algebra
 
 
 def factor_need(algebra: Algebra) -> tuple[int, str, str, str]:
-    """Return what a factor needs, as arguments of `memory.require_memory`."""
+    """Return the memory that a factor needs, as arguments of `memory.require_memory`."""
     n = algebra.design.shape[1]
     cure = "Use method='dsb' with variance='perturb-and-map', which stores no matrix, or a smaller image."
     return algebra.bytes, f"Exact variances of {n} unknowns need", algebra.sentence, cure
@@ -129,7 +129,7 @@ def require_memory(algebra: Algebra) -> None:
 
 
 def dense_need(design: scipy.sparse.csr_array) -> tuple[int, str, str, str]:
-    """Return what dense algebra under JAX needs for a design (n, N), as arguments of `memory.require_memory`.
+    """Return the memory of dense algebra under JAX for a design (n, N), as arguments of `memory.require_memory`.
 
     It holds a few copies of the dense design, scaled and whitened, and as many (N, N) matrices.
     """
@@ -255,13 +255,13 @@ class DenseFactor:
             gathered = _GATHER * length < n
             step = max(1, _CHUNK // (length**2 if gathered else n))
             for start in range(0, len(rows), step):
-                part = slice(start, start + step)
+                chunk = slice(start, start + step)
                 if gathered:
-                    pairs = covariance[columns[part, :, None], columns[part, None, :]]
-                    out[rows[part]] = np.einsum("ri,rij,rj->r", values[part], pairs, values[part], optimize=True)
+                    pairs = covariance[columns[chunk, :, None], columns[chunk, None, :]]
+                    out[rows[chunk]] = np.einsum("ri,rij,rj->r", values[chunk], pairs, values[chunk], optimize=True)
                 else:
-                    dense = design[rows[part]].toarray()
-                    out[rows[part]] = np.einsum("ij,ij->i", dense @ covariance, dense)
+                    dense = design[rows[chunk]].toarray()
+                    out[rows[chunk]] = np.einsum("ij,ij->i", dense @ covariance, dense)
         return out
 
     def predictor_variances(self) -> np.ndarray:

@@ -36,7 +36,7 @@ _NARROW, _PEAKED = 16, 32
 _LAST = 3
 """Coefficients that are tested: one alone may vanish by symmetry."""
 _NEGLIGIBLE = 1e-9
-"""Largest of these: since coefficients fall geometrically, those of twice the degree are about its square, 1e-18."""
+"""Largest of these: since coefficients fall geometrically, at twice the degree they are about its square, 1e-18."""
 _TRIES = 2
 """Rules tried about a peak: one with the width of its curvature, one with the moments that the first gave."""
 _MOST_OUTSIDE = 1e-11
@@ -49,7 +49,7 @@ _STEEP = 2.0
 
 
 class Smooth(NamedTuple):
-    """Rules for those of n sites that have a smooth integrand, and the remaining sites.
+    """Rules for the sites, of n, that have a smooth integrand, and the remaining sites.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ def known_smooth_nodes(
 ) -> Smooth:
     """Return rules about cavity means, for a t whose peaks are known to its site.
 
-    Arguments are those of `gauss_legendre.tilted_nodes`, all NumPy arrays.
+    For arguments see `gauss_legendre.tilted_nodes`, all NumPy arrays.
     """
     sd = np.sqrt(variance)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -84,8 +84,8 @@ def known_smooth_nodes(
         rules: list[tuple[np.ndarray, TiltedNodes]] = []
         rest = np.ones(len(y), dtype=bool)
         if tried.size:
-            part = [array[tried] for array in (y, mean, variance, power, *parameters)]
-            _accept_smooth(rules, rest, tried, *_nodes_about(log_density, _NARROW, part[1], sd[tried], *part))
+            subset = [array[tried] for array in (y, mean, variance, power, *parameters)]
+            _accept_smooth(rules, rest, tried, *_nodes_about(log_density, _NARROW, subset[1], sd[tried], *subset))
     return Smooth(rules, np.flatnonzero(rest))
 
 
@@ -99,7 +99,7 @@ def seen_smooth_nodes(
 ) -> Smooth:
     """Return rules about cavity means and about peaks, where a survey sees a single peak of the integrand.
 
-    Arguments are those of `multimodal.scanned_nodes`, which serves the remaining sites.
+    For arguments see `multimodal.scanned_nodes`, which serves the remaining sites.
     """
     arrays = (y, mean, variance, power, *parameters)
     rules: list[tuple[np.ndarray, TiltedNodes]] = []
@@ -118,8 +118,8 @@ def seen_smooth_nodes(
         for _ in range(_TRIES):
             if not sites.size:
                 break
-            part = [array[sites] for array in arrays]
-            rule, smooth = _nodes_about(log_density, _PEAKED, part[1] + peak.offset, peak.width, *part)
+            subset = [array[sites] for array in arrays]
+            rule, smooth = _nodes_about(log_density, _PEAKED, subset[1] + peak.offset, peak.width, *subset)
             smooth &= _share_outside(rule, seen.of(sites)) < _MOST_OUTSIDE
             _accept_smooth(rules, rest, sites, rule, smooth)
             again = np.flatnonzero(~smooth)

@@ -60,7 +60,7 @@ a Gaussian beyond is 3e-12."""
 
 
 class Panels(NamedTuple):
-    """The panels of all sites in one row, those of a site side by side.
+    """The panels of all sites in one row, each site's side by side.
 
     Attributes
     ----------
@@ -98,7 +98,7 @@ class TiltedNodes(NamedTuple):
     offset : array, shape (nodes, panels)
         Nodes minus the `centre` of their site.
     weight : array, shape (nodes, panels)
-        Probabilities; those of a site sum to one.
+        Probabilities, which sum to one at each site.
     slope : array, shape (nodes, panels)
         ``power * d log t / d f`` at the nodes.
     log_z : array, shape (n,)
@@ -195,7 +195,7 @@ def panel_values(
     parameters: Sequence[Any],
     nodes: int,
 ) -> tuple[Any, Any, Any]:
-    """Return the nodes of all panels as offsets from the centre, log t there over that at the centre, and its slope."""
+    """Return the nodes of all panels as offsets from the centre, log t less its value at the centre, and its slope."""
     offset = panels.left + panels.width * legendre(nodes)[0][:, None]
     y, base, log_base, *parameters = (array[panels.site] for array in (y, centre, log_centre, *parameters))
     node = base + offset

@@ -97,20 +97,20 @@ def scanned_nodes(
 ) -> TiltedNodes:
     """Place and weigh the nodes of an adaptive Gauss-Legendre rule.
 
-    Arguments and result are those of `gauss_legendre.tilted_nodes`, all NumPy arrays. `log_density` is a result of
+    For arguments and result see `gauss_legendre.tilted_nodes`, all NumPy arrays. `log_density` is a result of
     `defined`, and `seen` one of `peak_search.surveyed`.
     """
     with np.errstate(invalid="ignore", over="ignore", divide="ignore", under="ignore"):
-        found = _search(integrand_of(log_density, y, mean, variance, power, parameters), seen, mean, variance)
-        log_centre = log_density(found.centre[None], y, *parameters)[0][0]
-        panels = panels_between(found.low, found.high, found.breaks)
+        intervals = _search(integrand_of(log_density, y, mean, variance, power, parameters), seen, mean, variance)
+        log_centre = log_density(intervals.centre[None], y, *parameters)[0][0]
+        panels = panels_between(intervals.low, intervals.high, intervals.breaks)
 
         def evaluate(panels: Panels) -> tuple[Any, Any, Any]:
-            return panel_values(log_density, panels, found.centre, log_centre, y, parameters, nodes)
+            return panel_values(log_density, panels, intervals.centre, log_centre, y, parameters, nodes)
 
         values = evaluate(panels)
         for _ in range(_HALVINGS):
-            rule = weighed(panels, *values, found.centre, log_centre, mean, variance, power)
+            rule = weighed(panels, *values, intervals.centre, log_centre, mean, variance, power)
             rough = _unresolved(rule) & (np.bincount(panels.site)[panels.site] < _MOST_PANELS)
             if not rough.any():
                 break
@@ -149,9 +149,9 @@ def _peaks(integrand: Integrand, seen: Survey) -> tuple[np.ndarray, np.ndarray]:
     With fewer maxima, the highest is repeated.
     """
     grid, level, rise = seen
-    known = np.isfinite(level)
-    up, down = (known & (rise > 0)) | ~known, (known & (rise <= 0)) | ~known
-    turns = up[:-1] & down[1:] & (known[:-1] | known[1:])
+    finite = np.isfinite(level)
+    up, down = (finite & (rise > 0)) | ~finite, (finite & (rise <= 0)) | ~finite
+    turns = up[:-1] & down[1:] & (finite[:-1] | finite[1:])
     begin = np.where(turns, np.maximum(level[:-1], level[1:]), -np.inf)
     order = np.argsort(-begin, axis=0)[:_PEAKS]
     columns = np.arange(grid.shape[1])
@@ -166,7 +166,9 @@ def _peaks(integrand: Integrand, seen: Survey) -> tuple[np.ndarray, np.ndarray]:
 
 def _enclosed(integrand: Integrand, seen: Survey, place: np.ndarray, sites: np.ndarray) -> tuple[np.ndarray, ...]:
     """Return offsets and heights, (m,), of the peaks between the grid points `place` and `place` + 1 of `sites`."""
-    (low, high), (level_low, level_high), (up, down) = ((part[place, sites], part[place + 1, sites]) for part in seen)
+    (low, high), (level_low, level_high), (up, down) = (
+        (field[place, sites], field[place + 1, sites]) for field in seen
+    )
     for _ in range(_ROUNDS):
         smooth = np.isfinite(level_low) & np.isfinite(level_high) & (up >= 0) & (down <= 0)
         open_ = np.flatnonzero(~(smooth & ((up - down) * (high - low) <= _SETTLED)))
@@ -185,13 +187,13 @@ def _enclosed(integrand: Integrand, seen: Survey, place: np.ndarray, sites: np.n
 
 def _ends(integrand: Integrand, seen: Survey, high_up: np.ndarray) -> np.ndarray:
     """Return the ends of the support, (2, n), infinite where the grid has none next to a point within `_DROP`."""
-    known = np.isfinite(seen.level)
-    columns, count = np.arange(known.shape[1]), len(known)
-    first, last = np.argmax(known, axis=0), count - 1 - np.argmax(known[::-1], axis=0)
+    finite = np.isfinite(seen.level)
+    columns, count = np.arange(finite.shape[1]), len(finite)
+    first, last = np.argmax(finite, axis=0), count - 1 - np.argmax(finite[::-1], axis=0)
     inside = np.stack([seen.offset[first, columns], seen.offset[last, columns]])
     beyond = [np.maximum(first - 1, 0), np.minimum(last + 1, count - 1)]
     outside = np.stack([seen.offset[row, columns] for row in beyond])
-    bounded = np.stack([first > 0, last < count - 1]) & known.any(axis=0)
+    bounded = np.stack([first > 0, last < count - 1]) & finite.any(axis=0)
     bounded &= np.stack([high_up[first, columns], high_up[last, columns]])
     end, sites = np.nonzero(bounded)
     near, far = inside[end, sites], outside[end, sites]
@@ -264,7 +266,7 @@ def _halved(
     site = np.concatenate([panels.site[~rough], site])
     order = np.lexsort((left, site))
     offset, log_t, slope = (
-        np.concatenate([old[:, ~rough], part], axis=1)[:, order] for old, part in zip(values, new, strict=True)
+        np.concatenate([old[:, ~rough], fresh], axis=1)[:, order] for old, fresh in zip(values, new, strict=True)
     )
     site = site[order]
     joined = Panels(left[order], width[order], site, np.searchsorted(site, np.arange(len(panels.first))))

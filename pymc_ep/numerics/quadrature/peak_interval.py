@@ -56,7 +56,7 @@ def _mode(density: Callable, mean: Array, variance: Array, power: Array, xp: Mod
     # The cap keeps the first points finite where the slope at the cavity mean overflows.
     high = xp.minimum(variance * rise, 1e100 * deviation)
     low = xp.zeros_like(mean)
-    part = (np.arange(1, _MODE_SECTIONS + 1) / (_MODE_SECTIONS + 1))[:, None]
+    fractions = (np.arange(1, _MODE_SECTIONS + 1) / (_MODE_SECTIONS + 1))[:, None]
 
     def loss(low: Array, high: Array, rise_low: Array, rise_high: Array) -> Array:
         return xp.minimum(rise_low, rise_high) * (high - low)
@@ -69,8 +69,8 @@ def _mode(density: Callable, mean: Array, variance: Array, power: Array, xp: Mod
         low, high, rise_low, rise_high, count = state
         start = xp.maximum(low, deviation / 8)
         ratio = high / start
-        geometric = start * xp.exp(xp.log(xp.maximum(ratio, 1.0)) * (part - part[0]))
-        point = xp.where(ratio > 16, geometric, low + (high - low) * part)
+        geometric = start * xp.exp(xp.log(xp.maximum(ratio, 1.0)) * (fractions - fractions[0]))
+        point = xp.where(ratio > 16, geometric, low + (high - low) * fractions)
         rise = way * power * density(mean + way * point)[1] - point / variance
         beyond = ~(rise > 0)
         low, high = xp.max(xp.where(beyond, low, point), axis=0), xp.min(xp.where(beyond, point, high), axis=0)

@@ -144,7 +144,7 @@ def has_one_peak(seen: Survey) -> np.ndarray:
     """Whether the integrand has one peak on the grid, (n,), and none hidden between its points.
 
     Where the slope is monotone the log integrand changes by less than distance times the steeper slope. A larger change
-    shows a hidden peak or edge, even if the slopes at both ends are those of the cavity.
+    shows a hidden peak or edge, even if the slopes at both ends are the cavity's.
     """
     with np.errstate(invalid="ignore"):
         change = np.abs(np.diff(seen.level, axis=0))

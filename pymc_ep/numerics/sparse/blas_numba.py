@@ -27,7 +27,7 @@ __all__ = [
 
 _LETTERS = b"LNTR"
 LEFT, PLAIN, TRANSPOSED, RIGHT = range(len(_LETTERS))
-"""Places of the letters: L is also that of lower triangles, N that of diagonals that are not of ones."""
+"""Places of the letters: L also stands for lower triangles, and N for diagonals that are not of ones."""
 
 _jit = jit(nogil=True)
 
@@ -131,7 +131,7 @@ def symmetric_product(
     c: int,
     stride_c: int,
 ) -> None:
-    """Write -A B to C, (m, n), for a symmetric A, (m, m), of which the lower triangle is read."""
+    """Write -A B to C, (m, n), for a symmetric A, (m, m); only its lower triangle is read."""
     sizes[0], sizes[1], sizes[2], sizes[3], sizes[4] = m, n, stride, stride_b, stride_c
     factors[0], factors[1] = -1.0, 0.0
     at, letter, factor = sizes.ctypes.data, letters.ctypes.data, factors.ctypes.data

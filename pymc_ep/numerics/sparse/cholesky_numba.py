@@ -128,12 +128,12 @@ def solve_many(
     if forward:
         for k in range(total):
             s, r, o = first[k + 1] - first[k], begins[k + 1] - begins[k], panels[k]
-            m, own = s + r, at_x + 8 * first[k] * w
-            triangular_solve(sizes, factors, letters, RIGHT, TRANSPOSED, w, s, at_factor + 8 * o, m, own, w)
+            m, at_rows = s + r, at_x + 8 * first[k] * w
+            triangular_solve(sizes, factors, letters, RIGHT, TRANSPOSED, w, s, at_factor + 8 * o, m, at_rows, w)
             if r:
                 below = at_factor + 8 * (o + s)
                 matrix_product(
-                    sizes, factors, letters, PLAIN, TRANSPOSED, w, r, s, 1.0, own, w, below, m, 0.0, at_room, w
+                    sizes, factors, letters, PLAIN, TRANSPOSED, w, r, s, 1.0, at_rows, w, below, m, 0.0, at_room, w
                 )
                 for t in range(r):
                     i = later[begins[k] + t]
@@ -142,15 +142,17 @@ def solve_many(
     if backward:
         for k in range(total - 1, -1, -1):
             s, r, o = first[k + 1] - first[k], begins[k + 1] - begins[k], panels[k]
-            m, own = s + r, at_x + 8 * first[k] * w
+            m, at_rows = s + r, at_x + 8 * first[k] * w
             if r:
                 for t in range(r):
                     i = later[begins[k] + t]
                     for c in range(w):
                         room[t * w + c] = x[i, c]
                 below = at_factor + 8 * (o + s)
-                matrix_product(sizes, factors, letters, PLAIN, PLAIN, w, s, r, -1.0, at_room, w, below, m, 1.0, own, w)
-            triangular_solve(sizes, factors, letters, RIGHT, PLAIN, w, s, at_factor + 8 * o, m, own, w)
+                matrix_product(
+                    sizes, factors, letters, PLAIN, PLAIN, w, s, r, -1.0, at_room, w, below, m, 1.0, at_rows, w
+                )
+            triangular_solve(sizes, factors, letters, RIGHT, PLAIN, w, s, at_factor + 8 * o, m, at_rows, w)
 
 
 @_jit

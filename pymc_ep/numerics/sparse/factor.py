@@ -33,7 +33,7 @@ class Analysis:
     flops : float
         Operations of a factor.
     bytes : int
-        Memory of a factor and of all room for its computation and for that of the selected inverse.
+        Memory of a factor, and of all room for computing it and the selected inverse.
     """
 
     def __init__(self, rows: np.ndarray, columns: np.ndarray, n: int):
@@ -50,13 +50,13 @@ class Analysis:
         self._first = symbolic.supernodes(parent, counts)
         self._begins, self._later, self._parent, owner = symbolic.supernode_rows(starts, below, self._first)
         self._in_parent = symbolic.places_in_parents(self._first, self._begins, self._later, self._parent)
-        own, later = np.diff(self._first), np.diff(self._begins)
-        ends = np.cumsum((own + later) * own)
+        widths, later = np.diff(self._first), np.diff(self._begins)
+        ends = np.cumsum((widths + later) * widths)
         self._panels, self._size = np.concatenate([[0], ends])[:-1], int(ends[-1])
         self._stack, self._inverse_stack = symbolic.stack_sizes(self._first, self._begins, self._parent)
-        self._largest_front, self._largest_update = int((own + later).max()), int((later**2).max())
-        self._largest_panel = int((own * (own + 2 * later)).max())
-        s, r = own.astype(float), later.astype(float)
+        self._largest_front, self._largest_update = int((widths + later).max()), int((later**2).max())
+        self._largest_panel = int((widths * (widths + 2 * later)).max())
+        s, r = widths.astype(float), later.astype(float)
         self.flops = float((s**3 / 3 + s**2 * r + s * r**2).sum())
         place = _inverted(self.order)
         low, high = np.sort([place[rows], place[columns]], axis=0)
@@ -103,15 +103,15 @@ class Analysis:
 
     def _inverse(self, factor: np.ndarray) -> np.ndarray:
         """Return the entries of the inverse, (e,)."""
-        found, out = np.empty(len(self._sorted)), np.empty(len(self._sorted))
+        entries, out = np.empty(len(self._sorted)), np.empty(len(self._sorted))
         _compiled("selected_inverse").selected_inverse(
             *self._structure,
             factor,
-            found,
+            entries,
             *self._room,
             *self._arguments,
         )
-        out[self._sorted] = found
+        out[self._sorted] = entries
         return out
 
     def _solved(self, factor: np.ndarray, x: np.ndarray, *, forward: bool, backward: bool) -> None:
@@ -137,7 +137,7 @@ class SparseFactor(NamedTuple):
     failed : int
         First unknown in the order of elimination whose pivot is not positive, or -1.
     loss : float
-        Largest ratio of a diagonal element to its pivot: rounding errors are so many times those of the elements.
+        Largest ratio of a diagonal element to its pivot, by which rounding errors of elements are multiplied.
     """
 
     analysis: Analysis
@@ -169,14 +169,14 @@ class SparseFactor(NamedTuple):
         """Return draws of N(0, A^{-1}), (size, n)."""
         out = np.empty((size, self.analysis.n))
         for begin in range(0, size, _TOGETHER):
-            part = out[begin : begin + _TOGETHER]
-            x = rng.standard_normal((self.analysis.n, len(part)))
+            chunk = out[begin : begin + _TOGETHER]
+            x = rng.standard_normal((self.analysis.n, len(chunk)))
             self.analysis._solved(self.factor, x, forward=False, backward=True)
-            part[:, self.analysis.order] = x.T
+            chunk[:, self.analysis.order] = x.T
         return out
 
     def inverse_entries(self) -> np.ndarray:
-        """Return the entries of A^{-1}, (e,), at those of A."""
+        """Return the entries of A^{-1}, (e,), at the places of A's entries."""
         return self.analysis._inverse(self.factor)
 
 

@@ -59,14 +59,14 @@ class MatrixSum:
     """
 
     def __init__(self, matrices: Sequence[Any], null_space: np.ndarray | None = None):
-        parts = [scipy.sparse.tril(scipy.sparse.csr_array(matrix, dtype=float)).tocoo() for matrix in matrices]
-        n = parts[0].shape[0]
-        own = [part.row.astype(np.int64) * n + part.col for part in parts]
-        keys = np.unique(np.concatenate([*own, np.arange(n, dtype=np.int64) * (n + 1)]))
+        triangles = [scipy.sparse.tril(scipy.sparse.csr_array(matrix, dtype=float)).tocoo() for matrix in matrices]
+        n = triangles[0].shape[0]
+        entry_keys = [triangle.row.astype(np.int64) * n + triangle.col for triangle in triangles]
+        keys = np.unique(np.concatenate([*entry_keys, np.arange(n, dtype=np.int64) * (n + 1)]))
         self.n, self.rows, self.columns = n, keys // n, keys % n
-        self.basis = np.zeros((len(keys), len(parts)))
-        for k, (part, places) in enumerate(zip(parts, own)):
-            np.add.at(self.basis[:, k], np.searchsorted(keys, places), part.data)
+        self.basis = np.zeros((len(keys), len(triangles)))
+        for k, (triangle, places) in enumerate(zip(triangles, entry_keys)):
+            np.add.at(self.basis[:, k], np.searchsorted(keys, places), triangle.data)
         self.twice = np.where(self.rows == self.columns, 1.0, 2.0)
         self.null_space = np.zeros((n, 0)) if null_space is None else np.linalg.qr(null_space)[0]
         self.pins = pinned_nodes(self.null_space)
@@ -123,7 +123,7 @@ class MatrixSum:
         Raises
         ------
         LinAlgError
-            Where Q has an eigenvalue that is not positive beside those of the null space; the message names the node.
+            Where Q has an eigenvalue that is not positive outside the null space; the message names the node.
         """
         with self._lock:
             factor, _ = self._factor(coefficients)
@@ -138,10 +138,10 @@ class MatrixSum:
         """Return the diagonal of Q^+, (n,)."""
         with self._lock:
             factor, _ = self._factor(coefficients)
-            own = factor.inverse_entries()[self.rows == self.columns]
+            inverse_diagonal = factor.inverse_entries()[self.rows == self.columns]
             crossed = factor.solve(self.null_space) if len(self.pins) else self.null_space
         within = self.null_space.T @ crossed
-        return own + ((self.null_space @ within - 2.0 * crossed) * self.null_space).sum(axis=1)
+        return inverse_diagonal + ((self.null_space @ within - 2.0 * crossed) * self.null_space).sum(axis=1)
 
     def failed_node(self, coefficients: np.ndarray) -> int | None:
         """Return the node at which the factor of Q fails; None where there is one."""

@@ -34,8 +34,8 @@ def elimination_order(pattern: scipy.sparse.csc_array) -> np.ndarray:
     rest = np.setdiff1d(np.arange(n), thin, assume_unique=True)
     if not len(thin):
         return rest
-    part = pattern if len(thin) == n else scipy.sparse.csc_array(pattern[thin][:, thin])
-    return np.concatenate([thin[_minimum_degree(part)], rest])
+    thin_pattern = pattern if len(thin) == n else scipy.sparse.csc_array(pattern[thin][:, thin])
+    return np.concatenate([thin[_minimum_degree(thin_pattern)], rest])
 
 
 def _fewer_than_all_neighbours(pattern: scipy.sparse.csc_array, neighbours: np.ndarray) -> np.ndarray:
@@ -47,7 +47,7 @@ def _fewer_than_all_neighbours(pattern: scipy.sparse.csc_array, neighbours: np.n
 
 
 def _is_dense(pattern: scipy.sparse.csc_array, first: np.ndarray, left: np.ndarray) -> bool:
-    """Whether elimination of `first`, of which no two are neighbours, leaves a matrix of the others with few zeros."""
+    """Whether elimination of `first`, where no two are neighbours, leaves a matrix of the others with few zeros."""
     if not len(left):
         return True
     between = scipy.sparse.csr_array(pattern[left][:, first])
@@ -65,7 +65,7 @@ def _minimum_degree(pattern: scipy.sparse.csc_array) -> np.ndarray:
     small = scipy.sparse.csc_array((np.full(pattern.nnz, -1e-3), pattern.indices, pattern.indptr), shape=(n, n))
     dominant = scipy.sparse.csc_matrix(small + 1e6 * scipy.sparse.eye_array(n, format="csc"))
     options = {"SymmetricMode": True}
-    found = spilu(
+    factor = spilu(
         dominant,
         drop_tol=1.0,
         fill_factor=1.0,
@@ -73,4 +73,4 @@ def _minimum_degree(pattern: scipy.sparse.csc_array) -> np.ndarray:
         diag_pivot_thresh=0.0,
         options=options,
     )
-    return np.argsort(found.perm_c)
+    return np.argsort(factor.perm_c)

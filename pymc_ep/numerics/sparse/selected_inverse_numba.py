@@ -42,7 +42,7 @@ def selected_inverse(
     factors: np.ndarray,
     letters: np.ndarray,
 ) -> None:
-    """Write the inverse's entries at those of the matrix, (e,); arguments are those of `cholesky_numba.factorise`.
+    """Write the inverse's entries at the matrix's places, (e,); for arguments see `cholesky_numba.factorise`.
 
     `of_later` is room for S_rr of the largest supernode, `panel` for its columns of the inverse and its H.
     """

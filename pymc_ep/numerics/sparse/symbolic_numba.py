@@ -59,7 +59,7 @@ def elimination_tree(starts: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 @_jit
 def postorder(parent: np.ndarray) -> np.ndarray:
-    """Return the columns in an order in which those of each subtree are together, its root last."""
+    """Return the columns in an order that keeps each subtree together, its root last."""
     n = len(parent)
     first, sibling = np.full(n, -1, np.int64), np.full(n, -1, np.int64)
     for j in range(n - 1, -1, -1):
@@ -124,10 +124,10 @@ def supernodes(parent: np.ndarray, count: np.ndarray) -> np.ndarray:
             child, last = top - 2, top - 1
             if parent[end[child] - 1] != begin[last]:
                 break
-            own = end[child] - begin[child]
-            columns = own + end[last] - begin[last]
-            rows = own + front[last]
-            added = own * float(rows - front[child])
+            width = end[child] - begin[child]
+            columns = width + end[last] - begin[last]
+            rows = width + front[last]
+            added = width * float(rows - front[child])
             share = (zeros[child] + zeros[last] + added) / (columns * (columns + 1) / 2 + columns * (rows - columns))
             few = (columns <= _MEDIUM and share < _MEDIUM_ZEROS) or (columns <= _LARGE and share < _LARGE_ZEROS)
             if not (columns <= _SMALL or few or share < _FEW_ZEROS):
@@ -150,14 +150,14 @@ def supernode_rows(
     begins, capacity = np.zeros(total + 1, np.int64), 4 * n + 16
     later = np.empty(capacity, np.int32)
     child, sibling = np.full(total, -1, np.int64), np.full(total, -1, np.int64)
-    parent, seen, found = np.full(total, -1, np.int64), np.full(n, -1, np.int64), np.empty(n, np.int32)
+    parent, seen, front_rows = np.full(total, -1, np.int64), np.full(n, -1, np.int64), np.empty(n, np.int32)
     for k in range(total):
         m, end = 0, first[k + 1]
         for p in range(starts[first[k]], starts[end]):
             i = rows[p]
             if i >= end and seen[i] != k:
                 seen[i] = k
-                found[m] = i
+                front_rows[m] = i
                 m += 1
         c = child[k]
         while c != -1:
@@ -165,7 +165,7 @@ def supernode_rows(
                 i = later[p]
                 if i >= end and seen[i] != k:
                     seen[i] = k
-                    found[m] = i
+                    front_rows[m] = i
                     m += 1
             c = sibling[c]
         while begins[k] + m > capacity:
@@ -173,7 +173,7 @@ def supernode_rows(
             longer[:capacity] = later
             later = longer
             capacity *= 2
-        later[begins[k] : begins[k] + m] = np.sort(found[:m])
+        later[begins[k] : begins[k] + m] = np.sort(front_rows[:m])
         begins[k + 1] = begins[k] + m
         if m:
             parent[k] = owner[later[begins[k]]]
@@ -220,7 +220,7 @@ def entries_in_panels(
     for e in range(len(columns)):
         j, i = columns[e], rows[e]
         k = owner[j]
-        own = first[k + 1] - first[k]
+        width = first[k + 1] - first[k]
         place = i - first[k]
         if i >= first[k + 1]:
             low, high = begins[k], begins[k + 1]
@@ -230,14 +230,14 @@ def entries_in_panels(
                     low = middle + 1
                 else:
                     high = middle
-            place = own + low - begins[k]
-        out[e] = panels[k] + (j - first[k]) * (own + begins[k + 1] - begins[k]) + place
+            place = width + low - begins[k]
+        out[e] = panels[k] + (j - first[k]) * (width + begins[k + 1] - begins[k]) + place
     return out
 
 
 @_jit
 def stack_sizes(first: np.ndarray, begins: np.ndarray, parent: np.ndarray) -> tuple[int, int]:
-    """Return the numbers in the stack of a factorisation, and in that of a selected inverse."""
+    """Return the numbers in the stacks of a factorisation and of a selected inverse."""
     total = len(first) - 1
     children, waiting = np.zeros(total, np.int64), np.empty(total, np.int64)
     top, count, largest = 0, 0, 0

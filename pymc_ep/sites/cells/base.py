@@ -19,7 +19,7 @@ __all__ = [
 ]
 
 Anchor = tuple[np.ndarray, np.ndarray]
-"""Both statistics of f, (n,) each, at which tangents and parabolas touch; by default those of the bound itself."""
+"""Both statistics of f, (n,) each, at which tangents and parabolas touch; by default the bound's own."""
 
 
 class CellBound(NamedTuple):
@@ -79,7 +79,7 @@ class CellSite(Protocol):
         """Return the f that maximises p(y | f) without truncation; it may be infinite."""
 
     def slopes(self, y: np.ndarray, f: np.ndarray, *parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return d log p / df, and -d^2 log p / df^2 without truncation: an upper bound on that with truncation."""
+        """Return d log p / df, and -d^2 log p / df^2 without truncation: an upper bound on it with truncation."""
 
     def above(self, y: np.ndarray, f: np.ndarray, *parameters: np.ndarray) -> np.ndarray:
         """Return P(Y > y | f), of the common shape of all arguments."""
@@ -121,12 +121,12 @@ def register_cell_site(name: str, plain: Any, truncated: Any = None) -> None:
         If the site has a likelihood of cells already.
     """
     require_instance("The name in register_cell_site", name, str, "give that of a site with the same likelihood")
-    for own in (plain,) if truncated is None else (plain, truncated):
-        parts = [part for part in (*CellSite.__annotations__, *vars(CellSite)) if part[0] != "_"]
-        missing = [part for part in parts if not hasattr(own, part)]
-        if missing or isinstance(own, type):
+    for likelihood in (plain,) if truncated is None else (plain, truncated):
+        members = [member for member in (*CellSite.__annotations__, *vars(CellSite)) if member[0] != "_"]
+        missing = [member for member in members if not hasattr(likelihood, member)]
+        if missing or isinstance(likelihood, type):
             what = f"without {missing[0]!r}" if missing else "but a class; give an instance of it"
-            raise TypeError(f"The likelihood of cells of {name!r} is {own!r}, no CellSite {what}.")
+            raise TypeError(f"The likelihood of cells of {name!r} is {likelihood!r}, no CellSite {what}.")
     if name in _SITES:
         raise ValueError(f"The site {name!r} has a likelihood of cells already.")
     _SITES[name] = _Registered(plain, truncated)
@@ -139,10 +139,10 @@ def require_observations(site: CellSite, y: np.ndarray, name: str) -> None:
 
 def cell_site(name: str, *, truncated: bool) -> CellSite | None:
     """Return the likelihood of cells of a site, with zeros cut off if `truncated`; None where none is registered."""
-    known = _SITES.get(name)
-    if known is None:
+    registered = _SITES.get(name)
+    if registered is None:
         return None
-    return known.truncated if truncated else known.plain
+    return registered.truncated if truncated else registered.plain
 
 
 def cell_site_names() -> tuple[str, ...]:

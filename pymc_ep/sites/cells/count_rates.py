@@ -44,7 +44,7 @@ def log_softplus_bends(f: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
 def _curvatures() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return a and b, (n,), of -d^2 log p / df^2 = a + b y on a grid of f, and the y where the maximum moves, (n - 1,).
 
-    Above the k-th of these y the value at grid point k + 1 exceeds that at k. The maximum over f moves to larger f as y
+    Above the k-th of these y grid point k + 1 has a larger value than k. The maximum over f moves to larger f as y
     grows, up to the maximum of b.
     """
     f = np.linspace(0.0, 0.495, 2001)
@@ -67,8 +67,8 @@ def softplus_curvature(y: np.ndarray) -> np.ndarray:
     counts = np.arange(most + 1) if few else y
     k = np.searchsorted(_MOVES_AT, counts)
     # The maximum between two points of the grid is larger by less than 1e-6 of it.
-    found = (_CURVATURE[k] + counts * _CURVATURE_PER_COUNT[k]) * (1 + 1e-6)
-    return found[np.asarray(y, dtype=np.intp)] if few else found
+    curvature = (_CURVATURE[k] + counts * _CURVATURE_PER_COUNT[k]) * (1 + 1e-6)
+    return curvature[np.asarray(y, dtype=np.intp)] if few else curvature
 
 
 class _Touching(NamedTuple):
@@ -168,7 +168,7 @@ def below_log_softplus(mean: np.ndarray, variance: np.ndarray) -> Parabola:
     there: it is a multiple of (f - p)^2 - w^2. E q_w is thus stationary at w^2 = (mean - p)^2 + variance, which is
     solved by Newton's method.
 
-    This is the best parabola. The expectation of a parabola depends on the mean and the variance alone, and that of a
+    This is the best parabola. The expectation of a parabola depends on the mean and the variance alone, and for a
     parabola below h is at most E h under any distribution with these moments. One such distribution has its mass on
     p - w and p + w, where q_w = h: there E q_w = E h. For variance zero the parabola touches h at the mean.
 

@@ -1,7 +1,7 @@
 """Integrals of likelihoods of cells over Gaussian predictors, by a trapezoidal rule about the mode of the integrand.
 
 A Gauss-Hermite rule at the moments of the predictor fails for a likelihood that is much narrower than the Gaussian, or
-far from its mean. Here the nodes are f = mode + sd sinh(t) for equidistant t, where mode and sd are those of Laplace's
+far from its mean. Here the nodes are f = mode + sd sinh(t) for equidistant t, where mode and sd are from Laplace's
 approximation of the product. They are dense near the mode, where the product may be narrow. They end where the Gaussian
 makes it negligible: the product of a log-concave likelihood and N(f; m, v) is at most exp(-(f - mode)^2 / (2 v)) times
 its maximum. The error of the trapezoidal rule falls exponentially in the number of nodes (Trefethen and Weideman 2014),

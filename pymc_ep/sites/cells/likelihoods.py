@@ -4,7 +4,7 @@ The distribution of such a predictor f is not Gaussian, but its mean, its varian
 a Poisson rate e^f the expectation follows from them exactly. For the others there is a lower bound: by the best
 parabola above log(1 + e^x) (Jaakkola and Jordan 2000) or below its logarithm, or by the tangent of a convex function of
 f. With the parabola or tangent fixed at given moments the bound is concave in the means and variances of either row. At
-variance zero the bound and its derivatives equal those of the log density.
+variance zero the bound and its derivatives equal the log density's.
 """
 
 from collections.abc import Callable
@@ -52,8 +52,8 @@ class PoissonCells:
     ) -> CellBound:
         """See `CellSite`."""
         rate = np.exp(spread)
-        found = CellBound(y * mean - rate - gammaln(y + 1), np.asarray(y, dtype=float), -rate)
-        return _with_tangent(found, mean, anchor, no_zeros) if self.truncated else found
+        bound = CellBound(y * mean - rate - gammaln(y + 1), np.asarray(y, dtype=float), -rate)
+        return _with_tangent(bound, mean, anchor, no_zeros) if self.truncated else bound
 
     def log_density(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
         """See `CellSite`."""
@@ -101,13 +101,13 @@ class NegativeBinomialCells:
         self, y: np.ndarray, mean: np.ndarray, spread: np.ndarray, alpha: np.ndarray, *, anchor: Anchor | None = None
     ) -> CellBound:
         """See `CellSite`."""
-        found = _parabola(
+        parabola = _parabola(
             mean - np.log(alpha), spread, None if anchor is None else (anchor[0] - np.log(alpha), anchor[1])
         )
         total = alpha + y
-        value = y * (mean - np.log(alpha)) - total * found.value + log_binomial(y, alpha)
-        of_alpha = digamma(total) - digamma(alpha) + 1 - found.value - total * (1 - found.of_mean) / alpha
-        bound = CellBound(value, y - total * found.of_mean, -total * found.of_spread, (of_alpha,))
+        value = y * (mean - np.log(alpha)) - total * parabola.value + log_binomial(y, alpha)
+        of_alpha = digamma(total) - digamma(alpha) + 1 - parabola.value - total * (1 - parabola.of_mean) / alpha
+        bound = CellBound(value, y - total * parabola.of_mean, -total * parabola.of_spread, (of_alpha,))
         return _with_tangent(bound, mean, anchor, partial(no_zeros_dispersed, alpha=alpha)) if self.truncated else bound
 
     def log_density(self, y: np.ndarray, f: np.ndarray, alpha: np.ndarray) -> np.ndarray:
@@ -122,9 +122,9 @@ class NegativeBinomialCells:
 
     def slopes(self, y: np.ndarray, f: np.ndarray, alpha: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """See `CellSite`."""
-        part = expit(f - np.log(alpha))
-        first = y - (alpha + y) * part + (no_zeros_dispersed(f, alpha)[1] if self.truncated else 0.0)
-        return first, (alpha + y) * part * (1 - part)
+        probability = expit(f - np.log(alpha))
+        first = y - (alpha + y) * probability + (no_zeros_dispersed(f, alpha)[1] if self.truncated else 0.0)
+        return first, (alpha + y) * probability * (1 - probability)
 
     def above(self, y: np.ndarray, f: np.ndarray, alpha: np.ndarray) -> np.ndarray:
         """See `CellSite`."""
@@ -150,8 +150,8 @@ class BernoulliCells:
         self, y: np.ndarray, mean: np.ndarray, spread: np.ndarray, *, anchor: Anchor | None = None
     ) -> CellBound:
         """See `CellSite`."""
-        found = _parabola(mean, spread, anchor)
-        return CellBound(y * mean - found.value, y - found.of_mean, -found.of_spread)
+        parabola = _parabola(mean, spread, anchor)
+        return CellBound(y * mean - parabola.value, y - parabola.of_mean, -parabola.of_spread)
 
     def log_density(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
         """See `CellSite`."""
@@ -163,8 +163,8 @@ class BernoulliCells:
 
     def slopes(self, y: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """See `CellSite`."""
-        part = expit(f)
-        return y - part, part * (1 - part)
+        probability = expit(f)
+        return y - probability, probability * (1 - probability)
 
     def above(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
         """See `CellSite`."""
@@ -210,8 +210,8 @@ class SoftplusPoissonCells:
 
     def slopes(self, y: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """See `CellSite`."""
-        _, _, part, slope = softplus(f)
-        return y * slope - part, part * (1 - part) - y * log_softplus_bends(f)[0]
+        _, _, probability, slope = softplus(f)
+        return y * slope - probability, probability * (1 - probability) - y * log_softplus_bends(f)[0]
 
     def above(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
         """See `CellSite`."""
@@ -275,10 +275,10 @@ def _parabola(mean: np.ndarray, variance: np.ndarray, anchor: Anchor | None) -> 
 
 
 def _with_tangent(
-    found: CellBound, mean: np.ndarray, anchor: Anchor | None, cut: Callable[[np.ndarray], tuple[np.ndarray, ...]]
+    bound: CellBound, mean: np.ndarray, anchor: Anchor | None, cut: Callable[[np.ndarray], tuple[np.ndarray, ...]]
 ) -> CellBound:
     """Add the tangent of -log P(y > 0) at the anchor."""
     at = mean if anchor is None else anchor[0]
     value, slope, *of_parameters = cut(at)
-    own = tuple(a + b for a, b in zip(found.of_parameters, of_parameters))
-    return CellBound(found.value + value + slope * (mean - at), found.of_mean + slope, found.of_spread, own)
+    derivatives = tuple(a + b for a, b in zip(bound.of_parameters, of_parameters))
+    return CellBound(bound.value + value + slope * (mean - at), bound.of_mean + slope, bound.of_spread, derivatives)

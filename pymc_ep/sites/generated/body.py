@@ -8,7 +8,7 @@ With ``L(f) = p log t(f) - (f - m)^2 / (2 v)``, an approximate mode x, ``s = (-L
     1 / variance - 1 / v = -p (sum w d (g - g(x)) / sum w - M sum w (g - g(x)) / sum w) / variance.
 
 Nodes run to where L has dropped by `DROP` on both sides. For t analytic in a strip the error of the rule of step h is
-about the square of that of step 2 h, whose nodes are every other one (Trefethen and Weideman 2014): a site is accepted
+about the square of the error of 2 h, whose nodes are every other one (Trefethen and Weideman 2014): a site is accepted
 where the two differ by less than a tolerance, else the step is halved. Sites that are not accepted have other routes.
 
 `density` and `fixed` are the functions of `scalar_graph.ScalarDensity` of one site, `a` the results of `fixed`. They,
@@ -68,7 +68,7 @@ SCANNED, TOLERANCE, HIGHEST, LOG_CONCAVE, PARAMETERS = False, 0.0, 0.0, True, 0
 
 
 def fixed(y: float, parameters: np.ndarray) -> Fixed:
-    """Return what is free of the predictor."""
+    """Return the numbers that are free of the predictor."""
     raise NotImplementedError
 
 
@@ -191,20 +191,20 @@ def weigh(
     weights: np.ndarray,
     values: np.ndarray,
 ) -> None:
-    """Fill offsets, log weights, and the slope and derivatives in parameters less those at x, of a block of nodes."""
+    """Fill offsets, log weights, and slope and derivatives in parameters less values at x, of a block of nodes."""
     q, tilt = 0.5 / v, 2.0 * (x - m)
     for j in range(LANES):
         offset = (PLACE[j] + SIGN[j] * start) * spacing
         f = x + offset
-        found = density(f, a)
-        t, s = found[0], found[1]
+        point = density(f, a)
+        t, s = point[0], point[1]
         # The sum rounds the node: to first order, log t is moved to the exact one.
         log_weight = p * (t - origin[0] + s * (offset - (f - x))) - offset * (offset + tilt) * q
         weights[j] = np.nan if t > HIGHEST else log_weight
         offsets[j] = offset
         values[0, j] = s - origin[1]
         for k in range(PARAMETERS):
-            values[1 + k, j] = found[2 + k] - origin[2 + k]
+            values[1 + k, j] = point[2 + k] - origin[2 + k]
 
 
 def add(offsets: np.ndarray, weights: np.ndarray, values: np.ndarray, total: np.ndarray) -> None:
@@ -307,7 +307,7 @@ def summed(
 def moments(arguments: np.ndarray) -> np.ndarray:
     """Return the fields of `op.FIELDS`, derivatives in parameters, and ones for accepted sites: (8 + parameters, n).
 
-    Arguments are those of the Op, (4 + parameters, n).
+    It takes the arguments of the Op, (4 + parameters, n).
     """
     n = arguments.shape[1]
     out = np.zeros((8 + PARAMETERS, n))

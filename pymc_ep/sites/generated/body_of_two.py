@@ -9,7 +9,7 @@ With ``F(z) = p log t(m + L z) - |z|^2 / 2`` for the cavity's covariance ``V = L
     Pi = covariance^-1 - V^-1 = -p T^-T C^-1 (sum w u g^T / sum w - M sum w g^T / sum w).
 
 Rows of the lattice run to where F has dropped by `DROP`, and rows follow each other until one begins there. The points
-midway between those of the lattice make a second one. For an analytic t the error of both together is about the square
+midway between the lattice's make a second one. For an analytic t the error of both together is about the square
 of their difference: a site is accepted where that is less than a tolerance, else the step is halved.
 
 `density` and `fixed` are the functions of one site, as in `body`.
@@ -34,7 +34,7 @@ LEVELS = 3
 DROP = 25.0
 """Drop of F in nats at the ends: the mass beyond is exp(-25) = 1e-11 of a Gaussian's."""
 HIGHER = 1.0
-"""Largest F above that at the mode."""
+"""Largest F above its value at the mode."""
 TOLERANCE = 1e-6
 """Difference of two lattices up to which a site is accepted."""
 STEPS, HALVINGS, FAR = 60, 12, 4.0
@@ -69,7 +69,7 @@ HIGHEST, PARAMETERS = np.inf, 0
 
 
 def fixed(y: float, parameters: np.ndarray) -> Fixed:
-    """Return what is free of the predictors."""
+    """Return the numbers that are free of the predictors."""
     raise NotImplementedError
 
 
@@ -85,8 +85,8 @@ def slopes_at(
     z_1: float, z_2: float, m_1: float, m_2: float, l_1: float, l_21: float, l_2: float, p: float, a: Fixed
 ) -> tuple[float, float, float]:
     """Return F and its gradient."""
-    found = density(m_1 + l_1 * z_1, m_2 + l_21 * z_1 + l_2 * z_2, a)
-    t, s_1, s_2 = found[0], found[1], found[2]
+    point = density(m_1 + l_1 * z_1, m_2 + l_21 * z_1 + l_2 * z_2, a)
+    t, s_1, s_2 = point[0], point[1], point[2]
     if not t <= HIGHEST:
         t = np.nan
     return p * t - 0.5 * (z_1 * z_1 + z_2 * z_2), p * (l_1 * s_1 + l_21 * s_2) - z_1, p * l_2 * s_2 - z_2
@@ -128,7 +128,7 @@ def mode_from(
 
 
 def weigh(first: float, row: float, step: float, frame: Frame, p: float, a: Fixed, origin: Found, part: Part) -> None:
-    """Fill a part of a row, with slopes and derivatives less those at the mode."""
+    """Fill a part of a row, with slopes and derivatives less their values at the mode."""
     z_1, z_2, m_1, m_2, l_1, l_21, l_2, s_1, s_21, s_2 = frame
     column, log_weight, slope_1, slope_2, derivatives = part
     u_2 = row * step
@@ -136,15 +136,15 @@ def weigh(first: float, row: float, step: float, frame: Frame, p: float, a: Fixe
         u_1 = (first + PLACE[j]) * step
         d_1, d_2 = s_1 * u_1, s_21 * u_1 + s_2 * u_2
         x_1, x_2 = z_1 + d_1, z_2 + d_2
-        found = density(m_1 + l_1 * x_1, m_2 + l_21 * x_1 + l_2 * x_2, a)
-        t = found[0]
+        point = density(m_1 + l_1 * x_1, m_2 + l_21 * x_1 + l_2 * x_2, a)
+        t = point[0]
         lower = p * (t - origin[0]) - d_1 * (z_1 + 0.5 * d_1) - d_2 * (z_2 + 0.5 * d_2)
         column[j] = u_1
         log_weight[j] = np.nan if t > HIGHEST else lower
-        slope_1[j] = found[1] - origin[1]
-        slope_2[j] = found[2] - origin[2]
+        slope_1[j] = point[1] - origin[1]
+        slope_2[j] = point[2] - origin[2]
         for k in range(PARAMETERS):
-            derivatives[k, j] = found[3 + k] - origin[3 + k]
+            derivatives[k, j] = point[3 + k] - origin[3 + k]
 
 
 def add(u_2: float, part: Part, total: np.ndarray) -> None:
@@ -234,16 +234,16 @@ def row_of(
     first = centre - LANES // 2
     last = first + LANES
     top, at, low, high = part_of(first, row, step, frame, p, a, origin, part, total, -np.inf, centre)
-    parts = 0
-    while low > -DROP and parts < MOST_PARTS:
+    count = 0
+    while low > -DROP and count < MOST_PARTS:
         first -= LANES
         top, at, low, _ = part_of(first, row, step, frame, p, a, origin, part, total, top, at)
-        parts += 1
-    parts = 0
-    while high > -DROP and parts < MOST_PARTS:
+        count += 1
+    count = 0
+    while high > -DROP and count < MOST_PARTS:
         top, at, _, high = part_of(last, row, step, frame, p, a, origin, part, total, top, at)
         last += LANES
-        parts += 1
+        count += 1
     if low > -DROP or high > -DROP:
         total[16] += 1.0
     return top, at, first, last - 1.0

@@ -32,29 +32,29 @@ _OWN = (
     *("exp", "expm1", "log", "log1p", "log1p_unit", "log1mexp", "log_gamma", "digamma"),
     *("select", "maximum", "minimum", "number", "truth"),
 )
-"""Functions of ``functions.c``, which hide those of the same names in C."""
+"""Functions of ``functions.c``, which hide C's of the same names."""
 
 
 def headers(op: Any) -> list[str]:
     """Return the headers of the Ops in a density."""
-    return list(dict.fromkeys(text for found in _of_ops(op, "c_headers") for text in found))
+    return list(dict.fromkeys(text for texts in _of_ops(op, "c_headers") for text in texts))
 
 
 def header_dirs(op: Any) -> list[str]:
     """Return the folders of these headers."""
-    return list(dict.fromkeys(text for found in _of_ops(op, "c_header_dirs") for text in found))
+    return list(dict.fromkeys(text for texts in _of_ops(op, "c_header_dirs") for text in texts))
 
 
 def support_code(op: Any) -> str:
     """Return all functions, in a namespace of their own: several sites may be in one module."""
     shared = dict.fromkeys(_of_ops(op, "c_support_code"))
-    own = [f"#define {name} {value}" for name, value in _constants(op).items()]
-    own += [
+    lines = [f"#define {name} {value}" for name, value in _constants(op).items()]
+    lines += [
         _functions(op),
         _text(op),
         *(f"#undef {name}" for name in _constants(op)),
     ]
-    return "\n".join([_FUNCTIONS.read_text(), *shared, f"namespace {_name(op)} {{", *own, "}"])
+    return "\n".join([_FUNCTIONS.read_text(), *shared, f"namespace {_name(op)} {{", *lines, "}"])
 
 
 def loop(op: Any, arguments: str, out: str) -> str:
@@ -86,16 +86,16 @@ def _name(op: Any) -> str:
 
 
 def _constants(op: Any) -> dict[str, str]:
-    found = {name: getattr(_body(op), name) for name in _CONSTANTS[_body(op)]} | op.rule.constants
-    texts = {name: repr(int(value) if isinstance(value, bool) else value) for name, value in found.items()}
+    values = {name: getattr(_body(op), name) for name in _CONSTANTS[_body(op)]} | op.rule.constants
+    texts = {name: repr(int(value) if isinstance(value, bool) else value) for name, value in values.items()}
     highest = "INFINITY" if np.isinf(op.rule.highest) else repr(float(op.rule.highest))
     return texts | {"HIGHEST": highest, "GRID": f"{{{', '.join(map(repr, _body(op).GRID.tolist()))}}}"}
 
 
 def _functions(op: Any) -> str:
-    """Return the structs of what is fixed and of a point, and the functions that `body.c` calls."""
+    """Return the structs of fixed numbers and of a point, and the functions that `body.c` calls."""
     taken, count = (0, 0) if op.fixed is None else (op.fixed.nin, op.fixed.nout)
-    numbers, known = [f"x{k}" for k in range(taken)], [f"a->k[{k}]" for k in range(count)]
+    numbers, constants = [f"x{k}" for k in range(taken)], [f"a->k[{k}]" for k in range(count)]
     predictors = ("f", "g")[: op.rule.predictors]
     heads = (
         ", ".join([*(f"double {x}" for x in numbers), "known *out"]),
@@ -109,7 +109,7 @@ def _functions(op: Any) -> str:
             f"static void fixed({heads[0]})\n{{",
             *([] if op.fixed is None else _statements(op.fixed, numbers, "out->k[{}]")),
             f"}}\nINLINED void density({heads[1]})\n{{",
-            *_statements(op.density, [*predictors, *known], "out[{} * n]"),
+            *_statements(op.density, [*predictors, *constants], "out[{} * n]"),
             "}",
         ]
     )
@@ -135,12 +135,12 @@ def _statements(composite: Composite, inputs: Sequence[str], out: str) -> Iterat
 
 def _own_code(node: Apply, k: int, inputs: Sequence[str], results: Sequence[str]) -> Iterator[str]:
     """Yield the statements of an Op's own C code, on variables of its own types."""
-    own = [f"i{k}_{j}" for j in range(len(inputs))], [f"o{k}_{j}" for j in range(len(results))]
-    for name, v, text in zip(own[0], node.inputs, inputs):
+    names = [f"i{k}_{j}" for j in range(len(inputs))], [f"o{k}_{j}" for j in range(len(results))]
+    for name, v, text in zip(names[0], node.inputs, inputs):
         yield f"const {_kind(v)} {name} = {f'{text} != 0' if v.dtype == 'bool' else text};"
-    yield from (f"{_kind(v)} {name};" for name, v in zip(own[1], node.outputs))
-    yield node.op.c_code(node, f"n{k}", *own, {"fail": "return;", "id": str(k)})
-    for name, v, result in zip(own[1], node.outputs, results):
+    yield from (f"{_kind(v)} {name};" for name, v in zip(names[1], node.outputs))
+    yield node.op.c_code(node, f"n{k}", *names, {"fail": "return;", "id": str(k)})
+    for name, v, result in zip(names[1], node.outputs, results):
         text = f"truth({name} != 0)" if v.dtype == "bool" else name
         yield f"const {_TYPES.get(v.dtype, _kind(v))} {result} = {text};"
 
@@ -150,13 +150,13 @@ def _kind(v: Any) -> str:
 
 
 def _of_ops(op: Any, method: str) -> Iterator[Any]:
-    """Yield what a method of the C interface returns for the Ops in a density."""
+    """Yield the results of a method of the C interface for the Ops in a density."""
     for composite in (op.fixed, op.density):
         for node in [] if composite is None else composite.fgraph.toposort():
             for of_node in (False, True) if method == "c_support_code" else (False,):
                 try:
-                    found = node.op.c_support_code_apply(node, "unused") if of_node else getattr(node.op, method)()
+                    output = node.op.c_support_code_apply(node, "unused") if of_node else getattr(node.op, method)()
                 except (MethodNotDefined, NotImplementedError):
                     continue
-                if found:
-                    yield found
+                if output:
+                    yield output

@@ -1,4 +1,4 @@
-"""Branch-free elementary functions, of which loops become vector instructions.
+"""Branch-free elementary functions, whose loops become vector instructions.
 
 Errors are below 5e-16, relative, and 1e-14 of log Gamma and its derivative. Numbers below 2e-308 count as that number.
 NaN gives NaN. Polynomials are summed in pairs (Estrin), for chains of instructions that are short.
@@ -43,7 +43,7 @@ _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 """ln 2, the first part with 20 trailing zero bits: its product with an exponent is exact."""
 _WHOLE = 1.5 * 2.0**52
 """A sum with it is rounded to a whole number, which its last bits hold. Processors without instructions that convert
-vectors of 64-bit integers have those for its parts."""
+vectors of 64-bit integers have them for its parts."""
 _TWO_52_BITS, _TWO_52 = np.uint64(0x4330000000000000), 2.0**52
 _EXPONENT, _BIAS = np.uint64(52), np.uint64(1023 << 52)
 """Place and bias of the exponent of a double."""
@@ -127,11 +127,11 @@ def log(x: float) -> float:
 
 @jit
 def log1p(x: float) -> float:
-    """Return log(1 + x): what 1 + x loses is added to first order."""
+    """Return log(1 + x): digits that 1 + x loses are added to first order."""
     u = 1.0 + x
     lost = (x - (u - 1.0)) / u
-    known = (x > -1.0) & (x < np.inf)
-    return log(u) + (lost if known else 0.0)
+    defined = (x > -1.0) & (x < np.inf)
+    return log(u) + (lost if defined else 0.0)
 
 
 @jit

@@ -30,7 +30,7 @@ class GeneratedMoments:
     highest : float
         Largest log density that is believed.
     mode : PyTensor mode or str, optional
-        Whose body is compiled. By default it is that in C, and Numba's where there is no compiler: C takes a second to
+        Whose body is compiled. By default it is C's, and Numba's where there is no compiler: C takes a second to
         compile for what takes Numba four, and both run as fast.
 
     Attributes
@@ -51,8 +51,8 @@ class GeneratedMoments:
             parameters=len(site.parameters),
             predictors=site.predictors,
         )
-        known = site.log_concave or site.scanned or site.predictors > 1
-        self.missing = "" if known else "a survey of peaks beside knots"
+        supported = site.log_concave or site.scanned or site.predictors > 1
+        self.missing = "" if supported else "a survey of peaks beside knots"
 
     def __call__(self, arrays: Sequence[np.ndarray]) -> np.ndarray | None:
         """Return the fields of `op.FIELDS`, the derivatives, and whether each site is accepted; None without a loop.
@@ -89,6 +89,6 @@ class GeneratedMoments:
 
 
 def missing_body(site: Site, **options: Any) -> str:
-    """Return the name of the Op because of which a site has no generated loop; empty if it has one."""
+    """Return the name of the Op that keeps a site from a generated loop; empty if it has one."""
     loop = GeneratedMoments(site, site.options | options, np.inf)
     return loop.missing if loop.function is None else ""

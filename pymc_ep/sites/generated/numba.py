@@ -51,14 +51,14 @@ _PARTS_OF_TWO: dict[str, dict[str, Any]] = {
 @register_funcify_and_cache_key(TiltedMoments)
 def numba_tilted_moments(op: TiltedMoments, node: Apply, **kwargs: object) -> tuple[Callable[..., Any], str]:
     """Return the compiled body and its cache key."""
-    text, parts = (body, _PARTS) if op.rule.predictors == 1 else (body_of_two, _PARTS_OF_TWO)
+    text, functions = (body, _PARTS) if op.rule.predictors == 1 else (body_of_two, _PARTS_OF_TWO)
     fixed, density = printed(op.fixed, "fixed", 1), printed(op.density, "density", op.rule.predictors)
-    made = {"fixed": fixed.function, "density": density.function, "exp": functions_numba.exp, **op.rule.constants}
-    for name, options in parts.items():
+    namespace = {"fixed": fixed.function, "density": density.function, "exp": functions_numba.exp, **op.rule.constants}
+    for name, options in functions.items():
         function = getattr(text, name)
-        copy = FunctionType(function.__code__, {**vars(text), **made}, name)
-        made[name] = numba_njit(**_JIT, **options)(copy)
-    return made["moments"], _key(op, fixed, density)
+        copy = FunctionType(function.__code__, {**vars(text), **namespace}, name)
+        namespace[name] = numba_njit(**_JIT, **options)(copy)
+    return namespace["moments"], _key(op, fixed, density)
 
 
 def _key(op: TiltedMoments, fixed: Printed, density: Printed) -> str:

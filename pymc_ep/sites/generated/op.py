@@ -97,7 +97,7 @@ class TiltedMoments(ArrayOp):
         return [*super().c_header_dirs(**kwargs), *c_text.header_dirs(self)]
 
     def c_compile_args(self, **kwargs: object) -> list[str]:
-        """Return flags of the compiler, with those for vector instructions, which need no OpenMP to run."""
+        """Return flags of the compiler, with flags for vector instructions, which need no OpenMP to run."""
         return [*super().c_compile_args(**kwargs), "-fopenmp-simd", "-fno-trapping-math"]
 
     def c_support_code(self, **kwargs: object) -> str:

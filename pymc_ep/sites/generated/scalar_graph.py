@@ -56,8 +56,8 @@ def _split(inputs: Sequence[Any], outputs: Sequence[Any], moving: Sequence[Any])
 
     def visit(v: Any) -> None:
         if v not in order and v.owner is not None:
-            for one in v.owner.inputs:
-                visit(one)
+            for source in v.owner.inputs:
+                visit(source)
             order[v] = None
 
     for v in outputs:
@@ -66,7 +66,7 @@ def _split(inputs: Sequence[Any], outputs: Sequence[Any], moving: Sequence[Any])
     for v in order:
         if not dependent.isdisjoint(v.owner.inputs):
             dependent.add(v)
-    used = [one for v in order if v in dependent for one in v.owner.inputs]
+    used = [source for v in order if v in dependent for source in v.owner.inputs]
     edge = list(dict.fromkeys(v for v in [*used, *outputs] if v not in dependent and not isinstance(v, Constant)))
     others = [v for v in inputs if v not in moving]
     fixed = Composite(others, [_float64(v) for v in edge]) if edge else None
@@ -81,7 +81,7 @@ def _as(x: Any, dtype: str) -> Any:
 
 
 def _float64(v: Any) -> Any:
-    """Return the variable as a double that is the result of an Op, as those of a Composite must be."""
+    """Return the variable as a double that is the result of an Op, as outputs of a Composite must be."""
     if v.dtype != "float64":
         return ps.cast(v, "float64")
     return ps.identity(v) if v.owner is None else v

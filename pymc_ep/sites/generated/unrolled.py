@@ -1,6 +1,6 @@
 """A graph of small tensors as one of scalar Ops: an array of scalar variables stands for each tensor.
 
-Mixtures and zero-inflated densities have a vector over their components, of which they take a maximum and a sum.
+Mixtures and zero-inflated densities have a vector over their components, and take its maximum and its sum.
 """
 
 import math
@@ -111,7 +111,7 @@ class _Unrolled:
         return self._elementwise(scalar_op, *inputs)
 
     def _moved(self, node: Apply, moved: slice) -> list[np.ndarray]:
-        """Return what an Op makes of entries that it only moves: it is run on their places."""
+        """Return the entries as moved by an Op that only moves them: it is run on their places."""
         entries: list[Any] = []
         given: list[Any] = [v.data if isinstance(v, Constant) else None for v in node.inputs]
         for k in range(len(node.inputs))[moved]:

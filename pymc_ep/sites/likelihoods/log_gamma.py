@@ -1,4 +1,4 @@
-"""Log gamma function with a derivative of error 2e-13, its differences, and what Stirling's formula leaves of it."""
+"""Log gamma function with a derivative of error 2e-13, its differences, and the remainder of Stirling's formula."""
 
 from functools import reduce
 from operator import mul
@@ -18,7 +18,7 @@ _LARGE = 50.0
 
 
 def log_gamma(x: Any) -> Any:
-    """Return log Gamma(x) for x > 0, with a more accurate derivative than that of PyTensor's C code.
+    """Return log Gamma(x) for x > 0, with a more accurate derivative than PyTensor's C code.
 
     For x >= 8.5 the C code has an asymptotic series of three terms, with an error up to ``1 / (240 x**8)``, 1e-10. For
     x < 20 the recurrence ``Gamma(x + 20) = Gamma(x) x (x + 1) ... (x + 19)`` reduces this to 2e-13.
@@ -49,7 +49,7 @@ def log_rising(x: Any, k: Any) -> Any:
 def log_gamma_remainder(x: Any) -> Any:
     """Return log Gamma(x) - ((x - 1/2) log x - x + log(2 pi) / 2) for x > 0.
 
-    Where the terms of Stirling's formula cancel those of a density, this is what is left (Loader 2000).
+    Where the terms of Stirling's formula cancel with a density's, this remains (Loader 2000).
     """
     large = x > STIRLING_FROM
     small = pt.switch(large, 1.0, x)

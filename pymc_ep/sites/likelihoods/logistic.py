@@ -23,7 +23,7 @@ def log_beta_of_logit(u: Any, left: Any, right: Any) -> Any:
 
         log(left right / (2 pi n)) / 2 + r(n) - r(left) - r(right),
 
-    r that of `log_gamma_remainder` (Loader 2000). The log ratio to the maximum is ``left u - n log(1 + left / n (e^u -
+    r as in `log_gamma_remainder` (Loader 2000). The log ratio to the maximum is ``left u - n log(1 + left / n (e^u -
     1))``, and the same with right and -u. Of these the one with the smaller power c, and v = u or -u, is taken,
 
         c v - n log1p(c / n expm1(v)):

@@ -50,7 +50,7 @@ def peaks(y: Any, mean: Any, variance: Any, power: Any, nu: Any, sigma: Any) -> 
 
         x^3 - d x^2 + (nu sigma^2 + p v (nu + 1)) x - d nu sigma^2 = 0,
 
-    of which a middle one is a minimum. The width is ``(-d^2 log density / d x^2)^(-1/2)``, infinite where that is
+    where a middle root is a minimum. The width is ``(-d^2 log density / d x^2)^(-1/2)``, infinite where that is
     negative. None are returned where the knots alone resolve all peaks.
     """
     xp = namespace(mean, nu)
@@ -61,11 +61,11 @@ def peaks(y: Any, mean: Any, variance: Any, power: Any, nu: Any, sigma: Any) -> 
     unit = xp.sqrt(xp.maximum((mean - y) ** 2, squared + pull))
     d = (mean - y) / unit
     roots = _outermost_roots(-d, (squared + pull) / unit**2, -d * squared / unit**2, xp)
-    found = []
+    stationary = []
     for x in (unit * root for root in roots):
         curvature = 1 / variance + power * (nu + 1) * (squared - x**2) / (squared + x**2) ** 2
-        found.append((y + x, xp.where(curvature > 0, xp.abs(curvature), np.finfo(float).tiny) ** -0.5))
-    return tuple(found)
+        stationary.append((y + x, xp.where(curvature > 0, xp.abs(curvature), np.finfo(float).tiny) ** -0.5))
+    return tuple(stationary)
 
 
 def _outermost_roots(a: Any, b: Any, c: Any, xp: ModuleType) -> tuple[Any, Any]:

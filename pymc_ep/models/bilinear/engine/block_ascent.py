@@ -1,4 +1,4 @@
-"""Block ascent: maximise the bound of a bilinear model over the rows of one matrix, given those of the other."""
+"""Block ascent: maximise the bound of a bilinear model over the rows of one matrix, given the other matrix."""
 
 from typing import NamedTuple
 
@@ -16,8 +16,8 @@ _STEPS = 20
 """Number of L-BFGS steps between updates of the cells' quadratic bounds. Trades off exact maxima of a bound against
 updates of it."""
 _LONGEST_STEP = 5.0
-"""Largest change of a log variance in one step. The scale is the curvature at the best variance. Far above that one,
-as rows with thousands of cells are at first, a step would be -100, and recovers by about 1 per step."""
+"""Largest change of a log variance in one step. The scale is the curvature at the best variance. Far above this
+variance, as for rows with thousands of cells at first, a step would be -100, and recovers by about 1 per step."""
 _ROUNDS = 200
 """Largest number of updates of the cells' bounds. Far more than rows need: those left are reported as unconverged."""
 _ROW_TOL = 1e-10
@@ -54,7 +54,7 @@ def improved_rows(block: Block, rows: AnyRows, *, max_iter: int, tol: float) -> 
         A row is converged once the predicted increase, half gradient times Newton step, is no larger.
     """
     observed, points = np.flatnonzero(np.diff(block.pairs.ends)), block.points
-    found = maximise_many(
+    optimised = maximise_many(
         lambda numbers, at: block.evaluate(observed[numbers], at),
         packed(rows, points)[observed],
         block.scale(observed),
@@ -63,17 +63,17 @@ def improved_rows(block: Block, rows: AnyRows, *, max_iter: int, tol: float) -> 
         longest=np.repeat([np.inf, _LONGEST_STEP], [len(points), np.sum(~points)]) if isinstance(rows, Rows) else None,
     )
     # Rows without a cell have their prior. Their points have its mode, or stay where they are if it is flat.
-    known = np.isfinite(block.prior.variance)
-    mean = np.where(known, block.prior.mean, rows.mean)
+    proper = np.isfinite(block.prior.variance)
+    mean = np.where(proper, block.prior.mean, rows.mean)
     with np.errstate(divide="ignore"):
         # The best independent entries have the conditional variance given all others.
-        prior_rows = Rows(mean, np.where(points | ~known, 0.0, 1.0 / block.prior.precision))
+        prior_rows = Rows(mean, np.where(points | ~proper, 0.0, 1.0 / block.prior.precision))
     out = prior_rows if isinstance(rows, Rows) else factored(prior_rows)
     covariance = block.prior.covariance
     if isinstance(out, FactoredRows) and covariance is not None and not points[0]:
         out.factor[:, : len(covariance), : len(covariance)] = np.linalg.cholesky(covariance)
-    for part, improved in zip(out, unpacked(found.points, points, type(rows))):
-        part[observed] = improved
+    for array, improved in zip(out, unpacked(optimised.points, points, type(rows))):
+        array[observed] = improved
     return out
 
 

@@ -102,7 +102,8 @@ class BilinearBound:
     def value(self, prior: BilinearPrior, sides: Sides) -> float:
         """Return B."""
         return float(self.of_cells(prior, self.products(sides)).value.sum()) + sum(
-            float(divergence(*one).value.sum()) for one in zip(sides, (prior.left, prior.right), self.points)
+            float(divergence(*arguments).value.sum())
+            for arguments in zip(sides, (prior.left, prior.right), self.points)
         )
 
     def derivatives(self, prior: BilinearPrior, sides: Sides, products: np.ndarray | None = None) -> Derivatives:
@@ -110,21 +111,21 @@ class BilinearBound:
 
         The `products` of the rows, if they are known, are not computed again.
         """
-        found = self.of_cells(prior, self.products(sides) if products is None else products)
-        left, right = (divergence(*one) for one in zip(sides, (prior.left, prior.right), self.points))
-        value = float(found.value.sum()) + float(left.value.sum()) + float(right.value.sum())
-        of_offset = found.of_mean + (found.of_spread if self.cells.site.spread == "log_mean_exp" else 0.0)
-        return Derivatives(value, (left.of_prior, right.of_prior), of_offset, found.of_parameters, found)
+        cell_bounds = self.of_cells(prior, self.products(sides) if products is None else products)
+        left, right = (divergence(*arguments) for arguments in zip(sides, (prior.left, prior.right), self.points))
+        value = float(cell_bounds.value.sum()) + float(left.value.sum()) + float(right.value.sum())
+        of_offset = cell_bounds.of_mean + (cell_bounds.of_spread if self.cells.site.spread == "log_mean_exp" else 0.0)
+        return Derivatives(value, (left.of_prior, right.of_prior), of_offset, cell_bounds.of_parameters, cell_bounds)
 
     def of_sides(
         self, prior: BilinearPrior, sides: Sides, found: Derivatives, out: tuple[np.ndarray, np.ndarray]
     ) -> None:
         """Write the derivatives of B in the packed coordinates of either matrix, (I, p) and (J, p')."""
-        for k, given in enumerate((prior.left, prior.right)):
+        for k, matrix_prior in enumerate((prior.left, prior.right)):
             order = self.pairs[k].order
             weights = found.cells.of_mean[order], found.cells.of_spread[order]
             cells = self.pullback(k, self.pairs[k], sides[k], self.partner(sides, k), *weights)
-            packed_derivative(cells, found.of_prior[k].mean, sides[k], given, self.points[k], out[k])
+            packed_derivative(cells, found.of_prior[k].mean, sides[k], matrix_prior, self.points[k], out[k])
 
     def _with_offset(
         self, mean: np.ndarray, spread: np.ndarray, offset: np.ndarray | float
@@ -144,8 +145,8 @@ class BilinearBound:
         self, own: int, pairs: Pairs, rows: AnyRows, offset: np.ndarray | float, partner: Rows | FullRows
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return both statistics, (n,) each, of the predictors of some pairs, with offsets."""
-        found = self._statistics(pairs, with_ones(rows, self._ones[own]), partner, backend=self._backend)
-        return self._with_offset(*found, offset)
+        statistics = self._statistics(pairs, with_ones(rows, self._ones[own]), partner, backend=self._backend)
+        return self._with_offset(*statistics, offset)
 
     def pullback(
         self,
@@ -156,19 +157,19 @@ class BilinearBound:
         of_mean: np.ndarray,
         of_spread: np.ndarray,
     ) -> Rows | FullRows:
-        """Return the derivatives in the moments of `rows`, given those in both statistics, (n,) each."""
+        """Return the derivatives in the moments of `rows`, given the derivatives in both statistics, (n,) each."""
         place = self._ones[own]
-        found = self._pullback(pairs, with_ones(rows, place), partner, of_mean, of_spread, backend=self._backend)
+        derivatives = self._pullback(pairs, with_ones(rows, place), partner, of_mean, of_spread, backend=self._backend)
         if place is None:
-            return found
-        mean, spread = np.delete(found.mean, place, axis=1), np.delete(found[1], place, axis=-1)
+            return derivatives
+        mean, spread = np.delete(derivatives.mean, place, axis=1), np.delete(derivatives[1], place, axis=-1)
         return Rows(mean, spread) if isinstance(rows, Rows) else FullRows(mean, np.delete(spread, place, axis=1))
 
 
 def _order(cells: Cells) -> tuple[int, int]:
     """Return the sides in the order of block ascents, the same rows first if the sides are swapped.
 
-    These are those of which there are more, or else those that differ more in their numbers of cells or in their sums.
+    First is the side with more rows, or else the one whose rows differ more in numbers of cells or in sums.
     """
 
     def key(pairs: Pairs) -> tuple[int, int, float]:
@@ -179,7 +180,7 @@ def _order(cells: Cells) -> tuple[int, int]:
 
 
 class Block:
-    """The bound as a function of the rows of one matrix, given those of the other one."""
+    """The bound as a function of the rows of one matrix, given the other matrix."""
 
     def __init__(self, bound: BilinearBound, prior: BilinearPrior, sides: Sides, own: int):
         self._bound, self._sides, self._own = bound, sides, own
@@ -194,8 +195,8 @@ class Block:
     def scale(self, which: np.ndarray) -> Scale:
         """Return the approximate inverse negative Hessian of the rows `which`, (k,), in packed coordinates."""
         rows, (pairs, places) = self._sides[self._own].at(which), self.pairs.of_rows(which)
-        found = self._at(pairs, rows, places)
-        cells = self._pullback(pairs, rows, np.zeros_like(found.of_mean), found.of_spread)
+        cell_bounds = self._at(pairs, rows, places)
+        cells = self._pullback(pairs, rows, np.zeros_like(cell_bounds.of_mean), cell_bounds.of_spread)
         return packed_scale(rows, cells, self.prior.at(which), self.points)
 
     def evaluate(self, which: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -204,13 +205,13 @@ class Block:
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             # Trial steps may overflow; the line search then backtracks.
             rows = unpacked(points, self.points, type(self._sides[self._own]))
-            found = self._at(pairs, rows, places)
-            own = self.prior.at(which)
-            total, of_prior = divergence(rows, own, self.points)
-            cells = self._pullback(pairs, rows, found.of_mean, found.of_spread)
+            cell_bounds = self._at(pairs, rows, places)
+            prior = self.prior.at(which)
+            total, of_prior = divergence(rows, prior, self.points)
+            cells = self._pullback(pairs, rows, cell_bounds.of_mean, cell_bounds.of_spread)
             gradient = np.empty(points.shape)
-            packed_derivative(cells, of_prior.mean, rows, own, self.points, gradient)
-            value = pairs.total(found.value) + total
+            packed_derivative(cells, of_prior.mean, rows, prior, self.points, gradient)
+            value = pairs.total(cell_bounds.value) + total
         good = np.isfinite(value) & np.isfinite(gradient).all(axis=1)
         return np.where(good, value, -np.inf), gradient
 

@@ -77,8 +77,8 @@ def packed_scale(rows: AnyRows, of_cells: Array, prior: MatrixPrior, points: np.
 
     - in the mean, the precision 1 / V - 2 dB/da of the best Gaussian, with the cells' share of B;
     - in a log variance, 1/2, its value at the best variance;
-    - in a factor L, that of log|L| - |R^{-1} L|^2 / 2 at the best factor R: in the entries of R^{-1} L it is 1 off the
-      diagonal and 2 on it.
+    - in a factor L, the negative Hessian of log|L| - |R^{-1} L|^2 / 2 at the best factor R: in the entries of R^{-1} L
+      it is 1 off the diagonal and 2 on it.
     """
     full, k, tiny = isinstance(rows, FactoredRows), len(points), np.finfo(float).tiny
     of_variance = np.einsum("idd->id", of_cells.covariance) if full else of_cells.variance
@@ -94,14 +94,14 @@ def packed_scale(rows: AnyRows, of_cells: Array, prior: MatrixPrior, points: np.
     root[free] = np.linalg.inv(reverse).swapaxes(1, 2)
     weights = np.tril(np.ones((k, k))) - 0.5 * np.eye(k)
 
-    def scale(which: np.ndarray, gradients: np.ndarray) -> np.ndarray:
-        here, slopes = root[which], np.zeros((len(which), k, k + 1))
+    def scale(numbers: np.ndarray, gradients: np.ndarray) -> np.ndarray:
+        roots, slopes = root[numbers], np.zeros((len(numbers), k, k + 1))
         slopes[:, *lower] = gradients[:, k:]
         slopes[:, :, k] = gradients[:, :k]
-        along = here.swapaxes(1, 2) @ slopes
+        along = roots.swapaxes(1, 2) @ slopes
         along[:, :, :k] *= weights
-        out = here @ along
-        mean = np.where(points, variance[which] * gradients[:, :k], out[:, :, k])
+        out = roots @ along
+        mean = np.where(points, variance[numbers] * gradients[:, :k], out[:, :, k])
         return np.hstack([mean, out[:, *lower]])
 
     return scale
@@ -114,14 +114,16 @@ def divergence(rows: AnyRows, prior: MatrixPrior, points: np.ndarray) -> Diverge
     is conditional on the entries before it.
     """
     if isinstance(rows, Rows) and prior.covariance is None and rows.mean.size > _FEW:
-        found = Divergence(np.empty(len(rows.mean)), MatrixPrior(*(np.empty(rows.mean.shape) for _ in range(2))))
-        _numba().divergence(*rows, *prior[:2], points, found.value, *found.of_prior[:2])
-        return found
+        out = Divergence(np.empty(len(rows.mean)), MatrixPrior(*(np.empty(rows.mean.shape) for _ in range(2))))
+        _numba().divergence(*rows, *prior[:2], points, out.value, *out.of_prior[:2])
+        return out
     away, precision = rows.mean - prior.mean, 1.0 / prior.variance
-    flat, own = precision == 0.0, np.where(points, 1.0, rows.conditional_sd**2)
+    flat, conditional_variance = precision == 0.0, np.where(points, 1.0, rows.conditional_sd**2)
     entropy = np.where(points, -np.log(2 * np.pi), 1.0)
     second = (away**2 + rows.variance) * precision
-    value = np.where(flat, 0.0, 0.5 * (entropy + np.log(np.where(flat, 1.0, own * precision)) - second))
+    value = np.where(
+        flat, 0.0, 0.5 * (entropy + np.log(np.where(flat, 1.0, conditional_variance * precision)) - second)
+    )
     of_mean, of_variance = away * precision, 0.5 * (second - 1.0) * precision
     if prior.covariance is None:
         return Divergence(value.sum(axis=1), MatrixPrior(of_mean, of_variance))
@@ -136,7 +138,7 @@ def divergence(rows: AnyRows, prior: MatrixPrior, points: np.ndarray) -> Diverge
         spread = np.einsum("idk,iek->de", factor, factor, optimize=True)
     # The prior's log determinant is shared equally by the d factors.
     log_root = np.linalg.slogdet(prior.covariance)[1] / d
-    value[:, :d] = 0.5 * (entropy[:d] + np.log(own[:, :d]) - log_root - pulled * away[:, :d] - traces)
+    value[:, :d] = 0.5 * (entropy[:d] + np.log(conditional_variance[:, :d]) - log_root - pulled * away[:, :d] - traces)
     of_mean[:, :d], of_variance[:, :d] = pulled, 0.0
     of_covariance = 0.5 * (precision @ spread @ precision + pulled.T @ pulled - len(away) * precision)
     return Divergence(value.sum(axis=1), MatrixPrior(of_mean, of_variance, of_covariance))
@@ -147,7 +149,7 @@ def packed_derivative(
 ) -> None:
     """Write the derivatives of B in packed coordinates, (I, p): cells, given in moments, minus the divergence.
 
-    The derivative of the divergence in a mean is minus that in the prior mean.
+    The derivative of the divergence in a mean is minus its derivative in the prior mean.
     """
     if isinstance(rows, Rows) and prior.covariance is None and rows.mean.size > _FEW:
         _numba().packed_derivative(*of_cells, of_prior_mean, rows.variance, prior.variance, points, out)
@@ -171,7 +173,7 @@ def factored(rows: AnyRows) -> FactoredRows:
 def independent(rows: AnyRows) -> Rows:
     """Return the closest rows of independent entries: the variance of each is conditional on all others.
 
-    E e^f stays finite for pairs for which it was, A^{-1} - B positive definite, as the diagonal of that is positive.
+    Where E e^f is finite it stays so: A^{-1} - B is positive definite, and so has a positive diagonal.
     """
     if isinstance(rows, Rows):
         return rows
@@ -185,7 +187,7 @@ def _numba() -> ModuleType:
 
 
 def _lower_triangle(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return row and column indices of the lower triangle, without those of points."""
+    """Return row and column indices of the lower triangle, without columns that are points."""
     row, column = np.tril_indices(len(points))
     free = ~(points[row] | points[column])
     return row[free], column[free]

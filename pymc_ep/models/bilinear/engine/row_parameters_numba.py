@@ -57,6 +57,6 @@ def packed_derivative(
         for d in range(width):
             out[i, d] = of_cells_mean[i, d] - of_prior_mean[i, d]
             if not points[d]:
-                own = variance[i, d]
-                out[i, place] = (of_cells_variance[i, d] - 0.5 / prior_variance[i, d]) * own + 0.5
+                entry_variance = variance[i, d]
+                out[i, place] = (of_cells_variance[i, d] - 0.5 / prior_variance[i, d]) * entry_variance + 0.5
                 place += 1

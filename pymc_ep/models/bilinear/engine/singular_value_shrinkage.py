@@ -157,10 +157,12 @@ class SingularValueShrinkage(BoundAscent[State]):
         return self._curvature or self._largest(prior.parameters)
 
     def _largest(self, parameters: tuple[np.ndarray, ...]) -> tuple[float, tuple[np.ndarray, ...]]:
-        own, *derivatives = self.site.curvature(self.cells.y, *parameters)
+        curvatures, *derivatives = self.site.curvature(self.cells.y, *parameters)
         # The curvatures of repeated observations of a cell add up.
-        at_largest = self._places == np.argmax(np.bincount(self._places, own))
-        return float(own[at_largest].sum()), tuple(np.where(at_largest, part, 0.0) for part in derivatives)
+        at_largest = self._places == np.argmax(np.bincount(self._places, curvatures))
+        return float(curvatures[at_largest].sum()), tuple(
+            np.where(at_largest, derivative, 0.0) for derivative in derivatives
+        )
 
     def first(self, prior: BilinearPrior, theta: np.ndarray, seed: Array) -> State:
         """Return a state with means of zero and the best variances for these."""
@@ -176,8 +178,8 @@ class SingularValueShrinkage(BoundAscent[State]):
         """Return a state at the mode of the joint density, to replace one with means of zero.
 
         From means of zero, a column is only used if its singular value exceeds a threshold that grows with the variance
-        of all cells. On listening counts of which a fifth was observed, four columns of five never did, and the bound
-        ended 0.3 nats per cell below that from the mode, where they are kept. Neither start is always better.
+        of all cells. On listening counts, a fifth of them observed, four columns of five never exceeded it, and the
+        bound ended 0.3 nats per cell lower than from the mode, where they are kept. Neither start is always better.
         """
         # A shallow copy shares the arrays of the cells.
         engine = copy.copy(self)
@@ -227,8 +229,10 @@ class SingularValueShrinkage(BoundAscent[State]):
         if not (self.ard and state.learning):
             return prior
         best = (
-            MatrixPrior(own.mean, np.broadcast_to((rows.mean**2 + rows.variance).mean(axis=0), own.mean.shape))
-            for own, rows in zip((prior.left, prior.right), state.sides)
+            MatrixPrior(
+                matrix_prior.mean, np.broadcast_to((rows.mean**2 + rows.variance).mean(axis=0), matrix_prior.mean.shape)
+            )
+            for matrix_prior, rows in zip((prior.left, prior.right), state.sides)
         )
         left, right = best
         return prior._replace(left=left, right=right)
@@ -249,14 +253,14 @@ class SingularValueShrinkage(BoundAscent[State]):
             for pairs, shape in ((self.cells.by_left, self.shape), (self.cells.by_right, self.shape[::-1]))
         )
         matrix = SparsePlusLowRank(by_left, by_right, left, right)
-        found = matrix.leading(state.basis, self.rank) if exactly else matrix.improved(state.basis)
-        sides = self._posterior(prior, found, kappa, learning=state.learning)
+        leading = matrix.leading(state.basis, self.rank) if exactly else matrix.improved(state.basis)
+        sides = self._posterior(prior, leading, kappa, learning=state.learning)
         return state.with_sides(*sides)._replace(
             left_before=state.left_mean,
             right_before=state.right_mean,
             momentum=next_momentum,
-            basis=found.right,
-            values=found.values,
+            basis=leading.right,
+            values=leading.values,
         )
 
     def _posterior(
@@ -275,10 +279,10 @@ class SingularValueShrinkage(BoundAscent[State]):
         else:
             shrunk = shrink(singular, self.shape, 1 / kappa, *variances)
 
-        def side(vectors: np.ndarray, norms: np.ndarray, own: np.ndarray) -> Rows:
+        def side(vectors: np.ndarray, norms: np.ndarray, column_variances: np.ndarray) -> Rows:
             mean = np.zeros((len(vectors), len(norms)))
             mean[:, columns] = vectors[:, : len(columns)] * norms[columns]
-            return Rows(mean, np.tile(own, (len(mean), 1)))
+            return Rows(mean, np.tile(column_variances, (len(mean), 1)))
 
         return (
             side(pairs.left, shrunk.left, shrunk.left_variance),
@@ -313,20 +317,20 @@ class SingularValueShrinkage(BoundAscent[State]):
         spread = left.variance.sum(axis=0) @ (right.mean**2 + right.variance).sum(axis=0)
         spread += (left.mean**2).sum(axis=0) @ right.variance.sum(axis=0)
         value, of_priors = float(cells.value.sum() - kappa / 2 * spread), []
-        for rows, own in zip((left, right), (prior.left, prior.right)):
+        for rows, matrix_prior in zip((left, right), (prior.left, prior.right)):
             # A column whose learned prior variance is zero is pruned.
-            positive = own.variance[0] > 0
+            positive = matrix_prior.variance[0] > 0
             total, of_prior = divergence(
                 Rows(rows.mean[:, positive], rows.variance[:, positive]),
-                MatrixPrior(own.mean[:, positive], own.variance[:, positive]),
+                MatrixPrior(matrix_prior.mean[:, positive], matrix_prior.variance[:, positive]),
                 np.full(int(positive.sum()), self.points),
             )
             value += float(total.sum())
-            of_priors.append(MatrixPrior(*np.zeros((2, *own.mean.shape))))
-            for whole, part in zip(of_priors[-1][:2], of_prior):
-                whole[:, positive] = part
-        own_parameters = tuple(a - spread / 2 * b for a, b in zip(cells.of_parameters, of_parameters))
-        return Derivatives(value, (of_priors[0], of_priors[1]), cells.of_mean, own_parameters, cells)
+            of_priors.append(MatrixPrior(*np.zeros((2, *matrix_prior.mean.shape))))
+            for whole, derivative in zip(of_priors[-1][:2], of_prior):
+                whole[:, positive] = derivative
+        of_site_parameters = tuple(a - spread / 2 * b for a, b in zip(cells.of_parameters, of_parameters))
+        return Derivatives(value, (of_priors[0], of_priors[1]), cells.of_mean, of_site_parameters, cells)
 
     def _with_learned_theta(self, problem: BilinearProblem, state: State) -> State:
         """Maximise over the hyperparameters at the present means, with the best variances for each of their values."""
@@ -335,9 +339,9 @@ class SingularValueShrinkage(BoundAscent[State]):
         def evaluate(theta: np.ndarray) -> tuple[float, np.ndarray]:
             prior = problem.prior(theta)
             at = self._with_best_variances(prior, state)
-            found = self._derivatives(self.priors(prior, at), at, self._cell_bounds(prior, means))
-            slope = problem.pullback(theta, found.of_prior, found.of_offset, found.of_parameters)
-            return found.value + prior.log_prior, slope
+            derivatives = self._derivatives(self.priors(prior, at), at, self._cell_bounds(prior, means))
+            slope = problem.pullback(theta, derivatives.of_prior, derivatives.of_offset, derivatives.of_parameters)
+            return derivatives.value + prior.log_prior, slope
 
         theta = lbfgs_steps(evaluate, state.theta, _ROUNDS)[0]
         prior = problem.prior(theta)
@@ -349,6 +353,9 @@ class SingularValueShrinkage(BoundAscent[State]):
             return state
         norms = np.linalg.norm(state.left_mean, axis=0), np.linalg.norm(state.right_mean, axis=0)
         priors = prior.left.variance[0], prior.right.variance[0]
-        found = best_variances(norms, self.shape, 1 / self.curvature(prior)[0], *priors)
-        left, right = (Rows(rows.mean, np.tile(own, (len(rows.mean), 1))) for rows, own in zip(state.sides, found))
+        variances = best_variances(norms, self.shape, 1 / self.curvature(prior)[0], *priors)
+        left, right = (
+            Rows(rows.mean, np.tile(column_variances, (len(rows.mean), 1)))
+            for rows, column_variances in zip(state.sides, variances)
+        )
         return state.with_sides(left, right)

@@ -1,8 +1,8 @@
 """Start of the ascent of a bilinear bound: singular vectors of its gradient, which no order of rows or columns changes.
 
 At inner products of zero the bound rises fastest along the leading singular vectors of the matrix of its derivatives in
-the predictors: those of a pair of columns of the two matrices. The start makes small steps along these, in units of the
-likelihood and of the priors, from where the biases are at their best; without that the first pair would be theirs.
+the predictors, a pair of vectors for each column of the two matrices. The start makes small steps along these, in units
+of the likelihood and of the priors, after the biases are at their best; otherwise the first pair would describe biases.
 """
 
 from collections.abc import Callable
@@ -25,11 +25,11 @@ __all__ = ["first_sides", "sides_without_factors"]
 _FIRST_SPREAD = 0.1
 """Root mean square of the first means of the leading column. At means of zero the gradient is zero as well."""
 _LARGEST = 3.0
-"""Limit of an entry of a singular vector, in root mean squares. The leading vectors of counts may be those of single
+"""Limit of an entry of a singular vector, in root mean squares. The leading vectors of counts may belong to single
 rows, from where the bound of listening counts was 30 nats lower after seventy steps."""
 _BIAS_STEPS, _BIAS_TOL = 5, 1e-3
 """Largest number of L-BFGS steps of the biases before the factors, and the predicted rise, nats per row, at which they
-end. The gradient is only to be that without their pattern."""
+end. They only have to remove the pattern of the biases from the gradient."""
 _DENSE = 2**18
 """Largest number of entries of a matrix whose singular vectors are computed from all of them: a tenth of a second."""
 _QUARTERINGS = 40
@@ -49,10 +49,10 @@ def sides_without_factors(bound: BilinearBound, prior: BilinearPrior) -> Sides:
     sides = tuple(zip((prior.left, prior.right), bound.points, scales))
 
     def at(share: float) -> Sides:
-        def side(own: MatrixPrior, points: np.ndarray, scale: float) -> Rows:
-            mean = share * np.where(np.isfinite(own.variance), own.mean, 0.0)
+        def side(matrix_prior: MatrixPrior, points: np.ndarray, scale: float) -> Rows:
+            mean = share * np.where(np.isfinite(matrix_prior.variance), matrix_prior.mean, 0.0)
             most = share * FIRST_VARIANCE * np.where(np.arange(len(points)) < d, scale, widest)
-            return Rows(mean, np.where(points, 0.0, np.minimum(most, own.variance)))
+            return Rows(mean, np.where(points, 0.0, np.minimum(most, matrix_prior.variance)))
 
         return side(*sides[0]), side(*sides[1])
 
@@ -68,8 +68,8 @@ def first_sides(bound: BilinearBound, prior: BilinearPrior, seed: int = 0) -> Si
     prior : BilinearPrior
         At the first hyperparameters.
     seed : int
-        0 takes singular vectors as columns, any other number random combinations of twice as many, other ones on either
-        side: those of as few all led to one lower mode of softplus counts.
+        0 takes singular vectors as columns, any other number random combinations of twice as many, different on either
+        side: combinations of as few all led to one lower mode of softplus counts.
     """
     d, scales = bound.n_factors, _scales(bound, prior)
     sides = _with_biases(bound, prior, sides_without_factors(bound, prior))
@@ -81,8 +81,11 @@ def first_sides(bound: BilinearBound, prior: BilinearPrior, seed: int = 0) -> Si
     if seed:
         turns = list(np.random.default_rng(seed).standard_normal((2, len(weights), d)))
     moves = [
-        np.minimum(_FIRST_SPREAD * np.sqrt(scale), np.sqrt(own.variance[:, :d])) * (_bounded(vectors) * weights @ turn)
-        for own, vectors, turn, scale in zip((prior.left, prior.right), (pairs.left, pairs.right), turns, scales)
+        np.minimum(_FIRST_SPREAD * np.sqrt(scale), np.sqrt(matrix_prior.variance[:, :d]))
+        * (_bounded(vectors) * weights @ turn)
+        for matrix_prior, vectors, turn, scale in zip(
+            (prior.left, prior.right), (pairs.left, pairs.right), turns, scales
+        )
     ]
 
     def at(share: float) -> Sides:
@@ -114,14 +117,14 @@ def _bounded(vectors: np.ndarray) -> np.ndarray:
 def _with_biases(bound: BilinearBound, prior: BilinearPrior, sides: Sides) -> Sides:
     """Return the matrices with their biases improved, and factors as they are."""
     improved, d = list(sides), bound.n_factors
-    for own in bound.order:
-        rows = sides[own]
+    for side in bound.order:
+        rows = sides[side]
         if rows.mean.shape[1] > d:
-            block = bound.block(prior, (improved[0], improved[1]), own)
-            found = cast(Rows, improved_rows(block, rows, max_iter=_BIAS_STEPS, tol=_BIAS_TOL))
+            block = bound.block(prior, (improved[0], improved[1]), side)
+            ascended = cast(Rows, improved_rows(block, rows, max_iter=_BIAS_STEPS, tol=_BIAS_TOL))
             mean, variance = rows.mean.copy(), cast(Rows, rows).variance.copy()
-            mean[:, d:], variance[:, d:] = found.mean[:, d:], found.variance[:, d:]
-            improved[own] = Rows(mean, variance)
+            mean[:, d:], variance[:, d:] = ascended.mean[:, d:], ascended.variance[:, d:]
+            improved[side] = Rows(mean, variance)
     return improved[0], improved[1]
 
 
@@ -170,12 +173,14 @@ def _settle_ties(left: np.ndarray, sizes: np.ndarray, right: np.ndarray) -> None
 
 
 def _scales(bound: BilinearBound, prior: BilinearPrior) -> tuple[float, float]:
-    """Return the unit of the variances of the factors of either matrix, whose product is that of predictors.
+    """Return the units of the variances of both matrices' factors, whose product is the unit of predictors' variances.
 
-    They are shared as prior variances are. A flat prior takes what the other one leaves.
+    Their ratio is the ratio of prior variances. A flat prior takes what the other one leaves.
     """
     width, d = _width(bound, prior), bound.n_factors
-    first, second = (float(np.sqrt(np.mean(own.variance[:, :d]))) for own in (prior.left, prior.right))
+    first, second = (
+        float(np.sqrt(np.mean(matrix_prior.variance[:, :d]))) for matrix_prior in (prior.left, prior.right)
+    )
     if np.isinf(first) and np.isinf(second):
         return width, width
     first, second = (width / second if np.isinf(first) else first), (width / first if np.isinf(second) else second)

@@ -1,8 +1,8 @@
 """Variational Gaussian of independent rows for bilinear models, by ascent of a lower bound (Ko and Khan 2014).
 
 Given one matrix, the bound of `bound` separates over the rows of the other, and is concave in the packed coordinates of
-each (`row_parameters`). The first steps are sweeps: they maximise over the rows of one matrix, then over those of the
-other. Sweeps are robust but slow, as the matrices follow each other: on listening counts they took thirty times as many
+each (`row_parameters`). The first steps are sweeps: they maximise over the rows of one matrix, then of the other
+one. Sweeps are robust but slow, as the matrices follow each other: on listening counts they took thirty times as many
 evaluations as joint L-BFGS over both matrices and the hyperparameters, which makes all later steps. Neither lowers the
 bound. Covariances are introduced after the sweeps, as rows of independent entries are a good start for them.
 """
@@ -136,8 +136,8 @@ class VariationalGaussian(BoundAscent[State]):
     def _sweep(self, problem: BilinearProblem, state: State) -> State:
         """Maximise over the rows of one matrix, then of the other one, then over the hyperparameters."""
         prior, sides = problem.prior(state.theta), list(state.sides)
-        for own in self.bound.order:
-            sides[own] = self._improved(prior, (sides[0], sides[1]), own)
+        for side in self.bound.order:
+            sides[side] = self._improved(prior, (sides[0], sides[1]), side)
         state = state._replace(left=sides[0], right=sides[1], found=None)
         if not self._learns(state):
             return state
@@ -146,8 +146,8 @@ class VariationalGaussian(BoundAscent[State]):
 
         def evaluate(theta: np.ndarray) -> tuple[float, np.ndarray]:
             given = problem.prior(theta)
-            found = self.bound.derivatives(given, state.sides, products)
-            return found.value + given.log_prior, _grad_theta(problem, theta, found)
+            derivatives = self.bound.derivatives(given, state.sides, products)
+            return derivatives.value + given.log_prior, _grad_theta(problem, theta, derivatives)
 
         return state._replace(theta=lbfgs_steps(evaluate, state.theta, _ROUNDS)[0])
 
@@ -164,15 +164,15 @@ class VariationalGaussian(BoundAscent[State]):
         learns, points = self._learns(state), self.bound.points
         if self.full:
             state = state._replace(left=factored(state.left), right=factored(state.right))
-        parts = [packed(rows, own) for rows, own in zip(state.sides, points)]
-        ends, given = np.cumsum([part.size for part in parts]), problem.prior(state.theta)
+        coordinates = [packed(rows, mask) for rows, mask in zip(state.sides, points)]
+        ends, given = np.cumsum([matrix.size for matrix in coordinates]), problem.prior(state.theta)
 
         def shaped(at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             left, right, _ = np.split(at, ends)
-            return left.reshape(parts[0].shape), right.reshape(parts[1].shape)
+            return left.reshape(coordinates[0].shape), right.reshape(coordinates[1].shape)
 
         def unpack(at: np.ndarray) -> tuple[Sides, np.ndarray]:
-            left, right = (unpacked(one, own, type(state.left)) for one, own in zip(shaped(at), points))
+            left, right = (unpacked(values, mask, type(state.left)) for values, mask in zip(shaped(at), points))
             return (left, right), at[ends[-1] :] if learns else state.theta
 
         def evaluate(_: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -192,7 +192,7 @@ class VariationalGaussian(BoundAscent[State]):
             good = np.isfinite(value) and np.isfinite(slope).all()
             return np.array([value if good else -np.inf]), slope
 
-        whole = np.concatenate([*(part.ravel() for part in parts), *([state.theta] if learns else [])])
+        whole = np.concatenate([*(matrix.ravel() for matrix in coordinates), *([state.theta] if learns else [])])
         start, scale = state.found or whole[None], self._scale(problem, state, learns)
         found = maximise_many(evaluate, start, scale, max_iter=_ROUNDS, tol=0.0)
         ((left, right), theta), objective = unpack(found.points[0]), float(found.values[0])
@@ -207,7 +207,7 @@ class VariationalGaussian(BoundAscent[State]):
         prior, numbers = problem.prior(state.theta), [np.arange(len(rows.mean)) for rows in state.sides]
         scales = [self.bound.block(prior, state.sides, own).scale(numbers[own]) for own in (0, 1)]
         scale_theta = self._curvature(problem, state) if learns else np.zeros(0)
-        diagonals = [one.ravel() for one in scales if isinstance(one, np.ndarray)]
+        diagonals = [block_scale.ravel() for block_scale in scales if isinstance(block_scale, np.ndarray)]
         if len(diagonals) == len(scales):
             return np.concatenate([*diagonals, scale_theta])[None]
         sizes = [packed(rows, own).size for rows, own in zip(state.sides, self.bound.points)]
@@ -215,8 +215,8 @@ class VariationalGaussian(BoundAscent[State]):
         def scale(_: np.ndarray, gradients: np.ndarray) -> np.ndarray:
             *sides, theta = np.split(gradients[0], np.cumsum(sizes))
             out = [
-                scaled(one, rows, part.reshape(len(rows), -1)).ravel()
-                for one, rows, part in zip(scales, numbers, sides)
+                scaled(block_scale, rows, gradient.reshape(len(rows), -1)).ravel()
+                for block_scale, rows, gradient in zip(scales, numbers, sides)
             ]
             return np.concatenate([*out, scale_theta * theta])[None]
 
@@ -229,11 +229,11 @@ class VariationalGaussian(BoundAscent[State]):
         def slope(theta: np.ndarray) -> np.ndarray:
             return _grad_theta(problem, theta, self.bound.derivatives(problem.prior(theta), state.sides, products))
 
-        here = slope(state.theta)
+        gradient = slope(state.theta)
 
         def decrease(k: int, step: np.ndarray) -> float:
             try:
-                return here[k] - slope(state.theta + step)[k]
+                return gradient[k] - slope(state.theta + step)[k]
             except (NumericalError, InvalidDataError):
                 # Next to the edge of the domain, such as a learned prior covariance that is singular in doubles.
                 return 0.0
@@ -251,5 +251,5 @@ def first_state(sides: Sides, theta: np.ndarray) -> State:
     return State(*sides, theta, np.nan, np.nan, np.inf, None, 0, 0.0)
 
 
-def _grad_theta(problem: BilinearProblem, theta: np.ndarray, found: Derivatives) -> np.ndarray:
-    return problem.pullback(theta, found.of_prior, found.of_offset, found.of_parameters)
+def _grad_theta(problem: BilinearProblem, theta: np.ndarray, derivatives: Derivatives) -> np.ndarray:
+    return problem.pullback(theta, derivatives.of_prior, derivatives.of_offset, derivatives.of_parameters)

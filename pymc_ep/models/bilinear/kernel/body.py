@@ -41,7 +41,7 @@ class Rows(NamedTuple):
 
     def at(self, which: np.ndarray) -> "Rows":
         """Return the rows at given indices."""
-        return Rows(*(part[which] for part in self))
+        return Rows(*(array[which] for array in self))
 
     def moved(self, normal: np.ndarray) -> np.ndarray:
         """Return draws of the rows, (s, I, K), from standard normal numbers of that shape."""
@@ -55,14 +55,14 @@ class Rows(NamedTuple):
 def log_mean_exp(pairs: Pairs, own: Rows, other: Rows) -> tuple[np.ndarray, np.ndarray]:
     """Return E f and log E e^f of each pair, (n,) each; the latter is infinite where E e^f does not exist."""
     out, log_out = np.empty(len(pairs.others)), np.empty(len(pairs.others))
-    for here, i, j in _chunks(pairs):
+    for chunk, i, j in _chunks(pairs):
         m, a, n, b = own.mean[i], own.variance[i], other.mean[j], other.variance[j]
         product, r = m * n, 1.0 - a * b
         proper = r > 0.0
         r = np.where(proper, r, 1.0)
         terms = (product + 0.5 * (a * n**2 + b * m**2)) / r - 0.5 * np.log(r)
-        out[here] = product.sum(axis=1)
-        log_out[here] = np.where(proper.all(axis=1), terms.sum(axis=1), np.inf)
+        out[chunk] = product.sum(axis=1)
+        log_out[chunk] = np.where(proper.all(axis=1), terms.sum(axis=1), np.inf)
     return out, log_out
 
 
@@ -85,10 +85,10 @@ def log_mean_exp_pullback(pairs: Pairs, own: Rows, other: Rows, of_mean: np.ndar
 def variance(pairs: Pairs, own: Rows, other: Rows) -> tuple[np.ndarray, np.ndarray]:
     """Return E f and Var f of each pair, (n,) each."""
     out, spread = np.empty(len(pairs.others)), np.empty(len(pairs.others))
-    for here, i, j in _chunks(pairs):
+    for chunk, i, j in _chunks(pairs):
         m, a, n, b = own.mean[i], own.variance[i], other.mean[j], other.variance[j]
-        out[here] = np.einsum("cd,cd->c", m, n)
-        spread[here] = (a * (n**2 + b) + b * m**2).sum(axis=1)
+        out[chunk] = np.einsum("cd,cd->c", m, n)
+        spread[chunk] = (a * (n**2 + b) + b * m**2).sum(axis=1)
     return out, spread
 
 
@@ -116,18 +116,18 @@ def _summed(
 ) -> Rows:
     """Return the sums of the derivatives of pairs over the pairs of each own row, (I, K) each."""
     out = Rows(np.zeros_like(own.mean), np.zeros_like(own.variance))
-    for here, i, j in _chunks(pairs):
-        weights = first[here, None], second[here, None]
-        found = derivatives(own.mean[i], own.variance[i], other.mean[j], other.variance[j], *weights)
+    for chunk, i, j in _chunks(pairs):
+        weights = first[chunk, None], second[chunk, None]
+        terms = derivatives(own.mean[i], own.variance[i], other.mean[j], other.variance[j], *weights)
         starts = np.flatnonzero(np.diff(i, prepend=-1))
-        for total, part in zip(out, found):
-            total[i[starts]] += np.add.reduceat(part, starts, axis=0)
+        for total, term in zip(out, terms):
+            total[i[starts]] += np.add.reduceat(term, starts, axis=0)
     return out
 
 
 def _chunks(pairs: Pairs) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
     """Yield the slice of each chunk of pairs, and the indices of its own and other rows."""
-    own = pairs.own
-    for begin in range(0, len(own), _CHUNK):
-        here = slice(begin, begin + _CHUNK)
-        yield here, own[here], pairs.others[here]
+    rows = pairs.own
+    for begin in range(0, len(rows), _CHUNK):
+        chunk = slice(begin, begin + _CHUNK)
+        yield chunk, rows[chunk], pairs.others[chunk]

@@ -43,7 +43,7 @@ def log_mean_exp(
 
 
 def variance(pairs: Pairs, own: OwnRows, other: OtherRows, *, backend: str = "auto") -> tuple[np.ndarray, np.ndarray]:
-    """Return E f and Var f of each pair, (n,) each; arguments are those of `log_mean_exp`."""
+    """Return E f and Var f of each pair, (n,) each; arguments as in `log_mean_exp`."""
     return _moments("variance", pairs, own, other, backend)
 
 
@@ -87,7 +87,7 @@ def variance_pullback(
 
 
 def _chosen(backend: str, pairs: Pairs, own: OwnRows) -> str:
-    """Return the bodies that suit so many pairs and columns, or those asked for."""
+    """Return the bodies asked for, or for "auto" the ones that suit so many pairs and columns."""
     if backend != "auto":
         return backend
     full, width = isinstance(own, FactoredRows), own.mean.shape[1]
@@ -112,7 +112,7 @@ def _derivatives(
     backend: str,
 ) -> Rows | FullRows:
     kind = FullRows if isinstance(own, FactoredRows) else Rows
-    shapes = tuple(part.shape for part in own)
+    shapes = tuple(moment.shape for moment in own)
     return kind(*_run("ProductDerivatives", statistic, backend, pairs, own, other, first, second, out=shapes))
 
 
@@ -129,17 +129,17 @@ def _run(
     """Return the outputs of an Op, of the given shapes, by the bodies that suit it."""
     chosen = _chosen(backend, pairs, own)
     op = getattr(_module("op"), name)(statistic, isinstance(own, FactoredRows))
-    given = pairs.ends, pairs.others, *own, *other, *weights
-    inputs = [np.asarray(value, dtype=dtype) for value, (dtype, _) in zip(given, op.types, strict=True)]
+    arguments = pairs.ends, pairs.others, *own, *other, *weights
+    inputs = [np.asarray(value, dtype=dtype) for value, (dtype, _) in zip(arguments, op.types, strict=True)]
     if chosen == "numpy":
         return op.evaluate(inputs)
     if chosen == "c":
         return compiled_in_c(op)(*inputs)
     if chosen == "jax":
         return _module("jax").on_host(op, *inputs)
-    found = tuple(np.empty(shape) for shape in out)
-    getattr(_module("numba"), op.compiled_function)(*inputs, *found)
-    return found
+    outputs = tuple(np.empty(shape) for shape in out)
+    getattr(_module("numba"), op.compiled_function)(*inputs, *outputs)
+    return outputs
 
 
 def _module(name: str) -> ModuleType:

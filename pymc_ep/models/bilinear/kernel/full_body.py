@@ -69,7 +69,7 @@ class FactoredRows(NamedTuple):
 
     def at(self, which: np.ndarray) -> "FactoredRows":
         """Return the rows at given indices."""
-        return FactoredRows(*(part[which] for part in self))
+        return FactoredRows(*(array[which] for array in self))
 
     def moved(self, normal: np.ndarray) -> np.ndarray:
         """Return draws of the rows, (s, I, K), from standard normal numbers of that shape."""
@@ -83,14 +83,14 @@ class FactoredRows(NamedTuple):
 def log_mean_exp(pairs: Pairs, own: FactoredRows, other: FullRows) -> tuple[np.ndarray, np.ndarray]:
     """Return E f and log E e^f of each pair, (n,) each; the latter is infinite where E e^f does not exist."""
     out, log_out = np.empty(len(pairs.others)), np.empty(len(pairs.others))
-    for here, i, j in _chunks(pairs, own):
+    for chunk, i, j in _chunks(pairs, own):
         m, n = own.mean[i], other.mean[j]
         tilted, _, roots, _, rotated = _weighted(own, other, i, j)
         proper = np.all(roots > 0.0, axis=1)
         roots = np.where(proper[:, None], roots, 1.0)
-        out[here] = _dot(m, n)
-        log_mean = out[here] + 0.5 * (_dot(m, tilted - n) + (rotated**2 / roots - np.log(roots)).sum(axis=1))
-        log_out[here] = np.where(proper, log_mean, np.inf)
+        out[chunk] = _dot(m, n)
+        log_mean = out[chunk] + 0.5 * (_dot(m, tilted - n) + (rotated**2 / roots - np.log(roots)).sum(axis=1))
+        log_out[chunk] = np.where(proper, log_mean, np.inf)
     return out, log_out
 
 
@@ -117,11 +117,11 @@ def log_mean_exp_pullback(
 def variance(pairs: Pairs, own: FactoredRows, other: FullRows) -> tuple[np.ndarray, np.ndarray]:
     """Return E f and Var f of each pair, (n,) each."""
     out, spread = np.empty(len(pairs.others)), np.empty(len(pairs.others))
-    for here, i, j in _chunks(pairs, own):
+    for chunk, i, j in _chunks(pairs, own):
         m, L, n, b = own.mean[i], own.factor[i], other.mean[j], other.covariance[j]
-        out[here] = _dot(m, n)
+        out[chunk] = _dot(m, n)
         along = np.einsum("ckl,ck->cl", L, n)
-        spread[here] = (along**2).sum(axis=1) + np.einsum("ck,ckl,cl->c", m, b, m) + ((b @ L) * L).sum(axis=(1, 2))
+        spread[chunk] = (along**2).sum(axis=1) + np.einsum("ck,ckl,cl->c", m, b, m) + ((b @ L) * L).sum(axis=(1, 2))
     return out, spread
 
 
@@ -173,10 +173,10 @@ def _summed(
 ) -> FullRows:
     """Return the sums of the derivatives of pairs over the pairs of each own row, (I, K) and (I, K, K)."""
     out = FullRows(np.zeros_like(own.mean), np.zeros_like(own.factor))
-    for here, i, j in _chunks(pairs, own):
+    for chunk, i, j in _chunks(pairs, own):
         starts = np.flatnonzero(np.diff(i, prepend=-1))
-        for total, part in zip(out, derivatives(i, j, first[here], second[here])):
-            total[i[starts]] += np.add.reduceat(part, starts, axis=0)
+        for total, term in zip(out, derivatives(i, j, first[chunk], second[chunk])):
+            total[i[starts]] += np.add.reduceat(term, starts, axis=0)
     return out
 
 
@@ -184,5 +184,5 @@ def _chunks(pairs: Pairs, own: FactoredRows) -> Iterator[tuple[slice, np.ndarray
     """Yield the slice of each chunk of pairs, and the indices of its own and other rows."""
     rows, step = pairs.own, max(1, _CHUNK // own.mean.shape[1] ** 2)
     for begin in range(0, len(rows), step):
-        here = slice(begin, begin + step)
-        yield here, rows[here], pairs.others[here]
+        chunk = slice(begin, begin + step)
+        yield chunk, rows[chunk], pairs.others[chunk]

@@ -1,6 +1,6 @@
 """JAX bodies of the moments of inner products; body.py and full_body.py have the formulas.
 
-Pairs are taken in chunks, so that memory is that of the rows and of one chunk.
+Pairs are taken in chunks, so that memory holds the rows and one chunk.
 """
 
 from collections.abc import Callable
@@ -56,8 +56,8 @@ def _weighted(m: jax.Array, L: jax.Array, n: jax.Array, b: jax.Array) -> tuple[j
 
 def _full_log_mean_exp(m: jax.Array, L: jax.Array, n: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
     tilted, _, root, x = _weighted(m, L, n, b)
-    found = m @ n + 0.5 * (m @ (tilted - n) + x @ x) - jnp.log(jnp.diagonal(root)).sum()
-    return m @ n, jnp.where(jnp.isfinite(root).all(), found, jnp.inf)
+    log_mean = m @ n + 0.5 * (m @ (tilted - n) + x @ x) - jnp.log(jnp.diagonal(root)).sum()
+    return m @ n, jnp.where(jnp.isfinite(root).all(), log_mean, jnp.inf)
 
 
 def _full_log_mean_exp_slopes(m: jax.Array, L: jax.Array, n: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -89,35 +89,35 @@ _SLOPES: dict[tuple[str, bool], Callable[..., Any]] = {
     ("variance", False): _variance_slopes,
     ("variance", True): _full_variance_slopes,
 }
-"""Derivatives of the second moment of one pair; that of E f in m is n."""
+"""Derivatives of the second moment of one pair; the derivative of E f in m is n."""
 
 
 def _owners(ends: jax.Array, n_pairs: int) -> jax.Array:
-    """Return the own row of each pair, and the number of rows for those that fill up."""
+    """Return the own row of each pair, or the number of rows for pairs that fill up."""
     return jnp.searchsorted(ends, jnp.arange(n_pairs), side="right") - 1
 
 
-def _chunks(own: jax.Array, others: jax.Array, spread: jax.Array, *weights: jax.Array) -> tuple[jax.Array, ...]:
-    """Return arrays of pairs as (chunks, pairs of a chunk); what fills up the last one belongs to no row."""
+def _chunks(owners: jax.Array, others: jax.Array, spread: jax.Array, *weights: jax.Array) -> tuple[jax.Array, ...]:
+    """Return arrays of pairs as (chunks, pairs of a chunk); pairs that fill up the last chunk belong to no row."""
     size = max(1, min(len(others), _NUMBERS // max(1, int(np.prod(spread.shape[1:])))))
     missing = -len(others) % size
     filled = (
-        jnp.pad(own, (0, missing), constant_values=len(spread)),
-        *(jnp.pad(one, (0, missing)) for one in (others, *weights)),
+        jnp.pad(owners, (0, missing), constant_values=len(spread)),
+        *(jnp.pad(array, (0, missing)) for array in (others, *weights)),
     )
-    return tuple(one.reshape(-1, size) for one in filled)
+    return tuple(array.reshape(-1, size) for array in filled)
 
 
 @partial(jax.jit, static_argnames=("key",))
 def product_moments(
     key: tuple[str, bool], ends: jax.Array, others: jax.Array, *rows: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Return both moments of each pair, (n,) each; `key` is that of `_MOMENTS`, `rows` are m, a, n, b."""
+    """Return both moments of each pair, (n,) each; `key` is a key of `_MOMENTS`, `rows` are m, a, n, b."""
     m, a, n, b = rows
     moments = jax.vmap(_MOMENTS[key])
     chunks = _chunks(_owners(ends, len(others)), others, a)
-    found = jax.lax.map(lambda ij: moments(m[ij[0]], a[ij[0]], n[ij[1]], b[ij[1]]), chunks)
-    return found[0].ravel()[: len(others)], found[1].ravel()[: len(others)]
+    statistics = jax.lax.map(lambda ij: moments(m[ij[0]], a[ij[0]], n[ij[1]], b[ij[1]]), chunks)
+    return statistics[0].ravel()[: len(others)], statistics[1].ravel()[: len(others)]
 
 
 @partial(jax.jit, static_argnames=("key",))
@@ -136,8 +136,8 @@ def product_derivatives(
         in_mean = weight[:, None] * n[j] + jnp.where(some[:, None], weight_second[:, None] * of_mean, 0.0)
         wide = weight_second.reshape(-1, *(1,) * (of_spread.ndim - 1))
         in_spread = jnp.where(wide != 0.0, wide * of_spread, 0.0)
-        parts = zip(total, (in_mean, in_spread), strict=True)
-        return tuple(whole.at[i].add(part, mode="drop") for whole, part in parts), None
+        terms = zip(total, (in_mean, in_spread), strict=True)
+        return tuple(whole.at[i].add(term, mode="drop") for whole, term in terms), None
 
     chunks = _chunks(_owners(ends, len(others)), others, a, first, second)
     return jax.lax.scan(added, (jnp.zeros_like(m), jnp.zeros_like(a)), chunks)[0]
@@ -149,11 +149,11 @@ def on_host(op: ProductMoments | ProductDerivatives, *inputs: np.ndarray) -> lis
     ends, others, m, a, n, b, *weights = inputs
     rows, pairs = (_power_of_two(size) for size in (len(m), len(others)))
     owned = np.pad(ends, (0, rows - len(m)), mode="edge")
-    filled = [_filled(one, pairs) for one in (others, *weights)]
+    filled = [_filled(array, pairs) for array in (others, *weights)]
     moved = _filled(m, rows), _filled(a, rows), _filled(n, _power_of_two(len(n))), _filled(b, _power_of_two(len(b)))
-    found = _FUNCTIONS[type(op)]((op.statistic, op.full), owned, filled[0], *moved, *filled[1:])
+    outputs = _FUNCTIONS[type(op)]((op.statistic, op.full), owned, filled[0], *moved, *filled[1:])
     kept = len(m) if weights else len(others)
-    return [np.asarray(one)[:kept] for one in found]
+    return [np.asarray(array)[:kept] for array in outputs]
 
 
 def _power_of_two(size: int) -> int:

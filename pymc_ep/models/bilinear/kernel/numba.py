@@ -240,18 +240,18 @@ def full_variance(
     """Write E f and Var f of all pairs of rows with covariances to `out` and `spread`, (n,) each."""
     width = m.shape[1]
     for i in numba.prange(len(ends) - 1):
-        own = np.zeros((width, width))
+        covariance = np.zeros((width, width))
         for d in range(width):
             for e in range(width):
                 for k in range(min(d, e) + 1):
-                    own[d, e] += factor[i, d, k] * factor[i, e, k]
+                    covariance[d, e] += factor[i, d, k] * factor[i, e, k]
         for c in range(ends[i], ends[i + 1]):
             j = others[c]
             total, terms = 0.0, 0.0
             for d in range(width):
                 total += m[i, d] * n[j, d]
                 for e in range(width):
-                    terms += own[d, e] * (n[j, d] * n[j, e] + b[j, d, e]) + m[i, d] * m[i, e] * b[j, d, e]
+                    terms += covariance[d, e] * (n[j, d] * n[j, e] + b[j, d, e]) + m[i, d] * m[i, e] * b[j, d, e]
             out[c] = total
             spread[c] = terms
 

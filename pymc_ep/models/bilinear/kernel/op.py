@@ -49,16 +49,16 @@ class _RowsOp(ArrayOp):
 
     @property
     def compiled_function(self) -> str:
-        """Name of the Numba body, and the end of that of the C body."""
+        """Name of the Numba body; the name of the C body ends in it."""
         return f"full_{self.function}" if self.full else self.function
 
     def evaluate(self, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
         """Return the outputs by the NumPy body."""
-        ends, others, m, own, n, other, *weights = inputs
+        ends, others, m, spread, n, other_spread, *weights = inputs
         bodies: Any = full_body if self.full else body
         kinds = (full_body.FactoredRows, full_body.FullRows) if self.full else (body.Rows, body.Rows)
         pairs = Pairs(ends, others, np.arange(len(others)))
-        return getattr(bodies, self.function)(pairs, kinds[0](m, own), kinds[1](n, other), *weights)
+        return getattr(bodies, self.function)(pairs, kinds[0](m, spread), kinds[1](n, other_spread), *weights)
 
     def c_compile_args(self, **kwargs: object) -> list[str]:
         """Return flags of the compiler, with the one for vector instructions in sums, which need no OpenMP to run."""

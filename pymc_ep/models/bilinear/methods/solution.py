@@ -63,7 +63,7 @@ def bilinear_solution(
         Learned prior variances of the columns of either matrix, if any, which replace the model's.
     """
     state = saved(found.state, prior_variances)
-    posterior, what = _rebuilt(form, state), "log density" if points else "bound"
+    posterior, objective = _rebuilt(form, state), "log density" if points else "bound"
     predictor, shape = posterior.predictor_moments(), form.observed()[0].shape
     constant = form.constrained(found.state.theta)
     moments = {name: (m.mean, m.sd) for name, m in posterior.moments().items()}
@@ -88,8 +88,8 @@ def bilinear_solution(
         converged=found.status.converged,
         settings=settings,
         log_evidence_is=log_evidence_is,
-        objective_is=f"{what} + log prior",
-        max_change_is=f"rise of the {what}, a cell",
+        objective_is=f"{objective} + log prior",
+        max_change_is=f"rise of the {objective}, a cell",
     )
 
 
@@ -125,15 +125,15 @@ def saved(
 ) -> dict[str, np.ndarray]:
     """Return the arrays of a state, and learned prior variances, from which a posterior is rebuilt."""
     sides = zip(("left", "right"), state.sides)
-    arrays = {f"{side}_{name}": part for side, rows in sides for name, part in rows._asdict().items()}
+    arrays = {f"{side}_{name}": array for side, rows in sides for name, array in rows._asdict().items()}
     learned = {} if prior_variances is None else dict(zip(_LEARNED, prior_variances))
     return arrays | learned | {"theta": state.theta}
 
 
 def rebuild(form: CompiledBilinear, state: Mapping[str, np.ndarray]) -> BilinearPosterior | BilinearMixture:
     """Return the posterior that a saved ``fit_state`` describes."""
-    centre, parts = _rebuilt(form, state), [_rebuilt(form, part) for part in unstacked(state)]
-    return BilinearMixture(centre, parts) if parts else centre
+    centre, components = _rebuilt(form, state), [_rebuilt(form, draw_state) for draw_state in unstacked(state)]
+    return BilinearMixture(centre, components) if components else centre
 
 
 def _rebuilt(form: CompiledBilinear, state: Mapping[str, np.ndarray]) -> BilinearPosterior:
@@ -144,10 +144,10 @@ def _rebuilt(form: CompiledBilinear, state: Mapping[str, np.ndarray]) -> Bilinea
 def started_sides(first: Sides, start: Mapping[str, np.ndarray]) -> Sides:
     """Return the rows of an earlier fit; raise unless they have the shapes of `first`."""
     sides = _sides(start)
-    for side, own, rows in zip(("left", "right"), sides, first):
-        if own.mean.shape != rows.mean.shape:
+    for side, held, rows in zip(("left", "right"), sides, first):
+        if held.mean.shape != rows.mean.shape:
             raise ValueError(
-                f"start= holds a {side} matrix of shape {own.mean.shape}, but the model's is {rows.mean.shape}; fit "
+                f"start= holds a {side} matrix of shape {held.mean.shape}, but the model's is {rows.mean.shape}; fit "
                 f"without start=, or pass the hyperparameters alone as a dict."
             )
     return sides
@@ -185,7 +185,7 @@ def checked(options: dict[str, Any], form: Bilinear, hyper: str) -> dict[str, An
 def with_unseen_rows(
     sentence: str, form: CompiledBilinear, cells: Cells, proper: str = "have their prior as posterior"
 ) -> str:
-    """Return the status with the numbers of rows without a cell appended, if any, and what becomes of them."""
+    """Return the status with a remark on rows without a cell appended, if any: their number and their posterior."""
     remarks = [sentence]
     for matrix, pairs in zip(form.form.matrices, (cells.by_left, cells.by_right)):
         counts = np.diff(pairs.ends)

@@ -66,29 +66,29 @@ def solve(call: Call[CompiledBilinear]) -> Solution:
     """
     form = call.form
     settings = _settings(form, call.options, call.hyper)
-    ascent, found = _ascended(call, settings)
-    last = form.prior(found.state.theta)
-    kappa, own = ascent.curvature(last)[0], ascent.priors(last, found.state)
-    variances = np.array([side.variance[0] for side in (own.left, own.right)])
+    ascent, end = _ascended(call, settings)
+    last = form.prior(end.state.theta)
+    kappa, prior = ascent.curvature(last)[0], ascent.priors(last, end.state)
+    variances = np.array([side.variance[0] for side in (prior.left, prior.right)])
     settings |= {"kappa": kappa, "prior_variances": variances.tolist()}
     loose = _curvature_warning(form, ascent, kappa, last)
-    if loose and found.status.converged:
+    if loose and end.status.converged:
         # If it has not, the convergence warning quotes the status, which has this note.
         warnings.warn(f"{form.form.cells.name!r} is hard for vbmf{loose}.", stacklevel=3)
-    notes = _pruning_warning(ascent, found.state, kappa, variances) + loose
-    if not found.status.converged:
+    notes = _pruning_warning(ascent, end.state, kappa, variances) + loose
+    if not end.status.converged:
         notes += (
             f"; steps are short where the likelihood curves much (here by {kappa:.3g}), and method='vg' needs fewer"
         )
-    sentence = with_unseen_rows(found.status.sentence + notes, form, ascent.cells, "have means of zero")
-    found = found._replace(status=found.status._replace(sentence=sentence))
+    sentence = with_unseen_rows(end.status.sentence + notes, form, ascent.cells, "have means of zero")
+    end = end._replace(status=end.status._replace(sentence=sentence))
     learned = list(variances) if settings["ard"] else None
-    what = _JOINT if ascent.points else BOUND
+    log_evidence_is = _JOINT if ascent.points else BOUND
     return bilinear_solution(
         form,
-        found,
+        end,
         settings,
-        what,
+        log_evidence_is,
         points=ascent.points,
         learned=call.hyper == "optimize",
         prior_variances=learned,
@@ -124,18 +124,18 @@ def _ascended(call: Call[CompiledBilinear], settings: dict[str, Any]) -> tuple[S
     elif not ascent.points and settings["init"] == "modes":
         first = ascent.from_modes(form, first, call.checkpoint.record("modes"))
     record = call.checkpoint.record()
-    found = run(ascent, form, first, max_iter=settings["max_iter"] + 1, report=call.report, record=record)
-    return ascent, found
+    end = run(ascent, form, first, max_iter=settings["max_iter"] + 1, report=call.report, record=record)
+    return ascent, end
 
 
 def maximum_at(settings: dict[str, Any], form: CompiledBilinear, theta: np.ndarray) -> Maximum:
     """Return the bound at hyperparameters theta, (p,), as ``hyper="fixed"`` finds it."""
-    ascent, found = _ascended(Call(form, theta, "fixed"), settings)
+    ascent, end = _ascended(Call(form, theta, "fixed"), settings)
     prior = form.prior(theta)
-    at, own = ascent.derivatives(prior, found.state), ascent.priors(prior, found.state)
+    at, effective_prior = ascent.derivatives(prior, end.state), ascent.priors(prior, end.state)
     slope = form.pullback(theta, at.of_prior, at.of_offset, at.of_parameters, of_log_prior=0.0)
-    variances = [own.left.variance[0], own.right.variance[0]] if settings["ard"] else None
-    return Maximum(found.state.log_bound, slope, found.status, saved(found.state, variances))
+    variances = [effective_prior.left.variance[0], effective_prior.right.variance[0]] if settings["ard"] else None
+    return Maximum(end.state.log_bound, slope, end.status, saved(end.state, variances))
 
 
 def _sampling_settings(form: CompiledBilinear, options: dict[str, Any]) -> dict[str, Any]:
@@ -175,27 +175,29 @@ def _unsupported_reason(form: Bilinear) -> str | None:
                 f"{bias.name!r} is a bias with a Gaussian prior, which shrinkage of singular values has no place for; "
                 f"use method='vg', or give numbers that are known as offset=."
             )
-    for one in form.matrices:
-        if one.flat:
-            return _UNLIKE.format(one.name, "flat prior", "give it a pm.Normal, or use method='vg'.")
-        if one.covariance is not None:
+    for matrix in form.matrices:
+        if matrix.flat:
+            return _UNLIKE.format(matrix.name, "flat prior", "give it a pm.Normal, or use method='vg'.")
+        if matrix.covariance is not None:
             what = "covariance of the entries of a row"
-            return _UNLIKE.format(one.name, what, "give it a pm.Normal, or use method='vg'.")
+            return _UNLIKE.format(matrix.name, what, "give it a pm.Normal, or use method='vg'.")
     return None
 
 
 def _require_columns(form: CompiledBilinear, prior: BilinearPrior) -> None:
     """Raise unless all prior means are zero and prior variances are the same in all rows."""
-    for one, own in zip(form.form.matrices, (prior.left, prior.right)):
-        if own.mean.any():
-            k, d = (int(part[0]) for part in np.nonzero(own.mean))
-            what = f"prior mean of {own.mean[k, d]:.3g} in row {k} and column {d}"
-            raise UnsupportedModelError(_UNLIKE.format(one.name, what, "give it a mean of zero, or use method='vg'."))
-        if (own.variance != own.variance[0]).any():
-            k = int(np.nonzero((own.variance != own.variance[0]).any(axis=1))[0][0])
+    for matrix, matrix_prior in zip(form.form.matrices, (prior.left, prior.right)):
+        if matrix_prior.mean.any():
+            k, d = (int(indices[0]) for indices in np.nonzero(matrix_prior.mean))
+            what = f"prior mean of {matrix_prior.mean[k, d]:.3g} in row {k} and column {d}"
+            raise UnsupportedModelError(
+                _UNLIKE.format(matrix.name, what, "give it a mean of zero, or use method='vg'.")
+            )
+        if (matrix_prior.variance != matrix_prior.variance[0]).any():
+            k = int(np.nonzero((matrix_prior.variance != matrix_prior.variance[0]).any(axis=1))[0][0])
             what = f"prior variance in row {k} that is not that in row 0"
             raise UnsupportedModelError(
-                _UNLIKE.format(one.name, what, "give it one scale, or one for each column, or use method='vg'.")
+                _UNLIKE.format(matrix.name, what, "give it one scale, or one for each column, or use method='vg'.")
             )
 
 
@@ -204,7 +206,7 @@ def _rank(form: CompiledBilinear, rank: int | None) -> int:
     if rank is None:
         return min(d, n_rows, n_cols)
     check_whole("rank", rank)
-    left, right = (one.name for one in form.form.matrices)
+    left, right = (matrix.name for matrix in form.form.matrices)
     if rank > d:
         raise ValueError(f"rank={rank} is more than the {d} columns of {left!r} and {right!r}.")
     if rank > min(n_rows, n_cols):
@@ -223,7 +225,7 @@ def _require_options(form: CompiledBilinear, hyper: str, settings: dict[str, Any
     check_flag("ard", settings["ard"])
     if settings["ard"] and settings["shrinkage"] == "map":
         raise ValueError("ard=True needs shrinkage='vb': modes are higher the less columns vary, without an end.")
-    scales = form.scales_of([one.name for one in form.form.matrices]) if hyper != "fixed" else ()
+    scales = form.scales_of([matrix.name for matrix in form.form.matrices]) if hyper != "fixed" else ()
     if scales and settings["ard"]:
         raise ValueError(
             f"ard=True learns prior variances of columns in place of those that {scales[0]!r} decides; hold it by "
@@ -243,11 +245,11 @@ def _from_start(engine: SingularValueShrinkage, first: State, start: Mapping[str
     sizes = np.prod([np.linalg.norm(rows.mean, axis=0) for rows in sides], axis=0)
     columns = np.argsort(-sizes, kind="stable")[: min(engine.rank, int(np.count_nonzero(sizes)))]
     moments = []
-    for rows, own in zip(sides, first.sides):
+    for rows, first_rows in zip(sides, first.sides):
         mean = np.zeros(rows.mean.shape)
         mean[:, columns] = rows.mean[:, columns]
         variance = np.broadcast_to(rows.variance.mean(axis=0), mean.shape)
-        moments.append(Rows(mean, np.where((own.variance > 0) & (variance > 0), variance, own.variance)))
+        moments.append(Rows(mean, np.where((first_rows.variance > 0) & (variance > 0), variance, first_rows.variance)))
     left, right = moments
     # With the means in the span of the basis no step lowers the bound.
     basis = np.hstack([right.mean[:, columns], first.basis])[:, : first.basis.shape[1]]
@@ -280,11 +282,11 @@ def _curvature_warning(
     """Return the warning that the bound curves far more than the likelihood of most cells, else an empty string."""
     site, given = engine.site, (engine.cells.y, *prior.parameters)
     peak = site.peak(*given)
-    known = np.isfinite(peak)
+    has_peak = np.isfinite(peak)
     typical = float(site.curvature(*given)[0].mean())
-    if known.any():
-        curved = site.slopes(engine.cells.y, np.where(known, peak, 0.0), *prior.parameters)[1]
-        typical = min(typical, float(np.broadcast_to(curved, known.shape)[known].mean()))
+    if has_peak.any():
+        curved = site.slopes(engine.cells.y, np.where(has_peak, peak, 0.0), *prior.parameters)[1]
+        typical = min(typical, float(np.broadcast_to(curved, has_peak.shape)[has_peak].mean()))
     if kappa <= _LOOSE_RATIO * typical:
         return ""
     name = form.form.cells.name

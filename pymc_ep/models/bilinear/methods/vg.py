@@ -69,17 +69,17 @@ def solve(call: Call[CompiledBilinear]) -> Solution:
             f"and the density of both together is largest where scales are zero: hold it by hyper='fixed', at another "
             f"value than the model's initial point by start={{{scales[0]!r}: ...}}, or leave them out of estimate=."
         )
-    bound, first, found = _ascended(call, settings, points)
-    sentence = with_unseen_rows(found.status.sentence, form, bound.cells)
-    if form.n_factors > (least := min(len(rows.mean) for rows in found.state.sides)):
+    bound, first, end = _ascended(call, settings, points)
+    sentence = with_unseen_rows(end.status.sentence, form, bound.cells)
+    if form.n_factors > (least := min(len(rows.mean) for rows in end.state.sides)):
         sentence += f"; of {form.n_factors} factors no more than {least} can matter to a matrix with a side of {least}"
-    status = found.status._replace(sentence=sentence)
+    status = end.status._replace(sentence=sentence)
     if call.hyper == "optimize":
-        status = _with_prior_warnings(status, form, first, found.state)
-    found = found._replace(status=status)
-    what = _WITH_POINTS.format(", ".join(estimated)) if estimated else BOUND
+        status = _with_prior_warnings(status, form, first, end.state)
+    end = end._replace(status=status)
+    log_evidence_is = _WITH_POINTS.format(", ".join(estimated)) if estimated else BOUND
     all_points = bool(np.concatenate(points).all())
-    return bilinear_solution(form, found, settings, what, points=all_points, learned=call.hyper == "optimize")
+    return bilinear_solution(form, end, settings, log_evidence_is, points=all_points, learned=call.hyper == "optimize")
 
 
 def _ascended(
@@ -95,21 +95,21 @@ def _ascended(
         sides = _from_start(sides_without_factors(bound, prior), call.start, full=full)
     ascent = VariationalGaussian(bound, learn=call.hyper == "optimize", tol=settings["tol"], full=full)
     first, record = first_state(sides, call.theta), call.checkpoint.record()
-    found = run(ascent, call.form, first, max_iter=settings["max_iter"] + 1, report=call.report, record=record)
+    end = run(ascent, call.form, first, max_iter=settings["max_iter"] + 1, report=call.report, record=record)
     if full:
         # A fit that ends with a sweep has no covariances yet.
-        left, right = map(factored, found.state.sides)
-        found = found._replace(state=found.state._replace(left=left, right=right))
-    return bound, prior, found
+        left, right = map(factored, end.state.sides)
+        end = end._replace(state=end.state._replace(left=left, right=right))
+    return bound, prior, end
 
 
 def maximum_at(settings: dict[str, Any], form: CompiledBilinear, theta: np.ndarray) -> Maximum:
     """Return the bound at hyperparameters theta, (p,), as ``hyper="fixed"`` finds it."""
     _, points = _points(form.form, (), form.n_factors)
-    bound, prior, found = _ascended(Call(form, theta, "fixed"), settings, points)
-    at = bound.derivatives(prior, found.state.sides)
+    bound, prior, end = _ascended(Call(form, theta, "fixed"), settings, points)
+    at = bound.derivatives(prior, end.state.sides)
     slope = form.pullback(theta, at.of_prior, at.of_offset, at.of_parameters, of_log_prior=0.0)
-    return Maximum(found.state.log_bound, slope, found.status, saved(found.state))
+    return Maximum(end.state.log_bound, slope, end.status, saved(end.state))
 
 
 def _sampling_settings(form: CompiledBilinear, options: dict[str, Any]) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def _sampling_settings(form: CompiledBilinear, options: dict[str, Any]) -> dict[
     settings = _settings(Call(form, form.start, "sample", options=options))
     estimated, _ = _points(form.form, settings["estimate"], form.n_factors)
     if estimated:
-        flat = [one.name for one in form.form.entries if one.flat]
+        flat = [entry.name for entry in form.form.entries if entry.flat]
         cure = f"give {flat[0]!r} a proper prior" if flat else "leave estimate= out"
         raise UnsupportedModelError(
             f"Of {', '.join(map(repr, estimated))} the bound has points, and at the best points for each value of the "
@@ -150,10 +150,10 @@ def _with_prior_warnings(status: Status, form: CompiledBilinear, first: Bilinear
             f"without any where the data say little of them: new rows have their prior. Hold a scale at the value that "
             f"predicts best, by hyper='fixed', or observe more cells"
         )
-    for matrix, first_prior, own in zip(form.form.matrices, (first.left, first.right), (last.left, last.right)):
-        if first_prior.covariance is None or own.covariance is None:
+    for matrix, first_prior, last_prior in zip(form.form.matrices, (first.left, first.right), (last.left, last.right)):
+        if first_prior.covariance is None or last_prior.covariance is None:
             continue
-        if np.linalg.eigvalsh(own.covariance)[0] < _SINGULAR * np.linalg.eigvalsh(first_prior.covariance)[-1]:
+        if np.linalg.eigvalsh(last_prior.covariance)[0] < _SINGULAR * np.linalg.eigvalsh(first_prior.covariance)[-1]:
             # If all factors are pruned the fit has converged all the same.
             status = status._replace(converged=status.converged and rms < _PRUNED)
             sentence += (
@@ -167,19 +167,19 @@ def _points(form: Bilinear, estimate: Sequence[str], d: int) -> tuple[tuple[str,
     """Return the names of the point estimates, and masks of their columns on either side, (K,) and (K',)."""
     named = estimate_names(estimate, form.latent_names)
     # Under a flat prior the posterior may be improper.
-    estimated = tuple(one.name for one in form.entries if one.flat or one.name in named)
+    estimated = tuple(entry.name for entry in form.entries if entry.flat or entry.name in named)
     columns = []
     for matrix, bias in zip(form.matrices, form.biases):
-        own = [matrix.name in estimated] * d
-        columns.append(np.array([*own, *([] if bias is None else [bias.name in estimated])]))
+        mask = [matrix.name in estimated] * d
+        columns.append(np.array([*mask, *([] if bias is None else [bias.name in estimated])]))
     return estimated, (columns[0], columns[1])
 
 
 def _from_start(first: Sides, start: Mapping[str, np.ndarray], *, full: bool) -> Sides:
     """Return the rows of an earlier fit, with covariances if `full`; raise if they are not of the model of `first`."""
     left, right = (factored(rows) if full else independent(rows) for rows in started_sides(first, start))
-    for rows, own in zip((left, right), first):
-        if ((rows.variance > 0) != (own.variance > 0)).any():
+    for rows, first_rows in zip((left, right), first):
+        if ((rows.variance > 0) != (first_rows.variance > 0)).any():
             raise ValueError("start= is a fit with another estimate=; fit without it, or with the same.")
     return left, right
 

@@ -44,7 +44,7 @@ def fold_in(
     given : mapping of str to array_like
         ``rows``, ``cols`` and ``observed`` as in the distribution, and ``offset``, without biases, or parameters of
         the likelihood, unless these are the same for all cells of the fit. The side's own index counts new rows from 0;
-        if it is missing or a scalar, all cells are in one row. The other index is that of fitted rows.
+        if it is missing or a scalar, all cells are in one row. The other index is of fitted rows.
 
     Raises
     ------
@@ -67,45 +67,45 @@ def fold_in(
     return _dataset(model, posterior, new, best, own, dims[own], counts)
 
 
-def _best(posterior: BilinearPosterior, new: NewCells, own: int, counts: np.ndarray) -> BestRows:
+def _best(posterior: BilinearPosterior, new: NewCells, side: int, counts: np.ndarray) -> BestRows:
     """Return the new rows, with `counts` cells each, at the maximum of their bound."""
     form, fitted = posterior.form, (posterior.left, posterior.right)
     priors, sides = [posterior.prior.left, posterior.prior.right], list(fitted)
-    priors[own] = _prior_of_rows(form, priors[own], own, counts)
+    priors[side] = _prior_of_rows(form, priors[side], side, counts)
     # Columns of learned prior variance zero are pruned on both sides, and new rows have no effect there.
-    pruned = priors[own].variance[0] == 0
-    priors[own] = priors[own]._replace(variance=np.where(pruned, 1.0, priors[own].variance))
+    pruned = priors[side].variance[0] == 0
+    priors[side] = priors[side]._replace(variance=np.where(pruned, 1.0, priors[side].variance))
     points = [rows.variance.max(axis=0) == 0 for rows in fitted]
-    points[own] &= ~pruned
+    points[side] &= ~pruned
     # Any start with finite expected rates will do, as the bound is concave in the rows.
-    variance = np.minimum(priors[own].variance, FIRST_VARIANCE)
-    widest = np.maximum(fitted[1 - own].variance[:, : form.n_factors].max(axis=0), np.finfo(float).tiny)
+    variance = np.minimum(priors[side].variance, FIRST_VARIANCE)
+    widest = np.maximum(fitted[1 - side].variance[:, : form.n_factors].max(axis=0), np.finfo(float).tiny)
     variance[:, : form.n_factors] = np.minimum(variance[:, : form.n_factors], _FEASIBLE / (form.n_factors * widest))
-    first = Rows(priors[own].mean, np.where(points[own], 0.0, variance))
-    sides[own] = first if isinstance(fitted[own], Rows) else factored(first)
+    first = Rows(priors[side].mean, np.where(points[side], 0.0, variance))
+    sides[side] = first if isinstance(fitted[side], Rows) else factored(first)
     shape = len(sides[0].mean), len(sides[1].mean)
     cells = Cells.of(new.y, new.rows, new.cols, shape, form.form.cells.site)
     bound = BilinearBound(cells, form.n_factors, (points[0], points[1]))
     prior = BilinearPrior(priors[0], priors[1], new.offset, new.parameters, 0.0)
-    best = best_rows(bound, prior, (sides[0], sides[1]), own)
+    best = best_rows(bound, prior, (sides[0], sides[1]), side)
     # With pruned columns entries are independent, so that rows are `Rows`.
-    return best._replace(rows=Rows(*(np.where(pruned, 0.0, part) for part in best.rows))) if pruned.any() else best
+    return best._replace(rows=Rows(*(np.where(pruned, 0.0, moment) for moment in best.rows))) if pruned.any() else best
 
 
-def _prior_of_rows(form: CompiledBilinear, prior: MatrixPrior, own: int, counts: np.ndarray) -> MatrixPrior:
-    """Return the prior of new rows, that of any fitted row; raise if rows differ, or lack cells under a flat prior."""
-    d, matrix, bias = form.n_factors, form.form.matrices[own], form.form.biases[own]
-    for one, columns in ((matrix, slice(None, d)), (bias, slice(d, None))):
-        if one is None:
+def _prior_of_rows(form: CompiledBilinear, prior: MatrixPrior, side: int, counts: np.ndarray) -> MatrixPrior:
+    """Return the prior of new rows, as of any fitted row; raise if rows differ, or lack cells under a flat prior."""
+    d, matrix, bias = form.n_factors, form.form.matrices[side], form.form.biases[side]
+    for entry, columns in ((matrix, slice(None, d)), (bias, slice(d, None))):
+        if entry is None:
             continue
-        if any((part[:, columns] != part[0, columns]).any() for part in prior[:2]):
+        if any((moment[:, columns] != moment[0, columns]).any() for moment in prior[:2]):
             raise UnsupportedModelError(
-                f"The prior of {one.name!r} differs from row to row, so that of new rows is not known; fit the model "
+                f"The prior of {entry.name!r} differs from row to row, so that of new rows is not known; fit the model "
                 f"with these rows."
             )
-        if one.flat and not counts.all():
+        if entry.flat and not counts.all():
             raise InvalidDataError(
-                f"The new row {int(np.argmin(counts))} of {matrix.name!r} has no cell and {one.name!r} a flat prior, "
+                f"The new row {int(np.argmin(counts))} of {matrix.name!r} has no cell and {entry.name!r} a flat prior, "
                 f"so that nothing is known of it; number new rows without a gap."
             )
     return prior.at(np.zeros(len(counts), dtype=np.int64))
@@ -116,12 +116,12 @@ def _dataset(
     posterior: BilinearPosterior,
     new: NewCells,
     best: BestRows,
-    own: int,
+    side: int,
     dim: str,
     counts: np.ndarray,
 ) -> xr.Dataset:
     form = posterior.form
-    d, matrix, bias, y = form.n_factors, form.form.matrices[own], form.form.biases[own], form.form.cells.name
+    d, matrix, bias, y = form.n_factors, form.form.matrices[side], form.form.biases[side], form.form.cells.name
     mean, sd = best.rows.mean, np.sqrt(best.rows.variance)
     variables = {f"{matrix.name}_mean": (matrix.name, mean[:, :d]), f"{matrix.name}_sd": (matrix.name, sd[:, :d])}
     if bias is not None:
@@ -129,10 +129,14 @@ def _dataset(
     numbered = labelled(model, variables, {dim: np.arange(len(mean))})
     of_rows = {f"{matrix.name}_bound": best.bound, f"{matrix.name}_converged": best.converged}
     if isinstance(best.rows, FactoredRows):
-        between = tuple(f"{matrix.name}_{which}" for which in ("entry", "part"))
+        between = tuple(f"{matrix.name}_{suffix}" for suffix in ("entry", "part"))
         numbered = numbered.assign({f"{matrix.name}_factor": ((dim, *between), best.rows.factor)})
     of_cells = {f"{y}_rows": new.rows, f"{y}_cols": new.cols, f"{y}_observed": new.y}
-    points = [one.name for one, part in ((matrix, sd[:, :d]), (bias, sd[:, d:])) if one is not None and not part.any()]
+    points = [
+        entry.name
+        for entry, entry_sd in ((matrix, sd[:, :d]), (bias, sd[:, d:]))
+        if entry is not None and not entry_sd.any()
+    ]
     # Columns of learned prior variance zero have no density.
     points = points if posterior.prior_variances is None else []
     empty = counts == 0

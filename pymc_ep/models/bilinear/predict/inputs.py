@@ -24,7 +24,7 @@ dense arrays of rows would be large."""
 
 def matrix_names(form: CompiledBilinear) -> tuple[str, str]:
     """Return the names of the left and of the right matrix."""
-    left, right = (one.name for one in form.form.matrices)
+    left, right = (matrix.name for matrix in form.form.matrices)
     return left, right
 
 
@@ -51,16 +51,16 @@ def read_cells(
     InvalidDataError
         For indices out of range, and observations outside their domain.
     """
-    name, needed, known = form.form.cells.name, (*_INDICES, "observed"), _cell_parameters(form, theta)
+    name, needed, parameters = form.form.cells.name, (*_INDICES, "observed"), _cell_parameters(form, theta)
     cells = dict(given) if isinstance(given, Mapping) else {}
     if new is not None and isinstance(given, Mapping):
         cells.setdefault(_INDICES[new], 0)
     wrong = [f"{key!r} is missing" for key in needed if key not in cells]
-    wrong += [f"there is no {key!r}" for key in cells if key not in (*needed, *known)]
+    wrong += [f"there is no {key!r}" for key in cells if key not in (*needed, *parameters)]
     if wrong:
         raise InvalidDataError(
             f"New cells of {name!r} are a mapping of 'rows', 'cols' and 'observed', and maybe of "
-            f"{', '.join(map(repr, known))}: {wrong[0]}."
+            f"{', '.join(map(repr, parameters))}: {wrong[0]}."
         )
     for key in needed:
         require_unmasked(f"New cells of {name!r} have {key}", cells[key])
@@ -87,7 +87,7 @@ def read_cells(
                     f"New cells of {name!r} have {indices[new][k]} at index {k} of {_INDICES[new]}, but these count "
                     f"new rows of {form.form.matrices[new].name!r} from 0{why}."
                 )
-    others = [_for_all(name, key, cells.get(key), values, y.size) for key, values in known.items()]
+    others = [_for_all(name, key, cells.get(key), values, y.size) for key, values in parameters.items()]
     form.require_numbers(others[0], others[1:])
     return NewCells(y.astype(float), indices[0], indices[1], others[0], tuple(others[1:]))
 
@@ -102,14 +102,14 @@ def offsets_and_parameters(
     InvalidDataError
         If they are not given and differ from cell to cell in the fit.
     """
-    name, known = form.form.cells.name, _cell_parameters(form, theta)
-    if unknown := [key for key in given if key not in known]:
+    name, parameters = form.form.cells.name, _cell_parameters(form, theta)
+    if unknown := [key for key in given if key not in parameters]:
         raise InvalidDataError(
-            f"There is no {unknown[0]!r} of {name!r} that cells share; there is {', '.join(map(repr, known))}."
+            f"There is no {unknown[0]!r} of {name!r} that cells share; there is {', '.join(map(repr, parameters))}."
         )
-    first, *others = (_for_all(name, key, given.get(key), values, 1) for key, values in known.items())
+    first, *others = (_for_all(name, key, given.get(key), values, 1) for key, values in parameters.items())
     form.require_numbers(first, others)
-    return float(first[0]), tuple(float(part[0]) for part in others)
+    return float(first[0]), tuple(float(parameter[0]) for parameter in others)
 
 
 def _cell_parameters(form: CompiledBilinear, theta: np.ndarray) -> dict[str, np.ndarray]:

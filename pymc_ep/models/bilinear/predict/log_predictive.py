@@ -49,20 +49,27 @@ class CellPredictions:
         InvalidDataError
             For indices out of range, and observations outside their domain.
         """
-        name, parts = _parts(model, posterior, data)
-        found = [np.log(weight) + part.log_predictive(new, size, rng) for weight, part, new, size, rng in parts]
-        return xr.Dataset({name: ((f"{name}_cell",), logsumexp(found, axis=0))})
+        name, components = _parts(model, posterior, data)
+        log_densities = [
+            np.log(weight) + component.log_predictive(new, size, rng)
+            for weight, component, new, size, rng in components
+        ]
+        return xr.Dataset({name: ((f"{name}_cell",), logsumexp(log_densities, axis=0))})
 
     @staticmethod
     def transforms(
         model: pm.Model, posterior: BilinearPosterior | BilinearMixture, data: Mapping[str, Any]
     ) -> xr.Dataset:
         """Return ``<y>_lower`` and ``<y>_upper``, P(Y < y) and P(Y <= y), of new cells; see `log_predictive`."""
-        name, parts = _parts(model, posterior, data)
-        found = np.sum(
-            [weight * np.array(part.transforms(new, size, rng)) for weight, part, new, size, rng in parts], 0
+        name, components = _parts(model, posterior, data)
+        mixed = np.sum(
+            [
+                weight * np.array(component.transforms(new, size, rng))
+                for weight, component, new, size, rng in components
+            ],
+            0,
         )
-        arrays = {f"{name}_{which}": ((f"{name}_cell",), own) for which, own in zip(("lower", "upper"), found)}
+        arrays = {f"{name}_{suffix}": ((f"{name}_cell",), values) for suffix, values in zip(("lower", "upper"), mixed)}
         return xr.Dataset(arrays, attrs={"domain": posterior.form.form.cells.site.domain})
 
     @staticmethod
@@ -89,6 +96,9 @@ def _parts(
     name = form.form.cells.name
     if list(data) != [name]:
         raise UnsupportedModelError(f"The model's cells are those of {name!r}; give these, not {', '.join(data)}.")
-    parts = list(posterior.components())
-    size = -(-_DRAWS // len(parts))
-    return name, [(weight, part, read_cells(model, form, part.theta, data[name]), size, rng) for weight, part in parts]
+    components = list(posterior.components())
+    size = -(-_DRAWS // len(components))
+    return name, [
+        (weight, component, read_cells(model, form, component.theta, data[name]), size, rng)
+        for weight, component in components
+    ]

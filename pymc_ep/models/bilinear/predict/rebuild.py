@@ -22,7 +22,7 @@ def bilinear_posterior(idata: Container, model: pm.Model) -> BilinearPosterior |
     Raises
     ------
     ValueError
-        If the model's matrices, priors or data are no longer those of the fit.
+        If the model's matrices, priors or data have changed since the fit.
     """
     form = cast(CompiledBilinear, compiled_form(model, latent_of(idata, model)))
     state = fit_state(idata)

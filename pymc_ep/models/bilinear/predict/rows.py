@@ -1,4 +1,4 @@
-"""Rankings of rows of bilinear models, and new rows: what `pymc_ep.recommend` and its siblings ask of the form."""
+"""Rankings of rows of bilinear models, and new rows, for `pymc_ep.recommend` and its siblings."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -70,8 +70,8 @@ class BilinearRows:
     @staticmethod
     def rows(posterior: BilinearPosterior, side: int, cells: Mapping[str, Any]) -> "CellRows":
         """Return the fitted rows of a side."""
-        found = posterior.form.cells()
-        return CellRows(posterior, side, (found.by_left, found.by_right)[side], cells)
+        fitted_cells = posterior.form.cells()
+        return CellRows(posterior, side, (fitted_cells.by_left, fitted_cells.by_right)[side], cells)
 
     @staticmethod
     def folded(posterior: BilinearPosterior, side: int, new: xr.Dataset, cells: Mapping[str, Any]) -> "CellRows":
@@ -81,14 +81,14 @@ class BilinearRows:
         labels = new[new[f"{matrix}_mean"].dims[0]].to_numpy()
 
         def joined(what: str) -> np.ndarray:
-            own = [new[f"{matrix}_{what}"].to_numpy()]
-            return np.hstack([*own, *([] if bias is None else [new[f"{bias.name}_{what}"].to_numpy()[:, None]])])
+            columns = [new[f"{matrix}_{what}"].to_numpy()]
+            return np.hstack([*columns, *([] if bias is None else [new[f"{bias.name}_{what}"].to_numpy()[:, None]])])
 
         sides = [posterior.left, posterior.right]
         full = f"{matrix}_factor" in new
         mean = joined("mean")
         sides[side] = FactoredRows(mean, new[f"{matrix}_factor"].to_numpy()) if full else Rows(mean, joined("sd") ** 2)
-        indices = [new[f"{y}_{which}"].to_numpy() for which in ("rows", "cols")]
+        indices = [new[f"{y}_{axis}"].to_numpy() for axis in ("rows", "cols")]
         seen = Pairs.of_labels(labels, indices[side], indices[1 - side])
         return CellRows(BilinearPosterior(form, posterior.theta, sides[0], sides[1]), side, seen, cells)
 
@@ -143,7 +143,7 @@ class CellBlock:
 
     def ranked(self, others: np.ndarray) -> Ranked:
         """Return given others, the best first."""
-        mean, sd = (np.take_along_axis(part, others, axis=1) for part in (self._mean, self._sd))
+        mean, sd = (np.take_along_axis(moment, others, axis=1) for moment in (self._mean, self._sd))
         log_least = self._log_least(mean, sd, fixed_nodes=False)
         values = {"probability": -np.expm1(log_least), "predictor_mean": mean, "predictor_sd": sd}
         return best_first(others, values, mean if self._by == "predictor_mean" else -log_least)

@@ -18,7 +18,7 @@ __all__ = ["with_biases"]
 def with_biases(
     model: Model, terms: Sequence[TensorVariable], products: InnerProducts, latent: Sequence[str] | None
 ) -> tuple[list[TensorVariable | None], list[TensorVariable]]:
-    """Return the biases of the left and of the right rows, None without one, and all other terms.
+    """Return the biases of the left and of the right rows, each None if there is none, and all other terms.
 
     Raises
     ------
@@ -28,11 +28,11 @@ def with_biases(
     biases: list[TensorVariable | None] = [None, None]
     rest = []
     for term in terms:
-        found = _bias(model, term, products, biases)
-        if found is None or not all_latent([found[1]], latent):
+        side_and_bias = _bias(model, term, products, biases)
+        if side_and_bias is None or not all_latent([side_and_bias[1]], latent):
             rest.append(term)
         else:
-            biases[found[0]] = found[1]
+            biases[side_and_bias[0]] = side_and_bias[1]
     _require_own_index(model, rest, products, latent)
     _require_plain_biases(model, rest, products, latent)
     return biases, rest
@@ -42,7 +42,7 @@ def _bias(
     model: Model,
     term: TensorVariable,
     products: InnerProducts,
-    known: Sequence[TensorVariable | None],
+    biases: Sequence[TensorVariable | None],
 ) -> tuple[int, TensorVariable] | None:
     """Return the side, left (0) or right (1), whose bias a term is, and the bias; None if it is no bias.
 
@@ -50,10 +50,10 @@ def _bias(
     bias.
     """
     bias, sides = _vector_and_sides(term, products)
-    if bias not in model.free_RVs or not is_gaussian(model, bias, 1) or any(bias is one for one in known):
+    if bias not in model.free_RVs or not is_gaussian(model, bias, 1) or any(bias is other for other in biases):
         # A single vector for both sides is no pair of independent biases.
         return None
-    sides = [k for k in sides if known[k] is None]
+    sides = [k for k in sides if biases[k] is None]
     if sides:
         length, *lengths = evaluated(row_counts(bias, *products.matrices))
         sides = [k for k in sides if lengths[k] == length]
@@ -78,13 +78,13 @@ def _require_own_index(
     for vector, index in filter(None, map(indexed_rows, terms)):
         if not _may_be_bias(model, vector, latent):
             continue
-        if any(same_index(without_casts(index), own) for own in products.indices):
+        if any(same_index(without_casts(index), matrix_index) for matrix_index in products.indices):
             continue
-        for matrix, own in zip(products.matrices, products.indices):
-            if depends_on([index, own], model.basic_RVs):
+        for matrix, matrix_index in zip(products.matrices, products.indices):
+            if depends_on([index, matrix_index], model.basic_RVs):
                 continue
-            here, there = evaluated([index, own])
-            if np.array_equal(here, there):
+            bias_places, matrix_places = evaluated([index, matrix_index])
+            if np.array_equal(bias_places, matrix_places):
                 raise UnsupportedModelError(
                     f"{vector.name!r} is taken at the indices at which {matrix.name!r} is, but these are two "
                     f"variables, so that it cannot be told whether {vector.name!r} is a bias of its rows. Take both at "

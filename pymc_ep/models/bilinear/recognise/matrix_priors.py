@@ -23,12 +23,12 @@ def all_latent(variables: Sequence[TensorVariable], latent: Sequence[str] | None
 def is_gaussian(model: Model, rv: TensorVariable, ndim: int) -> bool:
     """Return whether a variable of `ndim` axes has independent Gaussian entries, a flat prior, or i.i.d. rows."""
     op = None if rv.owner is None else rv.owner.op
-    known = isinstance(op, NormalRV | FlatRV) or (ndim == 2 and _covariance(rv) is not None)
-    return known and rv.ndim == ndim and model.rvs_to_transforms.get(rv) is None
+    supported = isinstance(op, NormalRV | FlatRV) or (ndim == 2 and _covariance(rv) is not None)
+    return supported and rv.ndim == ndim and model.rvs_to_transforms.get(rv) is None
 
 
 def _covariance(rv: TensorVariable) -> TensorVariable | None:
-    """Return the common covariance of all rows of a multivariate normal variable; None if there is no such."""
+    """Return the common covariance of all rows of a multivariate normal variable; None without one."""
     if rv.owner is None or not isinstance(rv.owner.op, MvNormalRV):
         return None
     graph = parameters_of(rv)[1]
@@ -40,12 +40,14 @@ def _covariance(rv: TensorVariable) -> TensorVariable | None:
 def entries_of(model: Model, rv: TensorVariable, stand_in: TensorVariable) -> Entries:
     """Return the prior of a matrix or bias."""
     shape = infer_shape([rv], (), ())[0]
-    parts = []
+    moments = []
     if not isinstance(rv.owner.op, FlatRV):
         mu, scale = parameters_of(rv)
         covariance = _covariance(rv)
         # Keeps the sign of a negative standard deviation, so that checks of the variance detect it.
         variance = scale * pt.abs(scale) if covariance is None else pt.diagonal(covariance)
-        parts = [pt.broadcast_to(p, shape) for p in (mu, variance)]
-        parts += [] if covariance is None else [covariance]
-    return Entries(rv.name, stand_in, tuple(shape), *(model.replace_rvs_by_values(parts) if parts else (None, None)))
+        moments = [pt.broadcast_to(p, shape) for p in (mu, variance)]
+        moments += [] if covariance is None else [covariance]
+    return Entries(
+        rv.name, stand_in, tuple(shape), *(model.replace_rvs_by_values(moments) if moments else (None, None))
+    )

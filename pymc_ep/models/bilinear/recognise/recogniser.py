@@ -81,10 +81,14 @@ def recognise_bilinear(
         If the model has such inner products, but does not fit the form otherwise.
     """
     likelihoods = (Likelihood.of(model, rv) for rv in model.observed_RVs)
-    found = [(one, products) for one in likelihoods if (products := _products(model, one, latent)) is not None]
-    if not found or not all_latent(found[0][1].matrices, latent):
+    candidates = [
+        (candidate, products)
+        for candidate in likelihoods
+        if (products := _products(model, candidate, latent)) is not None
+    ]
+    if not candidates or not all_latent(candidates[0][1].matrices, latent):
         return None
-    likelihood, products = found[0]
+    likelihood, products = candidates[0]
     rv = likelihood.rv
     imputed = f"{rv.name.removesuffix('_observed')}_unobserved"
     if rv.name.endswith("_observed") and imputed in model.named_vars:
@@ -112,9 +116,9 @@ def _products(model: Model, likelihood: Likelihood, latent: Sequence[str] | None
             _require_not_made(model, rv, products, latent)
             continue
         v, u = products.matrices
-        gaussian = [one for one in (v, u) if is_gaussian(model, one, 2)]
+        gaussian = [variable for variable in (v, u) if is_gaussian(model, variable, 2)]
         if len(gaussian) == 1 and latent is None:
-            (other,) = (one for one in (v, u) if one is not gaussian[0])
+            (other,) = (variable for variable in (v, u) if variable is not gaussian[0])
             raise UnsupportedModelError(
                 f"{rv.name!r} has inner products of rows of {v.name!r} and {u.name!r}, and the prior of "
                 f"{other.name!r} is no pm.Normal, pm.MvNormal of rows that are alike, or pm.Flat. Give it one of "
@@ -133,17 +137,19 @@ def _products(model: Model, likelihood: Likelihood, latent: Sequence[str] | None
 
 def _require_not_made(model: Model, rv: TensorVariable, products: InnerProducts, latent: Sequence[str] | None) -> None:
     """Raise if the matrices are Gaussian variables scaled or shifted, and these are to be integrated out."""
-    gaussian = [one for one in model.free_RVs if is_gaussian(model, one, 2) and all_latent([one], latent)]
+    gaussian = [
+        variable for variable in model.free_RVs if is_gaussian(model, variable, 2) and all_latent([variable], latent)
+    ]
     behind = [
-        [one for one in gaussian if elementwise_function_of(matrix, one, model.basic_RVs)]
+        [variable for variable in gaussian if elementwise_function_of(matrix, variable, model.basic_RVs)]
         for matrix in products.matrices
     ]
     if all(behind):
-        made = next(of[0] for of, matrix in zip(behind, products.matrices) if of[0] is not matrix)
+        source = next(of[0] for of, matrix in zip(behind, products.matrices) if of[0] is not matrix)
         raise UnsupportedModelError(
-            f"{rv.name!r} has inner products of rows that are made of {made.name!r}, by a factor or a sum, and only "
+            f"{rv.name!r} has inner products of rows that are made of {source.name!r}, by a factor or a sum, and only "
             f"random variables themselves are read as matrices. Write mean and scale into the prior, as in "
-            f"pm.Normal({made.name!r}, mu, sd, ...)."
+            f"pm.Normal({source.name!r}, mu, sd, ...)."
         )
 
 
@@ -171,12 +177,12 @@ def _build(model: Model, likelihood: Likelihood, products: InnerProducts, latent
     stand_ins = {v: v.type(f"{v.name}_values") for v in latents}
     deterministics = [d for d in model.deterministics if follows_from(model, d, relevant)]
     graphs = graph_replace(deterministics, stand_ins, strict=False) if deterministics else []
-    own = {v: entries_of(model, v, stand_ins[v]) for v in latents}
-    pairs = tuple(None if b is None else own[b] for b in biases)
+    entries = {v: entries_of(model, v, stand_ins[v]) for v in latents}
+    pairs = tuple(None if b is None else entries[b] for b in biases)
     return Bilinear(
         **hyper_fields(model, hyper),
         hyper_coordinates=(),
-        matrices=(own[products.matrices[0]], own[products.matrices[1]]),
+        matrices=(entries[products.matrices[0]], entries[products.matrices[1]]),
         biases=(pairs[0], pairs[1]),
         cells=cells,
         nested=_nested(hyper),
@@ -239,28 +245,28 @@ def _cells(
     family = family_of(node)
     stand_in = pt.tensor("predictor", dtype=eta.dtype, shape=(None,) * eta.ndim)
     parameters = graph_replace(parameters, {eta: stand_in}, strict=False)
-    parameters, offset = (list(model.replace_rvs_by_values(part)) for part in (parameters, [offset]))
+    parameters, offset = (list(model.replace_rvs_by_values(graphs)) for graphs in (parameters, [offset]))
     values = [model.rvs_to_values[v] for v in hyper]
     point = dict(zip(values, initial_values(model, values)))
     shape = tuple(int(n) for n in evaluated(products.shape))
     zeros = pt.zeros(products.shape, dtype=stand_in.dtype)
-    found = None
+    match = None
     if family is not None:
         test = AffineTest({stand_in: shape}, point, {stand_in: zeros})
         try:
-            found = find_predictor(name, node.owner.op, family, parameters, test)
+            match = find_predictor(name, node.owner.op, family, parameters, test)
         except NotAffineError:
             _require_exposures(name, parameters[family.predictor], stand_in, shape, test)
             raise
-    site = None if found is None else cell_site(found.site.name, truncated=truncated)
-    if found is None or site is None:
-        what = distribution_name(rv.owner) if found is None else f"site {found.site.name!r}"
+    site = None if match is None else cell_site(match.site.name, truncated=truncated)
+    if match is None or site is None:
+        what = distribution_name(rv.owner) if match is None else f"site {match.site.name!r}"
         raise UnsupportedModelError(
             f"{name!r} has a bilinear predictor, and its likelihood ({what}) is none of those supported "
             f"here: {', '.join(cell_site_names())}. Use one of these, or pm.sample."
         )
-    _require_plain(rv, found.predictor, stand_in, shape, point, products)
-    at = graph_replace([found.predictor], {stand_in: zeros + offset[0]}, strict=False)[0]
+    _require_plain(rv, match.predictor, stand_in, shape, point, products)
+    at = graph_replace([match.predictor], {stand_in: zeros + offset[0]}, strict=False)[0]
     return CellGroup(
         name=name,
         site=site,
@@ -269,8 +275,8 @@ def _cells(
         rows=products.indices[0],
         cols=products.indices[1],
         offset=_of_cells(at, zeros),
-        parameters=tuple(_of_cells(p, zeros) for p in found.parameters),
-        link=found.link,
+        parameters=tuple(_of_cells(p, zeros) for p in match.parameters),
+        link=match.link,
     )
 
 
@@ -310,8 +316,8 @@ def _require_plain(
     for shift in (0.0, 0.1):
         at = [np.asarray(x + shift * rng.standard_normal(np.shape(x)), dtype=v.dtype) for v, x in point.items()]
         x = rng.standard_normal((2, *shape)).astype(stand_in.dtype)
-        one, other = (function(part, *at) for part in x)
-        if one.shape != x[0].shape or not np.allclose(one - other, x[0] - x[1], rtol=1e-5, atol=1e-5):
+        first, other = (function(eta, *at) for eta in x)
+        if first.shape != x[0].shape or not np.allclose(first - other, x[0] - x[1], rtol=1e-5, atol=1e-5):
             raise _not_plain(rv, products)
 
 
@@ -329,7 +335,7 @@ def _truncated(likelihood: Likelihood) -> tuple[TensorVariable, list[TensorVaria
     rv, op = likelihood.rv, likelihood.rv.owner.op
     if not isinstance(op, TruncatedRV):
         return rv, likelihood.parameters, False
-    *own, lower, upper = likelihood.parameters
+    *parameters, lower, upper = likelihood.parameters
     at_one = isinstance(lower, Constant) and np.all(lower.data == 1)
     endless = isinstance(upper, Constant) and np.all(np.isposinf(upper.data))
     if not (at_one and endless):
@@ -337,4 +343,4 @@ def _truncated(likelihood: Likelihood) -> tuple[TensorVariable, list[TensorVaria
             f"{rv.name!r} is truncated, and for bilinear predictors only zeros can be cut off: give it lower=1 and no "
             f"upper."
         )
-    return random_draw(op.base_rv_op, *own, size=None, rng=None)[1], own, True
+    return random_draw(op.base_rv_op, *parameters, size=None, rng=None)[1], parameters, True

@@ -10,10 +10,10 @@ from pymc_ep.models.latent_gaussian.site_functions import SiteFunctions
 __all__ = ["boundary_warning"]
 
 _COEFFICIENTS = "_hsgp_coeffs"
-"""Ending of the name of the coefficients of a pm.gp.HSGP, after that of the process. The graph has no kernel, but its
-spectral density."""
+"""Ending of the name of the coefficients of a pm.gp.HSGP, after the name of the process. The graph has no kernel, but
+its spectral density."""
 _LOST = 0.3
-"""Share of the prior variance that a point may lack of that of another, where the kernel is stationary and has one
+"""Share of another point's prior variance that a point may lack, where the kernel is stationary and has one
 variance for all. Eigenfunctions vanish at the boundary, so that variance is lost next to it: for an ExpQuad on [-1, 1]
 with c=1.5, 0.14 at a lengthscale of 0.5, which the data overrule, and 0.6 at one of 1."""
 

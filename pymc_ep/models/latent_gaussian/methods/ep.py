@@ -140,15 +140,15 @@ def _fitted(
     sites = None if call.start is None else _sites_from(call.start, evidence)
     integral = None
     if call.hyper == "fixed" or not call.theta.size:
-        found = fit_fixed(evidence, call.theta, sites)
+        mode = fit_fixed(evidence, call.theta, sites)
     elif integrates:
         integral = integrate(evidence, call.theta, sites)
-        found = integral.mode
+        mode = integral.mode
     else:
-        found = maximise(evidence, call.theta, sites, spread=spread)
+        mode = maximise(evidence, call.theta, sites, spread=spread)
     if call.hyper != "fixed":
-        evidence.require_covariance(found.at.theta, found.at.prior)
-    return Fitted(evidence, found, integral if integral is not None and integral.points else None, settings)
+        evidence.require_covariance(mode.at.theta, mode.at.prior)
+    return Fitted(evidence, mode, integral if integral is not None and integral.points else None, settings)
 
 
 def choose_hyper(form: SiteFunctions, options: dict[str, Any], *, chains: bool) -> tuple[str, Status]:

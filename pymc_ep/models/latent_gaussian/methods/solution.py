@@ -131,10 +131,10 @@ def integral_solution(
     at = found.mode.at
     points = found.points
     thetas = np.array([point.theta for point in points])
-    own = _state(evidence, at)
-    shaped = _shaped(form, at, own, [(point.theta, point.state, point.kept) for point in points])
+    centre_state = _state(evidence, at)
+    shaped = _shaped(form, at, centre_state, [(point.theta, point.state, point.kept) for point in points])
     shifts, precisions, skewness = shaped
-    state = own | _mixture_state(thetas, shifts, precisions, found.draws, found.components, skewness)
+    state = centre_state | _mixture_state(thetas, shifts, precisions, found.draws, found.components, skewness)
     values = np.array([point.value for point in points])
     return solution_at(
         form,
@@ -183,9 +183,9 @@ def conditional_solution(
     """
     k = len(found.thetas)
     weights = np.full(k, 1.0 / k)
-    own = _state(evidence, found.centre)
+    centre_state = _state(evidence, found.centre)
     fits = list(zip(found.thetas, found.states, found.kept))
-    state = own | conditional_state(found.thetas, *_shaped(form, found.centre, own, fits))
+    state = centre_state | conditional_state(found.thetas, *_shaped(form, found.centre, centre_state, fits))
     return solution_at(
         form,
         evidence,
@@ -255,8 +255,8 @@ def solution_at(
     at_centre = (mixture.centre if mixture else posterior).moments()
 
     def moments() -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        found = of_hyper | (mixture.moments() if mixture else at_centre)
-        return {name: (m.mean, m.sd) for name, m in found.items()}
+        all_moments = of_hyper | (mixture.moments() if mixture else at_centre)
+        return {name: (m.mean, m.sd) for name, m in all_moments.items()}
 
     def draws(size: int, rng: np.random.Generator, *, log_likelihood: bool = False) -> JointDraws:
         if mixture and round_robin:
@@ -268,8 +268,8 @@ def solution_at(
     mean, sd = np.asarray(sweep.posterior.mean), np.sqrt(np.asarray(sweep.posterior.variance))
     cavity_mean, cavity_variance = np.asarray(sweep.cavity_mean), np.asarray(sweep.cavity_variance)
 
-    def tilted(site: CompiledSite, y: np.ndarray, here: slice, parameters: Sequence[np.ndarray]) -> dict[str, Any]:
-        return site.tilted_report(y, cavity_mean[here], cavity_variance[here], evidence.engine.power, *parameters)
+    def tilted(site: CompiledSite, y: np.ndarray, rows: slice, parameters: Sequence[np.ndarray]) -> dict[str, Any]:
+        return site.tilted_report(y, cavity_mean[rows], cavity_variance[rows], evidence.engine.power, *parameters)
 
     return Solution(
         moments=moments,
@@ -288,9 +288,9 @@ def solution_at(
     )
 
 
-def _mixture_state(*parts: np.ndarray) -> dict[str, np.ndarray]:
+def _mixture_state(*arrays: np.ndarray) -> dict[str, np.ndarray]:
     """Return the saved parts of a `PosteriorMixture`, in its order."""
-    return dict(zip(_MIXTURE_KEYS, parts))
+    return dict(zip(_MIXTURE_KEYS, arrays))
 
 
 def site_state(evidence: Evidence, at: EvidenceAt) -> dict[str, np.ndarray]:
@@ -342,31 +342,31 @@ def coefficient_results(
     empty dict for a site without a report.
     """
     out = {}
-    parts = zip(form.form.factors, form.sites, observed, prior.parameters, group_slices(observed))
-    for group, site, y, parameters, here in parts:
-        if report := site_report(site, y, here, parameters):
-            out[group.name] = report | {"coefficient_mean": mean[here]}
+    groups = zip(form.form.factors, form.sites, observed, prior.parameters, group_slices(observed))
+    for group, site, y, parameters, rows in groups:
+        if report := site_report(site, y, rows, parameters):
+            out[group.name] = report | {"coefficient_mean": mean[rows]}
             if sd is not None:
-                out[group.name]["coefficient_sd"] = sd[here]
+                out[group.name]["coefficient_sd"] = sd[rows]
     return out
 
 
-def _loo_over_draws(found: Integral[EvidenceAt]) -> np.ndarray:
+def _loo_over_draws(integral: Integral[EvidenceAt]) -> np.ndarray:
     """Return log p(y_i | y_-i), (n,), integrated over the hyperparameters by interpolation between fits."""
-    known = np.array([point.kept.log_predictive for point in found.points])
+    log_predictive = np.array([point.kept.log_predictive for point in integral.points])
     # Interpolated as deviance residuals, which are smoother than log densities in the tails.
-    highest = known.max(axis=0) + 1.0
-    residuals = Spline(np.array([point.theta for point in found.points]), np.sqrt(highest - known))
-    rows, weights = found.thetas, found.theta_weights
-    if len(rows) * len(found.points[0].kept.log_predictive) > _MAX_DENSITIES:
-        rows = found.components if len(found.components) else np.array([point.theta for point in found.points])
+    highest = log_predictive.max(axis=0) + 1.0
+    residuals = Spline(np.array([point.theta for point in integral.points]), np.sqrt(highest - log_predictive))
+    rows, weights = integral.thetas, integral.theta_weights
+    if len(rows) * len(integral.points[0].kept.log_predictive) > _MAX_DENSITIES:
+        rows = integral.components if len(integral.components) else np.array([point.theta for point in integral.points])
         weights = np.full(len(rows), 1.0 / len(rows))
     counting = weights > np.finfo(float).tiny
     rows, log_weights = rows[counting], np.log(weights[counting])
     count = -(-len(rows) // _BATCH_DRAWS)
-    parts = zip(np.array_split(rows, count), np.array_split(log_weights, count))
-    inverses = (share[:, None] + residuals(part) ** 2 - highest for part, share in parts)
-    return -logsumexp([logsumexp(part, axis=0) for part in inverses], axis=0)
+    batches = zip(np.array_split(rows, count), np.array_split(log_weights, count))
+    inverses = (share[:, None] + residuals(batch) ** 2 - highest for batch, share in batches)
+    return -logsumexp([logsumexp(batch, axis=0) for batch in inverses], axis=0)
 
 
 def _site_results(
@@ -376,25 +376,25 @@ def _site_results(
     out = {}
     mean, variance = at.predictors
     slices = group_slices(evidence.observed)
-    for group, y, origin, here in zip(form.form.groups, form.observed(), form.origins(), slices):
-        shift, precision = (part[here] for part in at.sites)
-        found = {"loo": log_predictive[here][: y.size]} | _sites_of(shift + precision * origin, precision, y.size)
-        out[group.name] = {what: values.reshape(y.shape) for what, values in found.items()}
+    for group, y, origin, rows in zip(form.form.groups, form.observed(), form.origins(), slices):
+        shift, precision = (array[rows] for array in at.sites)
+        fields = {"loo": log_predictive[rows][: y.size]} | _sites_of(shift + precision * origin, precision, y.size)
+        out[group.name] = {what: values.reshape(y.shape) for what, values in fields.items()}
         if group.site.intensity is not None:
-            out[group.name]["intensity"] = group.site.intensity(mean[here], variance[here]).reshape(y.shape)
+            out[group.name]["intensity"] = group.site.intensity(mean[rows], variance[rows]).reshape(y.shape)
     return out
 
 
 def _sites_of(shift: np.ndarray, precision: np.ndarray, n: int) -> dict[str, np.ndarray]:
-    """Return the sites of n observations by the names of their parts, (n,) each, from those of their rows."""
+    """Return the fields of the sites of n observations by name, (n,) each, from the sites of their rows."""
     if len(shift) == n:
         return {"site_precision": precision, "site_shift": shift}
-    first, second, cross = precision_of(precision)
-    own, other = slopes_of(shift)
+    first_precision, second_precision, cross_precision = precision_of(precision)
+    first_shift, second_shift = slopes_of(shift)
     return {
-        "site_precision": first,
-        "site_shift": own,
-        "second_site_precision": second,
-        "second_site_shift": other,
-        "site_cross_precision": cross,
+        "site_precision": first_precision,
+        "site_shift": first_shift,
+        "second_site_precision": second_precision,
+        "second_site_shift": second_shift,
+        "site_cross_precision": cross_precision,
     }

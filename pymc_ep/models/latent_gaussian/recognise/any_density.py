@@ -106,7 +106,7 @@ def find_generic(
 
     try:
         rebuilt(pt.dscalar(), None, pt.dscalar())
-        found = interpreted_site(
+        match = interpreted_site(
             f"generic {distribution_name(node)}",
             rebuilder,
             affine,
@@ -118,7 +118,7 @@ def find_generic(
         )
         if observed is not None:
             density = log_density(with_parameters(node, parameters), observed) if whole is None else whole
-            verify(name, density, observed, found, unbounded, affine)
+            verify(name, density, observed, match, unbounded, affine)
     except UnsupportedModelError:
         raise
     except (NotImplementedError, NullTypeGradError, TypeError, ValueError, AttributeError) as error:
@@ -133,7 +133,7 @@ def find_generic(
             f"differentiate for single observations ({type(error).__name__}: {error}). Use a distribution that "
             f"pymc_ep.supported() lists."
         ) from error
-    return found
+    return match
 
 
 def interpreted_site(
@@ -180,7 +180,7 @@ def _rebuilder_of(
 
 
 def leaf_name(leaf: TensorVariable, k: int) -> str:
-    """Return the name of a site parameter, which is that of the variable that it is made of, if there is one."""
+    """Return the name of a site parameter: the name of the variable that it is made of, if there is one."""
     named = {v.name for v in explicit_graph_inputs([leaf]) if v.name}
     return named.pop() if len(named) == 1 else f"parameter_{k}"
 
@@ -224,9 +224,11 @@ def verify(
     for _ in range(_CHECK_DRAWS):
         draw = [rng.standard_normal(affine.noise[v]).astype(v.dtype) for v in noise]
         with np.errstate(all="ignore"):
-            one, other = (np.asarray(function(*draw)) for function in functions)
+            expected, rebuilt = (np.asarray(function(*draw)) for function in functions)
         # PyMC has some constants in single precision, and their reciprocals are rounded in one of the two graphs.
-        if one.size != other.size or not np.allclose(one.ravel(), other, rtol=1e-6, atol=1e-9, equal_nan=True):
+        if expected.size != rebuilt.size or not np.allclose(
+            expected.ravel(), rebuilt, rtol=1e-6, atol=1e-9, equal_nan=True
+        ):
             raise UnsupportedModelError(
                 f"The observations of {name!r} do not depend on one predictor value each: its log density is no "
                 f"elementwise function of the predictor. Use a distribution that pymc_ep.supported() lists."

@@ -35,7 +35,7 @@ def within_conditions(density: TensorVariable, eta: TensorVariable) -> TensorVar
     met = [_closed(met) for _, met in _conditions(density) if met in value_dependent([met], [eta])]
     if not met:
         return density
-    return pt.switch(reduce(pt.and_, (_of_rows(one, density.ndim) for one in met)), density, -np.inf)
+    return pt.switch(reduce(pt.and_, (_of_rows(condition, density.ndim) for condition in met)), density, -np.inf)
 
 
 class ParameterConditions:
@@ -57,21 +57,21 @@ class ParameterConditions:
     def _compiled(self) -> tuple[list[str], list[list[int]], CompiledFunction | None]:
         """Message of each condition, places of the parameters in it, and a function of all arguments, (m,) each."""
         y, eta, *values = arguments = [pt.dvector() for _ in ("y", "eta", *self._names)]
-        found = list(_conditions(self._density(y, eta, *values)))
-        if not found:
+        conditions = list(_conditions(self._density(y, eta, *values)))
+        if not conditions:
             return [], [], None
         messages, places, outputs = [], [], []
-        for message, met in found:
+        for message, met in conditions:
             dependent = value_dependent([met], arguments)
             messages.append(message)
             places.append([k for k, value in enumerate(values) if depends_on([met], [value])])
-            own = _closed(met) if met in value_dependent([met], [eta]) else met
-            outputs.append(_of_rows(own, 1) if met in dependent else met.all())
+            condition = _closed(met) if met in value_dependent([met], [eta]) else met
+            outputs.append(_of_rows(condition, 1) if met in dependent else met.all())
         mode = quick_mode("local_remove_check_parameter")
         return messages, places, compiled_function(arguments, outputs, mode=mode, on_unused_input="ignore")
 
     def __call__(self, name: str, y: Any, values: Sequence[Any]) -> None:
-        """Raise `InvalidDataError` for the first observation of a variable of which a condition holds nowhere."""
+        """Raise `InvalidDataError` for the first observation of a variable for which a condition holds nowhere."""
         messages, places, function = self._compiled
         if function is None:
             return
@@ -81,17 +81,17 @@ class ParameterConditions:
         # Nearly always the first predictor will do.
         for predictor in _PREDICTORS:
             with np.errstate(all="ignore"):
-                found = function(arguments[0], np.full(held.shape[1], predictor), *arguments[1:])
-            for one, met in zip(held, found):
-                one |= met
+                holds = function(arguments[0], np.full(held.shape[1], predictor), *arguments[1:])
+            for row, met in zip(held, holds):
+                row |= met
             if held.all():
                 return
-        which, first = np.argwhere(~held)[0]
+        condition, first = np.argwhere(~held)[0]
         index = tuple(int(i) for i in np.unravel_index(first, shape))
-        given = ", ".join(f"{self._names[j]} = {arguments[1 + j][first]:.6g}" for j in places[which])
+        given = ", ".join(f"{self._names[j]} = {arguments[1 + j][first]:.6g}" for j in places[condition])
         raise InvalidDataError(
             f"{name!r} has parameters outside their range{at_index(index)}{given and f', where {given}'}: "
-            f"{messages[which]} does not hold. Correct them."
+            f"{messages[condition]} does not hold. Correct them."
         )
 
 
@@ -107,8 +107,8 @@ def _separate(joined: Any) -> Iterator[TensorVariable]:
     if node is None or not isinstance(node.op, _JOINED):
         yield joined
         return
-    for part in node.inputs[isinstance(node.op, Join) and len(node.inputs) > 1 :]:
-        yield from _separate(part)
+    for condition in node.inputs[isinstance(node.op, Join) and len(node.inputs) > 1 :]:
+        yield from _separate(condition)
 
 
 def _closed(met: TensorVariable) -> TensorVariable:
@@ -120,5 +120,5 @@ def _closed(met: TensorVariable) -> TensorVariable:
 
 
 def _of_rows(met: TensorVariable, ndim: int) -> TensorVariable:
-    """Return a condition of as many dimensions as the observations: all of those on the weights of a mixture."""
+    """Return a condition of as many dimensions as the observations, joined over the weights of a mixture."""
     return met.all(axis=tuple(range(ndim, met.ndim))) if met.ndim > ndim else met

@@ -125,12 +125,12 @@ def named_among(
         if variable in model.deterministics:
             reached = [c for c in candidates if depends_on([variable], [c], blockers=model.basic_RVs)]
             # Beside arrays, a scalar is the level of a field, not the field itself.
-            found = [c for c in reached if c.ndim > 0] or reached
+            matches = [c for c in reached if c.ndim > 0] or reached
         else:
-            found = [c for c in candidates if c is variable]
-        if not found:
+            matches = [c for c in candidates if c is variable]
+        if not matches:
             raise UnsupportedModelError(_not_latent_message(model, variable, prior))
-        chosen.update(found)
+        chosen.update(matches)
     return [c for c in candidates if c in chosen]
 
 

@@ -32,21 +32,21 @@ def require_univariate(rv: TensorVariable) -> None:
         )
     if not rv.owner.op.ndim_supp:
         return
-    found = f"The observed variable {rv.name!r} has the distribution {distribution_name(rv.owner)}"
+    intro = f"The observed variable {rv.name!r} has the distribution {distribution_name(rv.owner)}"
     gaussian = gaussian_of(rv)
     if gaussian is not None and gaussian.degenerate:
         raise UnsupportedModelError(
-            f"{found}: values that sum to zero have no density as a vector. Observe all but one of them, as an "
+            f"{intro}: values that sum to zero have no density as a vector. Observe all but one of them, as an "
             f"MvNormal."
         )
     if gaussian is not None:
         instead = "" if gaussian.flat else ", or observe an MvNormal with its covariance"
         raise UnsupportedModelError(
-            f"{found}, which is supported as a latent variable only, as its values depend on each other. Use it in the "
+            f"{intro}, which is supported as a latent variable only, as its values depend on each other. Use it in the "
             f"mean of a pm.Normal{instead}."
         )
     raise UnsupportedModelError(
-        f"{found}, whose values depend on each other given its parameters, so that it has no site for each value, and "
+        f"{intro}, whose values depend on each other given its parameters, so that it has no site for each value, and "
         f"it is no Gaussian. Write it as a distribution of single values; pymc_ep.supported() lists those there are."
     )
 
@@ -116,7 +116,7 @@ def outside_predictor(
     """Return the candidate latent variables that enter a likelihood outside of its predictor.
 
     The predictor is taken to be the parameter, be it a mean, a scale or a shape, that depends on the largest number of
-    candidate values. Ties go to a parameter with a registered site, then to that of fewest dimensions (a mixture's
+    candidate values. Ties go to a parameter with a registered site, then to the one of fewest dimensions (a mixture's
     components before its weights), then to the first.
 
     Parameters
@@ -135,9 +135,11 @@ def outside_predictor(
         return {c for c in candidates if depends_on(vector.covariance_inputs, [c], blockers=model.basic_RVs)}
     rv = separated(rv)
     reached = [{c for c in candidates if depends_on([p], [c], blockers=model.basic_RVs)} for p in parameters_of(rv)]
-    found = list(set().union(*reached))
-    start = dict(zip(found, initial_values(model, [model.rvs_to_values[c] for c in found]) if len(found) > 1 else []))
-    sizes = [sum(np.size(start.get(c, 0.0)) for c in found) for found in reached]
+    variables = list(set().union(*reached))
+    start = dict(
+        zip(variables, initial_values(model, [model.rvs_to_values[c] for c in variables]) if len(variables) > 1 else [])
+    )
+    sizes = [sum(np.size(start.get(c, 0.0)) for c in variables) for variables in reached]
     family = family_of(rv)
     registered = () if family is None else family.carriers
     ndims = getattr(rv.owner.op, "ndims_params", None) or [0] * len(reached)
@@ -145,4 +147,4 @@ def outside_predictor(
     if family is None or shared:
         return set().union(*reached) - reached[widest]
     carriers = registered if widest in registered else (widest,)
-    return set().union(*(found for i, found in enumerate(reached) if i not in carriers))
+    return set().union(*(variables for i, variables in enumerate(reached) if i not in carriers))

@@ -122,11 +122,11 @@ class NoiseGraphs:
 
     def _with_precision(self, block: NoiseBlock, rv: TensorVariable) -> NoiseBlock:
         sizes = block.sizes[::-1] if block.of_columns else block.sizes
-        found = sparse_precision_of(rv, sizes)
-        if found is None:
+        model_precision = sparse_precision_of(rv, sizes)
+        if model_precision is None:
             return block
-        graphs = {name: graph for name, graph in found.graphs().items() if graph is not None}
-        written = replace(found, **dict(zip(graphs, self(list(graphs.values())))))
+        graphs = {name: graph for name, graph in model_precision.graphs().items() if graph is not None}
+        written = replace(model_precision, **dict(zip(graphs, self(list(graphs.values())))))
         # By structure: that of a dense precision takes its factor.
         precision: SparsePrecision | None = written
         if block.elementwise:

@@ -19,7 +19,7 @@ from pymc_ep.sites.base import get_site
 __all__ = ["correlated_gaussian", "correlated_group", "correlated_parameters"]
 
 _NOISE_FRACTION = 1e-3
-"""s^2 as a fraction of the least innovation variance, that of a value given those before it.
+"""s^2 as a fraction of the least innovation variance, of a value given all before it.
 
 The least eigenvalue of S must exceed s^2; a covariance for which it does not is refused. It is smaller than the least
 innovation variance: by a factor of 4 for a random walk, (1 + sum |rho|)^2 for an autoregression. A smaller fraction

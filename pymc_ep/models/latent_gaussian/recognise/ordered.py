@@ -1,6 +1,6 @@
-"""Ordered categories: a Categorical whose cumulative probabilities, or those of stopping, are F(cutpoints - predictor).
+"""Ordered categories: a Categorical whose cumulative or stopping probabilities are F(cutpoints - predictor).
 
-The probability of stopping at a category is that of the category among itself and all above it (Tutz 1991).
+The stopping probability of a category is its probability among itself and all above it (Tutz 1991).
 """
 
 from collections.abc import Callable, Sequence
@@ -85,7 +85,7 @@ def ordered_site(name: str, cutpoints: int) -> Site:
 
 @lru_cache
 def stopping_site(name: str, cutpoints: int) -> Site:
-    """Return the site of categories 0 to `cutpoints` of which each is stopped at with probability F(cutpoint - eta).
+    """Return the site of categories 0 to `cutpoints`, each with the stopping probability F(cutpoint - eta).
 
     Its parameters are all cutpoints, in any order; the registered site `name` gives log F and log(1 - F).
     """
@@ -110,15 +110,19 @@ def stopping_site(name: str, cutpoints: int) -> Site:
 def find_ordered(name: str, parameters: Sequence[TensorVariable], affine: AffineTest) -> Found | None:
     """Return the predictor of ordered categories from `parameters`, the probabilities of a Categorical; else None.
 
-    They are cumulative, or those of stopping. An affine dominator of the probabilities must be cutpoints minus
+    Cumulative and stopping probabilities are tried. An affine dominator of the probabilities must be cutpoints minus
     predictor, or the negative, along its last axis: the first one that is written so, else the nearest. The part that
     depends on noise must be the same in all columns.
     """
     probabilities, path = _before_selection(parameters[0])
     require_latent(name, parameters, affine)
-    found = [one for one in dominators([probabilities], affine.noise) if one.ndim == probabilities.ndim and affine(one)]
-    written = [one for one in found if _written_apart(one, affine) is not None]
-    matched = _match_ordered(name, probabilities, (written or found)[0], affine) if found else None
+    candidates = [
+        candidate
+        for candidate in dominators([probabilities], affine.noise)
+        if candidate.ndim == probabilities.ndim and affine(candidate)
+    ]
+    written = [candidate for candidate in candidates if _written_apart(candidate, affine) is not None]
+    matched = _match_ordered(name, probabilities, (written or candidates)[0], affine) if candidates else None
     if matched is None or not path:
         return matched
     predictor, *columns = (
@@ -128,7 +132,7 @@ def find_ordered(name: str, parameters: Sequence[TensorVariable], affine: Affine
 
 
 def _before_selection(graph: TensorVariable) -> tuple[TensorVariable, list[Apply]]:
-    """Return the probabilities of which some observations are selected, as the present ones are, and the selection."""
+    """Return the probabilities before a selection of observations, such as the present ones, and the selection."""
     path: list[Apply] = []
     while isinstance(getattr(graph.owner, "op", None), AdvancedSubtensor | DimShuffle):
         inner = graph.owner.inputs[0]
@@ -158,12 +162,12 @@ def _match_ordered(
         if each.shape != (*shape[:-1], shape[-1] + 1):
             return None
         for link, (site, distribution) in _NOISE.items():
-            for how, make, found in (("", ordered_site, up_to), ("stopping ", stopping_site, stopping)):
-                scale = _scale(distribution, ascending, found[..., :-1])
+            for how, make, values in (("", ordered_site, up_to), ("stopping ", stopping_site, stopping)):
+                scale = _scale(distribution, ascending, values[..., :-1])
                 if scale is not None:
-                    of = make(site, shape[-1])
+                    full_site = make(site, shape[-1])
                     _require_positive_scale(name, sign, current, affine)
-                    return _found(of, f"{how}{link}", current, sign * scale, shape[-1], affine)
+                    return _found(full_site, f"{how}{link}", current, sign * scale, shape[-1], affine)
     return None
 
 
@@ -182,16 +186,16 @@ def _require_positive_scale(name: str, sign: float, current: TensorVariable, aff
         )
 
 
-def _scale(distribution: Callable, argument: np.ndarray, found: np.ndarray) -> float | None:
-    """Return s for ``found = distribution(s * argument)``, else None; 1 / s is the scale of the noise."""
-    if not np.all((found > 0) & (found < 1)):
+def _scale(distribution: Callable, argument: np.ndarray, values: np.ndarray) -> float | None:
+    """Return s for ``values = distribution(s * argument)``, else None; 1 / s is the scale of the noise."""
+    if not np.all((values > 0) & (values < 1)):
         return None
     inverse = scipy.special.logit if distribution is scipy.special.expit else scipy.special.ndtri
-    ratio = float(np.median(inverse(found) / argument))
+    ratio = float(np.median(inverse(values) / argument))
     # Without a scale the rest is rounding of the probabilities.
     ratio = 1.0 if abs(ratio - 1.0) < _ROUNDING else ratio
     return (
-        ratio if ratio > 0 and np.allclose(distribution(ratio * argument), found, rtol=_ROUNDING, atol=1e-9) else None
+        ratio if ratio > 0 and np.allclose(distribution(ratio * argument), values, rtol=_ROUNDING, atol=1e-9) else None
     )
 
 
@@ -201,8 +205,8 @@ def _found(site: Site, link: str, current: TensorVariable, factor: float, count:
     rng = np.random.default_rng(1)
     noise = list(affine.noise)
     function = affine.compile(spread, noise)
-    one, other = ([rng.standard_normal(affine.noise[v]).astype(v.dtype) for v in noise] for _ in range(2))
-    if not np.allclose(function(*one), function(*other), rtol=1e-9, atol=1e-9):
+    first, second = ([rng.standard_normal(affine.noise[v]).astype(v.dtype) for v in noise] for _ in range(2))
+    if not np.allclose(function(*first), function(*second), rtol=1e-9, atol=1e-9):
         raise NotAffineError(
             "The cutpoints of ordered categories depend on the latent variables, as well as the predictor. Name all "
             "but those of the cutpoints in latent=[...], so that these become hyperparameters."

@@ -70,7 +70,7 @@ def find_potential(name: str, terms: TensorVariable, affine: AffineTest) -> tupl
 
     try:
         rebuilder.density(terms, pt.dscalar(), None, pt.dscalar())
-        found = interpreted_site(
+        match = interpreted_site(
             "potential",
             rebuilder,
             affine,
@@ -80,7 +80,7 @@ def find_potential(name: str, terms: TensorVariable, affine: AffineTest) -> tupl
             logp=logp,
             holds_observations=True,
         )
-        verify(name, terms, zeros, found, unbounded, affine)
+        verify(name, terms, zeros, match, unbounded, affine)
     except NotAffineError:
         raise
     except (UnsupportedModelError, NotImplementedError, NullTypeGradError, TypeError, ValueError) as error:
@@ -90,4 +90,4 @@ def find_potential(name: str, terms: TensorVariable, affine: AffineTest) -> tupl
             f"predictor each ({reason}). Weighted observations are (weights * pm.logp(...)).sum(), differences of "
             f"neighbours pm.ICAR. Or name all but that variable in latent=[...]."
         ) from error
-    return found, zeros
+    return match, zeros

@@ -75,16 +75,16 @@ class Rebuilder:
         `graphs` are the parameters of the distribution, which may differ from the inputs of its node.
         """
         ndims = getattr(node.op, "ndims_params", None) or [0] * len(graphs)
-        parts = [
+        parameters = [
             self._vector(graph, path, eta, values) if ndim else self._rebuilt(graph, path, eta, values)
             for graph, ndim in zip(graphs, ndims, strict=True)
         ]
         if wide:
-            parts = [
-                part if ndim else pt.broadcast_to(part, pt.broadcast_shape(part, eta))
-                for part, ndim in zip(parts, ndims)
+            parameters = [
+                parameter if ndim else pt.broadcast_to(parameter, pt.broadcast_shape(parameter, eta))
+                for parameter, ndim in zip(parameters, ndims)
             ]
-        return with_parameters(node, parts)
+        return with_parameters(node, parameters)
 
     def density(self, graph: TensorVariable, eta: Any, values: Sequence[Any] | None, y: Any) -> TensorVariable:
         """Return the graph of a log density at y with predictor `eta` and leaves `values`, as for a distribution."""

@@ -54,7 +54,7 @@ __all__ = ["recognise_latent_gaussian"]
 
 
 _MOST_OUTSIDE = 3
-"""Most values of Gaussian variables outside of a first predictor that are hyperparameters, and not those of a second:
+"""Most values of Gaussian variables outside of a first predictor that are hyperparameters, not a second predictor:
 integrals over hyperparameters have no error of EP, but a cost that rises with the cube of their number."""
 Finish = Callable[[LatentGaussian, Sequence[TensorVariable], NoiseGraphs], LatentGaussian]
 """``finish(form, latent variables, rewriter of graphs)``: returns an extended form."""
@@ -107,7 +107,7 @@ def recognise_latent_gaussian(
     if latent is not None:
         names = [latent] if isinstance(latent, str) else latent
         chosen = _chosen(model, names, relevant, prior, candidates, of_two)
-        ways = [partial(build, chosen, wanted=wanted, two=own) for own in (False, True)[: 1 + two]]
+        ways = [partial(build, chosen, wanted=wanted, two=with_second) for with_second in (False, True)[: 1 + two]]
         return _try_in_order(*(lambda registered, way=way: way(registered=registered) for way in ways))
     if not candidates and not any(map(correlated_gaussian, model.observed_RVs)):
         for rv in model.observed_RVs:
@@ -155,8 +155,8 @@ def _chosen(
     """Return the latent variables of the user's names, among the first candidates that have them all."""
 
     def sets() -> Iterator[Sequence[TensorVariable]]:
-        one, of_two = candidates
-        yield one
+        of_one, of_two = candidates
+        yield of_one
         # Without this choice, the predictor may have been assigned to other variables.
         behind = set(ancestors([model[name] for name in names if name in model.named_vars]))
         yield gaussian_candidates(model, relevant, prior, among=behind)
@@ -171,11 +171,11 @@ def _chosen(
     raise refusals[1]
 
 
-def _first_that_fits(one: Callable[[], LatentGaussian], other: Callable[[], LatentGaussian]) -> LatentGaussian:
+def _first_that_fits(first: Callable[[], LatentGaussian], second: Callable[[], LatentGaussian]) -> LatentGaussian:
     try:
-        return one()
+        return first()
     except UnsupportedModelError:
-        return other()
+        return second()
 
 
 def _size(model: Model, variables: Sequence[TensorVariable]) -> int:
@@ -229,10 +229,10 @@ def _build(
     graphs = NoiseGraphs(model, latents, prior)
     # One call for all graphs, so that common subexpressions stay shared.
     vectors = [correlated_gaussian(rv) if rv in model.observed_RVs else None for rv in likelihoods]
-    own_parameters = [
+    parameter_groups = [
         correlated_parameters(rv, vector) if vector else parameters_of(rv) for rv, vector in zip(present, vectors)
     ]
-    parameters = [p for own in own_parameters for p in own]
+    parameters = [p for rv_parameters in parameter_groups for p in rv_parameters]
     first = len(parameters)
     written = graphs([*parameters, *latents, *deterministics, *(terms_of(p, latents) for p in potentials)])
     blocks, outputs = _absorb_factors(graphs, latents, evaluate_constants(written), first)
@@ -243,7 +243,9 @@ def _build(
     behind = {d.name: [graph] for d, graph in zip(deterministics, written[first + len(latents) :])}
     behind |= {block.name: [block.covariance] for block in blocks if block.factor is None}
     given_by = iter(written)
-    behind |= {rv.name: [next(given_by) for _ in own] for rv, own in zip(likelihoods, own_parameters)}
+    behind |= {
+        rv.name: [next(given_by) for _ in rv_parameters] for rv, rv_parameters in zip(likelihoods, parameter_groups)
+    }
     inputs = scaled_inputs(behind, [block.noise for block in blocks])
 
     test = _working_point(model, blocks, hyper)
@@ -258,28 +260,28 @@ def _build(
             )
     groups, fixed = [], []
     rest = iter(outputs)
-    for rv, some, vector, given in zip(likelihoods, present, vectors, own_parameters):
-        own = [next(rest) for _ in given]
+    for rv, present_rv, vector, given in zip(likelihoods, present, vectors, parameter_groups):
+        rv_parameters = [next(rest) for _ in given]
         # Without latent variables, the noise of an observed vector is what is integrated out.
         alone = vector is not None and not latents
-        if rv in model.observed_RVs and not depends_on(own, list(test.noise)) and not alone:
+        if rv in model.observed_RVs and not depends_on(rv_parameters, list(test.noise)) and not alone:
             fixed.append(_fixed_term(model, rv, test))
             continue
         if vector is not None:
-            if not test(own[0]):
+            if not test(rv_parameters[0]):
                 raise NotAffineError(f"The mean of the observed vector {rv.name!r} is not affine in latent variables.")
-            block, group = correlated_group(rv.name, without_casts(model.rvs_to_values[rv]), own)
+            block, group = correlated_group(rv.name, without_casts(model.rvs_to_values[rv]), rv_parameters)
             blocks.append(block)
             groups.append(group)
             continue
-        require_univariate(some)
+        require_univariate(present_rv)
         observed = without_casts(model.rvs_to_values[rv]) if rv in model.observed_RVs else None
         with needing_gradients(rv.name):
-            found = find_site(some, own, observed, test, registered_only=registered_only, two=two)
-        warn_of_missing_groups(rv.name, found.predictor, list(test.noise))
-        groups.append(_site_group(rv.name, found, observed))
+            match = find_site(present_rv, rv_parameters, observed, test, registered_only=registered_only, two=two)
+        warn_of_missing_groups(rv.name, match.predictor, list(test.noise))
+        groups.append(_site_group(rv.name, match, observed))
     terms = outputs[len(outputs) - len(potentials) :]
-    of_potentials = [_site_group(p.name, *find_potential(p.name, part, test)) for p, part in zip(potentials, terms)]
+    of_potentials = [_site_group(p.name, *find_potential(p.name, array, test)) for p, array in zip(potentials, terms)]
     n_observed = len(model.observed_RVs) - len(fixed)
     if not n_observed and not potentials:
         raise NotAffineError(
@@ -350,12 +352,12 @@ def _has_predictor(rv: TensorVariable, latents: Sequence[TensorVariable]) -> boo
     return not rv.owner.op.ndim_supp and depends_on(parameters_of(rv), others)
 
 
-def _site_group(name: str, found: Found, observed: TensorVariable | None) -> SiteGroup:
+def _site_group(name: str, match: Found, observed: TensorVariable | None) -> SiteGroup:
     """Return the sites of an observed variable, with predictor and parameters broadcast to its observations."""
-    predictor, second = found.predictor, found.second
+    predictor, second = match.predictor, match.second
     observed = predictor if observed is None else observed
     require_shape(name, observed.type.shape, predictor.type.shape)
-    for parameter in found.parameters:
+    for parameter in match.parameters:
         require_shape(name, observed.type.shape, parameter.type.shape, "parameter beside the predictor")
     if predictor.type.broadcastable != observed.type.broadcastable:
         predictor = pt.broadcast_to(predictor, observed.shape)
@@ -365,12 +367,12 @@ def _site_group(name: str, found: Found, observed: TensorVariable | None) -> Sit
             second = pt.broadcast_to(second, observed.shape)
     return SiteGroup(
         name=name,
-        site=found.site,
-        options=found.options,
+        site=match.site,
+        options=match.options,
         observed=observed,
         predictor=predictor,
-        parameters=tuple(pt.broadcast_to(p, observed.shape).ravel().astype("float64") for p in found.parameters),
-        link=found.link,
+        parameters=tuple(pt.broadcast_to(p, observed.shape).ravel().astype("float64") for p in match.parameters),
+        link=match.link,
         second=second,
     )
 
@@ -399,6 +401,6 @@ def _working_point(model: Model, blocks: Sequence[NoiseBlock], hyper: Sequence[T
     values = [model.rvs_to_values[rv] for rv in hyper]
     point = dict(zip(values, initial_values(model, values)))
     sizes = pt.stack([pt.as_tensor(n) for b in blocks for n in b.shape] or [pt.zeros((), "int64")])
-    found = iter(AffineTest({}, point).compile(sizes, [])())
+    lengths = iter(AffineTest({}, point).compile(sizes, [])())
     zeros = {b.noise: pt.zeros(b.shape, dtype=b.noise.dtype) for b in blocks}
-    return AffineTest({b.noise: tuple(int(next(found)) for _ in b.shape) for b in blocks}, point, zeros)
+    return AffineTest({b.noise: tuple(int(next(lengths)) for _ in b.shape) for b in blocks}, point, zeros)

@@ -77,7 +77,7 @@ def absorb_scales(
     predictors: Sequence[int],
     hyper: Iterable[TensorVariable],
 ) -> tuple[list[NoiseBlock], list[TensorVariable], dict[TensorVariable, TensorVariable]]:
-    """Return blocks of the scaled variables, the outputs as graphs of their noise, and that of each former noise.
+    """Return blocks of the scaled variables, and the outputs and each former noise as graphs of the new noise.
 
     Parameters
     ----------
@@ -90,12 +90,17 @@ def absorb_scales(
         Value variables of the hyperparameters.
     """
     graph = _Factored([block.noise for block in blocks], outputs, set(hyper))
-    found = graph.factors([outputs[place] for place in predictors])
+    factors_of = graph.factors([outputs[place] for place in predictors])
     scaled = dict(zip([block.noise for block in blocks], blocks))
     replacement = {}
-    for v, each in found.items():
-        block, factors = scaled[v], each[0]
-        if not factors or block.flat or block.factor is not None or not all(_same(factors, one) for one in each[1:]):
+    for v, alternatives in factors_of.items():
+        block, factors = scaled[v], alternatives[0]
+        if (
+            not factors
+            or block.flat
+            or block.factor is not None
+            or not all(_same(factors, other) for other in alternatives[1:])
+        ):
             continue
         mixing, name = _mixing_among(factors), f"{v.name}_scaled"
         if mixing is None:
@@ -111,7 +116,7 @@ def absorb_scales(
         return list(blocks), list(outputs), {}
 
     def leaf(v: TensorVariable, factors: Factors) -> TensorVariable:
-        if v in replacement and _same(factors, found[v][0]):
+        if v in replacement and _same(factors, factors_of[v][0]):
             return scaled[v].noise
         graph = replacement.get(v, v)
         if mixing := _mixing_among(factors):
@@ -124,7 +129,7 @@ def absorb_scales(
 
 
 def _scaled(block: NoiseBlock, w: TensorVariable, scale: TensorVariable) -> NoiseBlock:
-    """Return the block of w = s v for that of v, with s a scalar or of the shape of v."""
+    """Return the block of w = s v from the block of v, with s a scalar or of the shape of v."""
     s = pt.broadcast_to(scale, block.shape).ravel() if scale.ndim else scale
     variances, deviations = variances_of(block), deviations_of(block)
     column = s[:, None] if s.ndim else s
@@ -134,7 +139,7 @@ def _scaled(block: NoiseBlock, w: TensorVariable, scale: TensorVariable) -> Nois
 
 
 def _mixed(block: NoiseBlock, w: TensorVariable, mixing: _Mixing) -> NoiseBlock:
-    """Return the block of w = v M for that of independent z, whose rows or columns are v."""
+    """Return the block of w = v M from the block of independent z, whose rows or columns are v."""
     matrix, transposed = mixing
 
     def rows(values: TensorVariable | None) -> TensorVariable:
@@ -194,16 +199,16 @@ class _Factored:
     def written(self, leaf: Callable[[TensorVariable, Factors], TensorVariable]) -> list[TensorVariable]:
         """Return the outputs, with ``leaf(noise, factors)`` for noise times its factors."""
         asked = self._asked(self._outputs)
-        known = {(v, factors): leaf(v, factors) for v in self._noise for factors in asked.get(v, ())}
+        rebuilt = {(v, factors): leaf(v, factors) for v in self._noise for factors in asked.get(v, ())}
         for node in io_toposort([], self._outputs):
             for out in node.outputs:
                 for factors in asked.get(out, ()):
                     rule = self._rule(node, out, factors)
-                    graph = rule.build([None if part is None else known[part] for part in rule.inputs])
+                    graph = rule.build([None if pair is None else rebuilt[pair] for pair in rule.inputs])
                     # A factor that was taken out may have made a product of single precision one of double.
                     graph = graph.astype(out.dtype) if isinstance(out.type, TensorType) else graph
-                    known[out, factors] = out.type.filter_variable(graph, allow_convert=True)
-        return [known.get((out, ()), out) for out in self._outputs]
+                    rebuilt[out, factors] = out.type.filter_variable(graph, allow_convert=True)
+        return [rebuilt.get((out, ()), out) for out in self._outputs]
 
     def _asked(self, outputs: Sequence[TensorVariable]) -> dict[TensorVariable, dict[Factors, None]]:
         """Return with which factors each variable between noise and outputs is asked for."""
@@ -218,9 +223,9 @@ class _Factored:
         for node in reversed(io_toposort([], list(outputs))):
             for out in node.outputs:
                 for factors in asked.get(out, ()):
-                    for part in self._rule(node, out, factors).inputs:
-                        if part is not None:
-                            ask(*part)
+                    for pair in self._rule(node, out, factors).inputs:
+                        if pair is not None:
+                            ask(*pair)
         return asked
 
     def _rule(self, node: Apply, out: TensorVariable, factors: Factors) -> _Rule:
@@ -238,9 +243,9 @@ class _Factored:
         if out in self._linear and (isinstance(_scalar_op(node), ps.Add | ps.Sub) or isinstance(node.op, Join)):
             return self._of_sum(node, factors)
 
-        def build(parts: list[TensorVariable | None]) -> TensorVariable:
-            own = [v if part is None else part for v, part in zip(node.inputs, parts)]
-            return node.clone_with_new_inputs(own).outputs[node.outputs.index(out)]
+        def build(scaled_inputs: list[TensorVariable | None]) -> TensorVariable:
+            inputs = [v if scaled is None else scaled for v, scaled in zip(node.inputs, scaled_inputs)]
+            return node.clone_with_new_inputs(inputs).outputs[node.outputs.index(out)]
 
         return _Rule([(v, factors) if v in moving else None for v in node.inputs], build)
 
@@ -249,24 +254,24 @@ class _Factored:
 
     def _linear_in_noise(self) -> set[TensorVariable]:
         """Return the variables that are linear in noise by operations that factors pass."""
-        found = set(self._noise)
+        linear = set(self._noise)
         for node in io_toposort([], self._outputs):
             moving = self._moving(node)
-            if moving and found.issuperset(moving) and _is_linear(node, moving):
-                found.update(node.outputs)
-        return found
+            if moving and linear.issuperset(moving) and _is_linear(node, moving):
+                linear.update(node.outputs)
+        return linear
 
     def _without_sign(self, hyper: set) -> set[TensorVariable]:
-        """Return the variables that may be zero: those of hyperparameters, but for values of a positive function."""
-        found = set(hyper)
+        """Return the variables that may be zero: functions of hyperparameters, but for values of a positive one."""
+        signed = set(hyper)
         for node in io_toposort([], self._outputs):
-            if not found.isdisjoint(node.inputs) and not isinstance(_scalar_op(node), _POSITIVE):
-                found.update(node.outputs)
-        return found
+            if not signed.isdisjoint(node.inputs) and not isinstance(_scalar_op(node), _POSITIVE):
+                signed.update(node.outputs)
+        return signed
 
     def _of_product(self, node: Apply, moving: TensorVariable, factors: Factors) -> _Rule:
         """Return the rule of a product, or of a division by what has no noise: its scalar factors join the others."""
-        own, rest = [], []
+        scales, rest = [], []
         for place, v in enumerate(node.inputs):
             if v is moving:
                 continue
@@ -274,19 +279,19 @@ class _Factored:
             if v not in self._varying or v in self._signed:
                 rest.append((v, inverse))
             elif all(v.type.broadcastable):
-                own.append(self._inverse(_as_scalar(v)) if inverse else _as_scalar(v))
+                scales.append(self._inverse(_as_scalar(v)) if inverse else _as_scalar(v))
             elif self._scales_values(v, moving) or self._scales_columns(v, moving):
-                own.append(self._inverse(v) if inverse else v)
+                scales.append(self._inverse(v) if inverse else v)
             else:
                 rest.append((v, inverse))
 
-        def build(parts: list[TensorVariable | None]) -> TensorVariable:
-            graph = next(part for part in parts if part is not None)
+        def build(scaled_inputs: list[TensorVariable | None]) -> TensorVariable:
+            graph = next(scaled for scaled in scaled_inputs if scaled is not None)
             for v, inverse in rest:
                 graph = graph / v if inverse else graph * v
             return graph
 
-        inner = (*factors, *own)
+        inner = (*factors, *scales)
         return _Rule([(v, inner) if v is moving else None for v in node.inputs], build)
 
     def _scales_values(self, v: TensorVariable, z: TensorVariable) -> bool:
@@ -326,8 +331,8 @@ class _Factored:
                 scalars.append(factor)
         noise = _untransposed(node.inputs[1 if first else 0])
 
-        def build(parts: list[TensorVariable | None]) -> TensorVariable:
-            (product,) = (part for part in parts if part is not None)
+        def build(scaled_inputs: list[TensorVariable | None]) -> TensorVariable:
+            (product,) = (scaled for scaled in scaled_inputs if scaled is not None)
             return product.T if first else product
 
         inner = (*scalars, mixing._replace(matrix=matrix))
@@ -337,14 +342,14 @@ class _Factored:
         """Return the rule of a sum or a concatenation: each term has the factors."""
         inputs = [(v, factors) if v in self._dependent else None for v in node.inputs]
 
-        def build(parts: list[TensorVariable | None]) -> TensorVariable:
+        def build(scaled_inputs: list[TensorVariable | None]) -> TensorVariable:
             # The axis of a concatenation may be an input, as its only scalar.
             axes = [isinstance(node.op, Join) and not v.ndim for v in node.inputs]
-            own = [
-                part if part is not None else v * _product(_scales(factors), v) if factors and not is_axis else v
-                for v, part, is_axis in zip(node.inputs, parts, axes)
+            operands = [
+                scaled if scaled is not None else v * _product(_scales(factors), v) if factors and not is_axis else v
+                for v, scaled, is_axis in zip(node.inputs, scaled_inputs, axes)
             ]
-            return node.op.make_node(*own).outputs[0]
+            return node.op.make_node(*operands).outputs[0]
 
         return _Rule(inputs, build)
 
@@ -376,7 +381,7 @@ def _as_scalar(v: TensorVariable) -> TensorVariable:
 
 
 def _untransposed(v: TensorVariable) -> TensorVariable:
-    """Return the matrix of which a matrix is the transpose; itself where it is none."""
+    """Return A for a transpose A^T by its graph, else the matrix itself."""
     node = v.owner
     transposes = node is not None and isinstance(node.op, DimShuffle) and node.op.new_order == (1, 0)
     return node.inputs[0] if transposes else v
@@ -397,9 +402,9 @@ def _product(scales: Sequence[TensorVariable], like: TensorVariable) -> TensorVa
     return total.astype(like.dtype) if like.dtype.startswith("float") else total
 
 
-def _same(one: Factors, other: Factors) -> bool:
-    if one == other:
+def _same(first: Factors, second: Factors) -> bool:
+    if first == second:
         return True
-    transposed = [[f.transposed for f in some if isinstance(f, _Mixing)] for some in (one, other)]
-    graphs = [[f.matrix if isinstance(f, _Mixing) else f for f in some] for some in (one, other)]
-    return transposed[0] == transposed[1] and len(one) == len(other) and equal_computations(*graphs)
+    transposed = [[f.transposed for f in some if isinstance(f, _Mixing)] for some in (first, second)]
+    graphs = [[f.matrix if isinstance(f, _Mixing) else f for f in some] for some in (first, second)]
+    return transposed[0] == transposed[1] and len(first) == len(second) and equal_computations(*graphs)

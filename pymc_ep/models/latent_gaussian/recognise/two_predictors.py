@@ -64,17 +64,17 @@ def find_two_predictors(
     for registered in (True, False):
         for first, second in (pair, pair[::-1]):
             try:
-                found = _given_second(rv, parameters, first, second, affine, registered=registered)
+                match = _given_second(rv, parameters, first, second, affine, registered=registered)
                 if observed is not None:
                     density = log_density(with_parameters(rv.owner, parameters), observed)
-                    as_parameters = found._replace(parameters=[found.second, *found.parameters])
-                    verify(name, density, observed, as_parameters, found.site.logp, affine)
+                    as_parameters = match._replace(parameters=[match.second, *match.parameters])
+                    verify(name, density, observed, as_parameters, match.site.logp, affine)
             except UnsupportedModelError as error:
                 refusals.append(error)
             except (NotImplementedError, NullTypeGradError, TypeError, ValueError, AttributeError) as error:
                 refusals.append(UnsupportedModelError(f"{type(error).__name__}: {error}"))
             else:
-                return found
+                return match
     raise NotAffineError(
         f"{name!r} has two predictors, of {' and of '.join(names_of(v, list(affine.noise)) for v in pair)}, but no "
         f"site of both ({str(refusals[-1]).partition('. ')[0]}). Name only those of one in latent=[...], so that the "
@@ -93,7 +93,7 @@ def _predictors(
     dependent = value_dependent(parameters, noise)
     if sum(parameter in dependent for parameter in parameters) < 2:
         raise NotAffineError(not_affine_message(name, next(p for p in parameters if p in dependent), affine))
-    found: dict[TensorVariable, None] = {}
+    etas: dict[TensorVariable, None] = {}
     seen: set[TensorVariable] = set()
 
     def visit(graph: TensorVariable) -> None:
@@ -104,31 +104,31 @@ def _predictors(
             for position in parameter_positions(graph.owner):
                 visit(graph.owner.inputs[position])
         elif affine(graph):
-            found[graph] = None
+            etas[graph] = None
         else:
             for v in graph.owner.inputs if graph.owner is not None else ():
                 visit(v)
 
     for parameter in parameters:
         visit(parameter)
-    for graph in list(found):
-        others = {v: v.type() for v in found if v is not graph}
+    for graph in list(etas):
+        others = {v: v.type() for v in etas if v is not graph}
         if others and not value_depends_on(graph_replace([graph], others, strict=False)[0], noise):
             # It is a multiple of another one.
-            del found[graph]
-    if len(found) != 2:
+            del etas[graph]
+    if len(etas) != 2:
         raise NotAffineError(
-            f"{name!r} has {len(found)} predictors, of {' and of '.join(names_of(v, noise) for v in found)}, and a "
+            f"{name!r} has {len(etas)} predictors, of {' and of '.join(names_of(v, noise) for v in etas)}, and a "
             f"site takes two at most. Name only those of one or two in latent=[...], so that the others become "
             f"hyperparameters."
         )
     for graph in seen:
-        if applies(graph.owner, Mul | TrueDiv) and len({_selected(v) for v in graph.owner.inputs} & set(found)) == 2:
+        if applies(graph.owner, Mul | TrueDiv) and len({_selected(v) for v in graph.owner.inputs} & set(etas)) == 2:
             raise NotAffineError(
-                f"The parameters of {name!r} have a product of {' and of '.join(names_of(v, noise) for v in found)}: "
+                f"The parameters of {name!r} have a product of {' and of '.join(names_of(v, noise) for v in etas)}: "
                 f"its posterior has several modes. Name only one of these in latent=[...]."
             )
-    first, second = found
+    first, second = etas
     return first, second
 
 
@@ -159,21 +159,23 @@ def _given_second(
     if registered:
         if (family := family_of(rv)) is None:
             raise NotAffineError(f"{name!r} has no registered site.")
-        found = find_predictor(name, rv.owner.op, family, given, at_value)
+        match = find_predictor(name, rv.owner.op, family, given, at_value)
     else:
-        found = find_generic(name, rv.owner, given, None, at_value)
-    if depends_on([found.predictor], [free]):
+        match = find_generic(name, rv.owner, given, None, at_value)
+    if depends_on([match.predictor], [free]):
         raise NotAffineError(f"The predictors of {name!r} enter one parameter together.")
-    rebuilder = Rebuilder(name, free, value_dependent(found.parameters, [free]), at_value)
+    rebuilder = Rebuilder(name, free, value_dependent(match.parameters, [free]), at_value)
 
     def arguments(eta: Any, *values: Any) -> list[Any]:
-        return [rebuilder.density(p, eta, values or None, 0.0) for p in found.parameters]
+        return [rebuilder.density(p, eta, values or None, 0.0) for p in match.parameters]
 
     arguments(pt.dscalar())
     leaves = [leaf.astype("float64") for leaf in rebuilder.leaves]
-    site = two_predictor_site(found.site, arguments, tuple(leaf_name(leaf, k) for k, leaf in enumerate(leaves)))
-    (own,) = graph_replace([rebuilder.predictor], {free: second}, strict=False)
-    return Found(site, found.options, found.predictor, f"{found.link}, and a second predictor", leaves, own)
+    site = two_predictor_site(match.site, arguments, tuple(leaf_name(leaf, k) for k, leaf in enumerate(leaves)))
+    (second_predictor,) = graph_replace([rebuilder.predictor], {free: second}, strict=False)
+    return Found(
+        site, match.options, match.predictor, f"{match.link}, and a second predictor", leaves, second_predictor
+    )
 
 
 def _with_free(

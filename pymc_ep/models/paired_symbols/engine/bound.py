@@ -1,6 +1,6 @@
 """The lower bound on the log density of paired symbols, with all of its constants (Paquet et al. 2014, eq. 13).
 
-Sums over the symbols of a side, `SideTerms`, are apart from what needs both sides, as users may lie in parts.
+Sums over the symbols of a side, `SideTerms`, are apart from terms that need both sides, as users may lie in parts.
 """
 
 from typing import NamedTuple
@@ -15,7 +15,7 @@ __all__ = ["BlockTerms", "SideTerms", "log_bound", "side_terms", "updated_gammas
 
 
 class BlockTerms(NamedTuple):
-    """Sums over factors, or over biases, except those of infinite prior precision, which are constants.
+    """Sums over factors, or over biases, except entries of infinite prior precision, which are constants.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class SideTerms(NamedTuple):
     Attributes
     ----------
     popularity : float
-        Of popularities and censored symbols, without what depends on the sums of all concentrations alone.
+        Of popularities and censored symbols, without the terms that depend on the sums of all concentrations alone.
     factors, bias : BlockTerms
     """
 
@@ -72,13 +72,13 @@ def side_terms(side: Side, rows: Rows, counts: np.ndarray, number: float, total:
 
 
 def _block_terms(block: Block, mean: np.ndarray, variance: np.ndarray) -> BlockTerms:
-    some = np.isfinite(block.precision)
-    known = np.where(some, block.precision, 1.0)
+    finite = np.isfinite(block.precision)
+    precision = np.where(finite, block.precision, 1.0)
     free = variance > 0
-    own = np.where(free, -1.0 - np.log(np.where(free, variance, 1.0)), np.log(2.0 * np.pi))
-    found = np.where(some, squares(block._replace(precision=known), mean, variance), 0.0)
-    n = float(some.sum()) / max(1, found[0].size) if len(found) else 0.0
-    return BlockTerms(found.sum(axis=0), n, float(np.where(some, own - np.log(known), 0.0).sum()))
+    log_q = np.where(free, -1.0 - np.log(np.where(free, variance, 1.0)), np.log(2.0 * np.pi))
+    scaled_squares = np.where(finite, squares(block._replace(precision=precision), mean, variance), 0.0)
+    n = float(finite.sum()) / max(1, scaled_squares[0].size) if len(scaled_squares) else 0.0
+    return BlockTerms(scaled_squares.sum(axis=0), n, float(np.where(finite, log_q - np.log(precision), 0.0).sum()))
 
 
 def log_bound(
@@ -114,21 +114,21 @@ def log_bound(
     total = float(cells[0]) + number * censored_bound(pair, cells, xi)
     for side, terms, mass in zip((prior.users, prior.items), sides, totals):
         total += terms.popularity + float(gammaln(side.concentration.sum()) - gammaln(mass))
-        for block, own in ((side.factors, terms.factors), (side.bias, terms.bias)):
-            total -= _gaussian_divergence(block, own, gammas)
-    return total - sum(_gamma_divergence(own, other) for own, other in zip(gammas, prior.gammas))
+        for block, factor in ((side.factors, terms.factors), (side.bias, terms.bias)):
+            total -= _gaussian_divergence(block, factor, gammas)
+    return total - sum(_gamma_divergence(factor, other) for factor, other in zip(gammas, prior.gammas))
 
 
 def updated_gammas(prior: PairedPrior, sides: tuple[SideTerms, ...]) -> tuple[GammaFactor, ...]:
     """Return the posteriors of the precisions: conjugate, as all factors are Gaussian."""
     out = [[np.array(gamma.shape, dtype=float), np.array(gamma.rate, dtype=float)] for gamma in prior.gammas]
     for side, terms in zip((prior.users, prior.items), sides):
-        for block, own in ((side.factors, terms.factors), (side.bias, terms.bias)):
+        for block, block_terms in ((side.factors, terms.factors), (side.bias, terms.bias)):
             if block.learned < 0:
                 continue
             shape, rate = out[block.learned]
-            shape += 0.5 * own.n * (1 if shape.ndim else own.squares.size)
-            rate += 0.5 * (own.squares if rate.ndim else own.squares.sum())
+            shape += 0.5 * block_terms.n * (1 if shape.ndim else block_terms.squares.size)
+            rate += 0.5 * (block_terms.squares if rate.ndim else block_terms.squares.sum())
     return tuple(GammaFactor(*pair) for pair in out)
 
 
@@ -138,17 +138,17 @@ def _gaussian_divergence(block: Block, terms: BlockTerms, gammas: tuple[GammaFac
         return 0.5 * float(terms.squares.sum() + terms.constants)
     shape, rate = gammas[block.learned]
     precision, log_precision = (
-        np.broadcast_to(one, terms.squares.shape) for one in (shape / rate, digamma(shape) - np.log(rate))
+        np.broadcast_to(values, terms.squares.shape) for values in (shape / rate, digamma(shape) - np.log(rate))
     )
     return 0.5 * float(np.sum(precision * terms.squares - terms.n * log_precision) + terms.constants)
 
 
-def _gamma_divergence(own: GammaFactor, other: GammaFactor) -> float:
+def _gamma_divergence(posterior: GammaFactor, prior: GammaFactor) -> float:
     terms = (
-        (own.shape - other.shape) * digamma(own.shape)
-        - gammaln(own.shape)
-        + gammaln(other.shape)
-        + other.shape * (np.log(own.rate) - np.log(other.rate))
-        + own.shape * (other.rate - own.rate) / own.rate
+        (posterior.shape - prior.shape) * digamma(posterior.shape)
+        - gammaln(posterior.shape)
+        + gammaln(prior.shape)
+        + prior.shape * (np.log(posterior.rate) - np.log(prior.rate))
+        + posterior.shape * (prior.rate - posterior.rate) / posterior.rate
     )
     return float(np.sum(terms))

@@ -51,14 +51,14 @@ class DividedPairs(NamedTuple):
         return [rows_of(values, rows) for rows in self.rows]
 
     def joined(self, values: Sequence[Any]) -> Any:
-        """Return the values of all users from those of the parts."""
+        """Return the values of all users from the values of each part."""
         first = values[0]
         if len(values) == 1 and self.rows[0] == slice(None):
             return first
         if isinstance(first, tuple):
-            fields = [self.joined([one[k] for one in values]) for k in range(len(first))]
+            fields = [self.joined([value[k] for value in values]) for k in range(len(first))]
             return type(first)(*fields)
         out = np.empty((len(self.users), *first.shape[1:]), first.dtype)
-        for rows, part in zip(self.rows, values):
-            out[rows] = part
+        for rows, array in zip(self.rows, values):
+            out[rows] = array
         return out

@@ -15,25 +15,30 @@ from pymc_ep.models.paired_symbols.kernel import Symbols
 __all__ = ["continued", "squared_lengths", "step_length", "with_censored"]
 
 _LONGEST = 64.0
-"""Largest extrapolation |a|: far above those that raise the bound, and short of overflows."""
+"""Largest extrapolation |a|: far above steps that raise the bound, and short of overflows."""
 
 
 def squared_lengths(points: Sequence[Rows]) -> np.ndarray:
     """Return |r|^2 and |v|^2, (2,), of the rows of a side after three successive sweeps."""
-    return np.array([sum(float(np.sum(part.astype(float) ** 2)) for part in parts) for parts in _differences(points)])
+    return np.array(
+        [
+            sum(float(np.sum(difference.astype(float) ** 2)) for difference in differences)
+            for differences in _differences(points)
+        ]
+    )
 
 
 def step_length(lengths: np.ndarray) -> float:
     """Return -a, at least 1, from |r|^2 and |v|^2 of both sides together."""
     a = min(np.sqrt(lengths[0] / lengths[1]), _LONGEST) if lengths[1] > 0 else 1.0
-    # The last point itself is that of 1.
+    # A step of 1 gives the last point itself.
     return float(max(a, 1.0))
 
 
 def continued(points: Sequence[Rows], a: float) -> tuple[Rows, np.ndarray]:
     """Return rows continued by -a, and logarithms of the posterior of a censored symbol up to their normaliser."""
     r, v = _differences(points)
-    moved = iter(zero + 2.0 * a * first + a**2 * second for zero, first, second in zip(_coordinates(points[0]), r, v))
+    moved = iter(x0 + 2.0 * a * first + a**2 * second for x0, first, second in zip(_coordinates(points[0]), r, v))
     last = points[-1]
     return last._replace(symbols=_symbols(last.symbols, moved)), next(moved)
 
@@ -46,13 +51,19 @@ def with_censored(rows: Rows, logits: np.ndarray, normaliser: float) -> Rows:
 def _differences(points: Sequence[Rows]) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Return r and v of each coordinate."""
     before, between, after = map(_coordinates, points)
-    r = [one - zero for zero, one in zip(before, between)]
-    return r, [(two - one) - first for one, two, first in zip(between, after, r)]
+    r = [x1 - x0 for x0, x1 in zip(before, between)]
+    return r, [(x2 - x1) - step for x1, x2, step in zip(between, after, r)]
 
 
 def _coordinates(point: Rows) -> list[np.ndarray]:
-    own = point.symbols
-    return [own.mean, own.bias, _log(own.variance), _log(own.bias_variance), _log(point.popularity.censored)]
+    symbols = point.symbols
+    return [
+        symbols.mean,
+        symbols.bias,
+        _log(symbols.variance),
+        _log(symbols.bias_variance),
+        _log(point.popularity.censored),
+    ]
 
 
 def _log(values: np.ndarray) -> np.ndarray:
@@ -64,6 +75,6 @@ def _symbols(before: Symbols, moved: Iterator[np.ndarray]) -> Symbols:
     """Return symbols from the next coordinates; points and constants still have no variance."""
     mean, bias = next(moved), next(moved)
     variance, bias_variance = (
-        np.where(own > 0, np.exp(next(moved)), 0.0) for own in (before.variance, before.bias_variance)
+        np.where(values > 0, np.exp(next(moved)), 0.0) for values in (before.variance, before.bias_variance)
     )
-    return Symbols(*(part.astype(before.mean.dtype) for part in (mean, variance, bias, bias_variance)))
+    return Symbols(*(array.astype(before.mean.dtype) for array in (mean, variance, bias, bias_variance)))

@@ -1,13 +1,13 @@
 """Calibration of predictions by pairs that are left out one at a time.
 
 Independent factors shrink preferences, and a sigmoid of them saturates, so that popularity times sig(a) is too flat a
-prediction of which item comes next. Here p(j | i) is proportional to
+prediction of the next item. Here p(j | i) is proportional to
 
     (beta_j + k)^c exp(d E a_ij),
 
 over the items that the user i has not been seen with; beta_j is the item's Dirichlet concentration. The exponents c and
-d and the smoothing k are those under which pairs that are left out are most probable, each in turn: the row of its user
-and the row of its item are updated without it, in closed form and given all else. Nothing is fitted again.
+d and the smoothing k maximise the probability of pairs that are left out, each in turn: the row of its user and the row
+of its item are updated without it, in closed form and given all else. Nothing is fitted again.
 """
 
 from typing import NamedTuple
@@ -125,18 +125,20 @@ def calibrated(
     points : Points
         Which parts of the items are points.
     """
-    _, found = parts.run(_leave_out, sides[0], rows[0], shared=(shared, -(-_PAIRS // parts.n)), combine=_joined)
-    left: _LeftOut = found
-    if len(left.items) < _LEAST:
+    _, joined = parts.run(_leave_out, sides[0], rows[0], shared=(shared, -(-_PAIRS // parts.n)), combine=_joined)
+    left_out: _LeftOut = joined
+    if len(left_out.items) < _LEAST:
         return None
-    (symbols, popularity), which = rows[1], left.items
-    own = rows_of(symbols, which)
-    censored = Censored(shared.number, popularity.censored[which], left.s, of_users, shared.xi)
-    told = (own, censored._replace(background=NOTHING), which, shared.backend)
-    _, statistics = parts.run(item_statistics, rows[0], shared=told)
-    priors = rows_of(expected_priors(sides[1], shared.gammas), which)
-    alone = points.of(_without(statistics, own, left.before, left.counts, priors, censored, shared))
-    return _best(left, alone, symbols, popularity.concentration)
+    (symbols, popularity), items = rows[1], left_out.items
+    item_rows = rows_of(symbols, items)
+    censored = Censored(shared.number, popularity.censored[items], left_out.s, of_users, shared.xi)
+    arguments = (item_rows, censored._replace(background=NOTHING), items, shared.backend)
+    _, statistics = parts.run(item_statistics, rows[0], shared=arguments)
+    priors = rows_of(expected_priors(sides[1], shared.gammas), items)
+    reduced_items = points.of(
+        _without(statistics, item_rows, left_out.before, left_out.counts, priors, censored, shared)
+    )
+    return _best(left_out, reduced_items, symbols, popularity.concentration)
 
 
 def _leave_out(pairs: PairCounts, side: Side, users: Rows, shared: Shared, quota: int) -> tuple[None, _LeftOut]:
@@ -144,23 +146,23 @@ def _leave_out(pairs: PairCounts, side: Side, users: Rows, shared: Shared, quota
     cells = pairs.by_user
     n_cells = np.diff(cells.ends)
     rng = np.random.default_rng([len(n_cells), len(cells.others)])
-    some = np.flatnonzero((n_cells >= 2) & (n_cells < len(shared.t)))
-    which = np.sort(rng.permutation(some)[:quota])
-    place = cells.ends[which] + rng.integers(0, n_cells[which])
-    items, counts = cells.others[place], cells.counts[place]
-    own, s = rows_of(users.symbols, which), users.popularity.censored[which]
+    eligible = np.flatnonzero((n_cells >= 2) & (n_cells < len(shared.t)))
+    chosen = np.sort(rng.permutation(eligible)[:quota])
+    places = cells.ends[chosen] + rng.integers(0, n_cells[chosen])
+    items, counts = cells.others[places], cells.counts[places]
+    user_rows, s = rows_of(users.symbols, chosen), users.popularity.censored[chosen]
     censored = Censored(shared.number, s, shared.t, shared.of_items, shared.xi)
-    block = cells_of(cells, which)
-    statistics = row_statistics(block, own, shared.items, censored, backend=shared.backend)
-    priors = rows_of(expected_priors(side, shared.gammas), which)
-    seen = censored._replace(other=shared.t[items])
-    after = _without(statistics, own, rows_of(shared.items, items), counts, priors, seen, shared)
-    return None, _LeftOut(shared.points.of(after), own, s, items, counts, np.diff(block.ends), block.others)
+    block = cells_of(cells, chosen)
+    statistics = row_statistics(block, user_rows, shared.items, censored, backend=shared.backend)
+    priors = rows_of(expected_priors(side, shared.gammas), chosen)
+    pair_censored = censored._replace(other=shared.t[items])
+    after = _without(statistics, user_rows, rows_of(shared.items, items), counts, priors, pair_censored, shared)
+    return None, _LeftOut(shared.points.of(after), user_rows, s, items, counts, np.diff(block.ends), block.others)
 
 
 def _without(
     statistics: Statistics,
-    own: Symbols,
+    rows: Symbols,
     others: Symbols,
     counts: np.ndarray,
     priors: Priors,
@@ -170,30 +172,32 @@ def _without(
     """Return rows, each without one of its cells: n rows, and the n others that these cells are with."""
     n = len(counts)
     cells = Cells(np.arange(n + 1), np.arange(n, dtype=np.int32), counts)
-    single = row_statistics(cells, own, others, censored, backend=shared.backend)
-    rest = Statistics(*(every - one for every, one in zip(statistics, single)))
-    return solve_rows(rest, own, priors, censored, backend=shared.backend)
+    single = row_statistics(cells, rows, others, censored, backend=shared.backend)
+    rest = Statistics(*(total - term for total, term in zip(statistics, single)))
+    return solve_rows(rest, rows, priors, censored, backend=shared.backend)
 
 
-def _best(left: _LeftOut, alone: Symbols, items: Symbols, concentration: np.ndarray) -> Calibration:
-    """Return the parameters that maximise the probability of what was left out, given the items' rows without it."""
-    n = len(left.items)
+def _best(left_out: _LeftOut, reduced_items: Symbols, items: Symbols, concentration: np.ndarray) -> Calibration:
+    """Return the parameters that maximise the probability of the pairs left out, given the items' rows without them."""
+    n = len(left_out.items)
     candidates, log_weights = _candidates(concentration)
-    preferences = left.users.mean @ items.mean[candidates].T + left.users.bias[:, None] + items.bias[candidates]
-    own = np.einsum("nk,nk->n", left.users.mean, alone.mean) + left.users.bias + alone.bias
+    preferences = left_out.users.mean @ items.mean[candidates].T + left_out.users.bias[:, None] + items.bias[candidates]
+    preference = (
+        np.einsum("nk,nk->n", left_out.users.mean, reduced_items.mean) + left_out.users.bias + reduced_items.bias
+    )
     weights = np.tile(log_weights, (n, 1))
     place = np.full(len(concentration), -1)
     place[candidates] = np.arange(len(candidates))
-    seen, user = place[left.seen], np.repeat(np.arange(n), left.n_seen)
+    seen, user = place[left_out.seen], np.repeat(np.arange(n), left_out.n_seen)
     weights[user[seen >= 0], seen[seen >= 0]] = -np.inf
-    masses = concentration[candidates], concentration[left.items] - left.counts
-    found, exponents = [], np.ones(2)
+    masses = concentration[candidates], concentration[left_out.items] - left_out.counts
+    trials, exponents = [], np.ones(2)
     for smoothing in _SMOOTHING:
         log_mass, own_mass = (np.log(mass + smoothing) for mass in masses)
-        objective = _Objective(log_mass, preferences, weights, np.stack([own_mass, own], axis=1))
+        objective = _Objective(log_mass, preferences, weights, np.stack([own_mass, preference], axis=1))
         exponents, value = objective.maximised(exponents)
-        found.append(Calibration(smoothing, float(exponents[0]), float(exponents[1]), value / n, n))
-    return max(found, key=lambda one: n * one.log_probability - one.smoothing / _MEAN_SMOOTHING)
+        trials.append(Calibration(smoothing, float(exponents[0]), float(exponents[1]), value / n, n))
+    return max(trials, key=lambda trial: n * trial.log_probability - trial.smoothing / _MEAN_SMOOTHING)
 
 
 class _Objective(NamedTuple):
@@ -206,7 +210,7 @@ class _Objective(NamedTuple):
     preferences, weights : ndarray, (n, m)
         Mean preferences, and log weights of the candidates in a sum over items; -inf for those seen.
     own : ndarray, (n, 2)
-        Log mass and mean preference of what was left out.
+        Log mass and mean preference of the pairs left out.
     """
 
     log_mass: np.ndarray
@@ -250,11 +254,11 @@ def _candidates(concentration: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return np.arange(n), np.zeros(n)
     share = 0.5 / n + 0.5 * concentration / concentration.sum()
     drawn = np.random.default_rng(n).choice(n, size=_CANDIDATES, p=share / share.sum())
-    found, times = np.unique(drawn, return_counts=True)
-    return found, np.log(times / (_CANDIDATES * share[found]))
+    items, times = np.unique(drawn, return_counts=True)
+    return items, np.log(times / (_CANDIDATES * share[items]))
 
 
-def _joined(one: _LeftOut, other: _LeftOut) -> _LeftOut:
+def _joined(first: _LeftOut, second: _LeftOut) -> _LeftOut:
     """Return the pairs of both."""
-    users, before = (Symbols(*map(np.concatenate, zip(*pair))) for pair in zip(one[:2], other[:2]))
-    return _LeftOut(users, before, *map(np.concatenate, zip(one[2:], other[2:])))
+    users, before = (Symbols(*map(np.concatenate, zip(*pair))) for pair in zip(first[:2], second[:2]))
+    return _LeftOut(users, before, *map(np.concatenate, zip(first[2:], second[2:])))

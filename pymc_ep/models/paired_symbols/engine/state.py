@@ -1,4 +1,4 @@
-"""Posterior factors after a sweep, and what an engine of paired symbols asks of its model."""
+"""Posterior factors after a sweep, and the interface of a model to an engine of paired symbols."""
 
 from typing import Any, NamedTuple, Protocol
 
@@ -117,8 +117,8 @@ def first_state(
     """
     rng = np.random.default_rng(seed)
     sides = []
-    for side, which in zip((prior.users, prior.items), points):
-        symbols = which.of(Symbols(*(part.astype(dtype) for part in first_symbols(side, prior.gammas, rng))))
+    for side, side_points in zip((prior.users, prior.items), points):
+        symbols = side_points.of(Symbols(*(array.astype(dtype) for array in first_symbols(side, prior.gammas, rng))))
         n = len(side.concentration)
         sides.append(Rows(symbols, Popularity(side.concentration.astype(float), np.full(n, 1.0 / n))))
     return State(sides[0], sides[-1], prior.gammas, theta)

@@ -1,4 +1,4 @@
-"""Sweeps over paired symbols, of which every third one starts from extrapolated factors."""
+"""Sweeps over paired symbols; every third one starts from extrapolated factors."""
 
 from pymc_ep.engines.ascent import BoundAscent, lbfgs_steps
 from pymc_ep.models.paired_symbols.engine.state import PairedProblem, State
@@ -37,13 +37,13 @@ class Sweeps(BoundAscent[State]):
         if not self.extrapolate or len(trail) < _SWEEPS:
             after = self._swept(problem, state)
             rise = self._per_pair(after.objective - state.objective)
-            kept = tuple(one._replace(trail=()) for one in trail) if self.extrapolate else ()
+            kept = tuple(previous._replace(trail=()) for previous in trail) if self.extrapolate else ()
             return after._replace(change=rise, loop=state.loop + 1, trail=kept)
         further = self._evaluated(problem, self._extrapolated(trail))
         after = self._swept(problem, further)
         if not after.objective >= state.objective:
             after = self._swept(problem, state)
-        # Extrapolations differ in length, so that the mean rise of all three sweeps is what is compared with `tol`.
+        # Extrapolations differ in length, so that `tol` is compared with the mean rise of all three sweeps.
         rise = self._per_pair(after.objective - trail[0].objective) / _SWEEPS
         return after._replace(change=rise, loop=state.loop + 1, trail=())
 
@@ -78,5 +78,5 @@ class Sweeps(BoundAscent[State]):
         raise NotImplementedError
 
     def _extrapolated(self, trail: tuple[State, ...]) -> State:
-        """Return the last state with factors that continue those of three states."""
+        """Return the last state with factors extrapolated from three states."""
         raise NotImplementedError

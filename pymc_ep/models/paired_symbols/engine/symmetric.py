@@ -1,11 +1,11 @@
 """Variational Bayes for symbols that are paired with each other, as authors of a paper.
 
 Pairs {i, j} have no order, and no symbol is paired with itself. With s the posterior of both symbols of a censored
-pair, the bound has the observed part of that of two sides, once for each pair, and
+pair, the bound has the observed part of the bound of two sides, once for each pair, and
 
     D' (2 sum_i s_i E log pi_i + sum_{i != j} s_i s_j Om_ij - 2 sum_i s_i log s_i),
 
-so that a row is updated as that of a user with 2 D' censored pairs, given all other rows, and one row after the other.
+so that a row is updated like the row of a user with 2 D' censored pairs, given all other rows, one row after the other.
 """
 
 from typing import Any
@@ -78,8 +78,8 @@ class SymmetricBayes(Sweeps):
         """Return the first state with its bound."""
         if self.constant:
             prior = problem.prior(start.theta)
-            known = prior.users.concentration, self.pairs.users, 2.0 * self._number(prior)
-            start = _of_rows(start, start.users._replace(popularity=constant_popularity(*known)))
+            arguments = prior.users.concentration, self.pairs.users, 2.0 * self._number(prior)
+            start = _of_rows(start, start.users._replace(popularity=constant_popularity(*arguments)))
         return self._evaluated(problem, start)
 
     def whole(self, state: State) -> State:
@@ -89,11 +89,11 @@ class SymmetricBayes(Sweeps):
     def packed(self, state: State) -> State:
         """Return the state, and those before it, with the rows once."""
         once = state._replace(users=None)
-        return once._replace(trail=tuple(one._replace(users=None) for one in state.trail))
+        return once._replace(trail=tuple(previous._replace(users=None) for previous in state.trail))
 
     def unpacked(self, problem: PairedProblem, packed: State) -> State:
         """Return the state, and those before it, with the rows as users and as items."""
-        trail = tuple(_of_rows(one, one.items) for one in packed.trail)
+        trail = tuple(_of_rows(previous, previous.items) for previous in packed.trail)
         return _of_rows(packed, packed.items)._replace(trail=trail)
 
     def summarised(self, problem: PairedProblem, state: State, *, calibrate: bool = False) -> Summary:
@@ -108,7 +108,7 @@ class SymmetricBayes(Sweeps):
         return prior.censored_ratio * self.total
 
     def _extrapolated(self, trail: tuple[State, ...]) -> State:
-        rows = [one.users for one in trail]
+        rows = [state.users for state in trail]
         further, logits = continued(rows, step_length(squared_lengths(rows)))
         return _of_rows(trail[-1], with_censored(further, logits, float(logsumexp(logits))))
 
@@ -118,9 +118,9 @@ class SymmetricBayes(Sweeps):
         number = 2.0 * self._number(prior)
         symbols, popularity = state.users
         if not self.constant:
-            known = prior.users.concentration, self.pairs.users, number
-            concentration = Popularity.of(*known, popularity.censored).concentration
-            popularity = Popularity.of(*known, self._censored(state, concentration))
+            arguments = prior.users.concentration, self.pairs.users, number
+            concentration = Popularity.of(*arguments, popularity.censored).concentration
+            popularity = Popularity.of(*arguments, self._censored(state, concentration))
         s = popularity.censored
         symbols = update_in_turn(
             self.pairs.by_user,
@@ -163,11 +163,11 @@ class SymmetricBayes(Sweeps):
         """Return the state with the sums of its cells, the best xi* and the bound; optionally update the precisions."""
         prior, (symbols, popularity) = problem.prior(state.theta), state.users
         s, number = popularity.censored, self._number(prior)
-        sums, own = self._sums(symbols, s), Diagonal.of(symbols)
+        sums, diagonal = self._sums(symbols, s), Diagonal.of(symbols)
         moments = background(symbols, s)
         mean, square = crossed(moments, moments)
         # A pair of a symbol with itself is censored whatever its a: its share has a weight and no terms.
-        pair = Crossed(mean - float(s**2 @ own.mean), square - float(s**2 @ own.square))
+        pair = Crossed(mean - float(s**2 @ diagonal.mean), square - float(s**2 @ diagonal.square))
         cells = np.array([0.5 * sums[:, 0].sum(), *(s @ sums[:, 1:])]) + np.array([0.0, 0.0, 0.0, s @ s])
         xi = best_xi(pair, cells[2], cells[3], state.xi)
         total = float(popularity.concentration.sum())

@@ -1,6 +1,6 @@
-"""Updates of the paired-symbol model other than those of rows: backgrounds, censored pairs, xi*, precisions.
+"""Updates of the paired-symbol model apart from its rows: backgrounds, censored pairs, xi*, precisions.
 
-Equations are those of Paquet, Koenigstein and Winther (2014), appendix B, with their misprints corrected.
+Equations follow Paquet, Koenigstein and Winther (2014), appendix B, with misprints corrected.
 """
 
 from typing import NamedTuple
@@ -56,7 +56,7 @@ class Diagonal(NamedTuple):
     @classmethod
     def of(cls, symbols: Symbols) -> "Diagonal":
         """Return the shares of pairs of a symbol with itself in `crossed` and `background_terms`."""
-        m, a, bias, bias_variance = (part.astype(float) for part in symbols)
+        m, a, bias, bias_variance = (array.astype(float) for array in symbols)
         mean = np.einsum("ik,ik->i", m, m) + 2.0 * bias
         return cls(mean, mean**2 + np.einsum("ik,ik->i", a, 2.0 * m**2 + a) + 2.0 * bias_variance)
 
@@ -81,14 +81,14 @@ def best_xi(pair: Crossed, square: float, weight: float, before: float) -> float
 
     `square` and `weight` are sums of s_i t_j E a_ij^2 and of s_i t_j over the cells with observed pairs.
     """
-    left, rest = 1.0 - weight, pair.square - square
-    return float(np.sqrt(rest / left)) if left > _COMPLETE and rest > 0.0 else before
+    mass, rest = 1.0 - weight, pair.square - square
+    return float(np.sqrt(rest / mass)) if mass > _COMPLETE and rest > 0.0 else before
 
 
 def cell_terms(sums: np.ndarray, xi: float) -> np.ndarray:
     """Return sum_j t_j (Om_ij - Om*_ij), (I,), over cells with observed pairs.
 
-    Om_ij is the expected bound of log sig(-a_ij) at the cell's own xi_ij, and Om*_ij that at xi*.
+    Om_ij is the expected bound of log sig(-a_ij) at the cell's own xi_ij, and Om*_ij the one at xi*.
     """
     return sums[:, 1] - sums[:, 3] * _height(xi) + curvature(xi) * sums[:, 2]
 

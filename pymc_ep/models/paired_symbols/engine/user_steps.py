@@ -1,6 +1,6 @@
 """Steps of a sweep at a part of the users: functions of `Partitions.run`.
 
-Each takes the pairs of the part, its users' own values and what is shared, and returns a new value and a term of a sum.
+Each takes the pairs of the part, its users' values and shared values, and returns a new value and a term of a sum.
 """
 
 from typing import NamedTuple
@@ -116,7 +116,7 @@ def logits(
     xi: float,
     constant: bool,
 ) -> tuple[np.ndarray, float]:
-    """Return logarithms of the posterior of a censored user, (I,), and that of their sum.
+    """Return unnormalised log posterior probabilities of a censored user, (I,), and their log sum.
 
     The items themselves, which are large, are not needed: the arguments are fields of `Shared` and whether preferences
     are left out.
@@ -166,20 +166,20 @@ def item_statistics(
     pairs: PairCounts, users: Rows, items: Symbols, censored: Censored, which: slice | np.ndarray, backend: str
 ) -> tuple[None, Statistics]:
     """Return the sums over the cells of some items."""
-    seen = censored._replace(other=users.popularity.censored)
-    return None, row_statistics(cells_of(pairs.by_item, which), items, users.symbols, seen, backend=backend)
+    item_censored = censored._replace(other=users.popularity.censored)
+    return None, row_statistics(cells_of(pairs.by_item, which), items, users.symbols, item_censored, backend=backend)
 
 
 def cells_of(cells: Cells, which: slice | np.ndarray) -> Cells:
     """Return the cells of some rows, successive ones or any."""
     if isinstance(which, slice):
         ends = cells.ends[which.start : which.stop + 1]
-        here = slice(int(ends[0]), int(ends[-1]))
-        return Cells(ends - ends[0], cells.others[here], cells.counts[here])
+        cell_slice = slice(int(ends[0]), int(ends[-1]))
+        return Cells(ends - ends[0], cells.others[cell_slice], cells.counts[cell_slice])
     begin, n = cells.ends[which], cells.ends[which + 1] - cells.ends[which]
     ends = np.concatenate([[0], np.cumsum(n)])
-    place = np.repeat(begin - ends[:-1], n) + np.arange(ends[-1])
-    return Cells(ends, cells.others[place], cells.counts[place])
+    places = np.repeat(begin - ends[:-1], n) + np.arange(ends[-1])
+    return Cells(ends, cells.others[places], cells.counts[places])
 
 
 def trail_lengths(pairs: PairCounts, *trail: Rows) -> tuple[None, np.ndarray]:
@@ -190,7 +190,7 @@ def trail_lengths(pairs: PairCounts, *trail: Rows) -> tuple[None, np.ndarray]:
 def extrapolate(
     pairs: PairCounts, before: Rows, between: Rows, after: Rows, a: float
 ) -> tuple[tuple[Rows, np.ndarray], float]:
-    """Return extrapolated users and logarithms of the posterior of a censored one, and that of the sum of these."""
+    """Return extrapolated users, unnormalised log posterior probabilities of a censored user, and their log sum."""
     rows, out = continued((before, between, after), a)
     return (rows, out), float(logsumexp(out))
 

@@ -36,7 +36,7 @@ class PairCounts(NamedTuple):
     users, items : ndarray, (I,) and (J,)
         Number of pairs of each user and of each item.
     rows : ndarray or slice
-        The users among those of all parts.
+        Positions of the users among the users of all parts.
     """
 
     by_user: Cells
@@ -57,8 +57,8 @@ class PairCounts(NamedTuple):
         table.eliminate_zeros()
         # Of either order rows are the own symbols, and the others ascend within a row.
         by_user, by_item = (
-            Cells(one.indptr.astype(np.int64), one.indices.astype(np.int32, copy=False), one.data)
-            for one in (table, table.tocsc())
+            Cells(matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32, copy=False), matrix.data)
+            for matrix in (table, table.tocsc())
         )
         return cls(by_user, by_item, table.sum(axis=1), table.sum(axis=0))
 
@@ -143,7 +143,7 @@ class Popularity(NamedTuple):
 
     @classmethod
     def of(cls, prior: np.ndarray, counts: np.ndarray, number: float, censored: np.ndarray) -> "Popularity":
-        """Return the posterior given that of a censored symbol; prior, counts of pairs and `censored` are (I,)."""
+        """Return the posterior, given the posterior `censored` of a censored symbol; all arrays are (I,)."""
         return cls(prior + counts + number * censored, censored)
 
 
@@ -178,7 +178,7 @@ def rows_of(values: Any, which: Any) -> Any:
     if isinstance(values, np.ndarray):
         return values[which]
     if isinstance(values, tuple):
-        return type(values)(*(rows_of(part, which) for part in values))
+        return type(values)(*(rows_of(field, which) for field in values))
     return values
 
 

@@ -1,6 +1,6 @@
 """Variational Bayes for paired symbols: coordinate ascent in closed form (Paquet, Koenigstein and Winther 2014).
 
-Users lie in parts, with the pairs that are theirs. A sweep asks these for four sums: moments of the users for xi*, the
+Users lie in parts, with their pairs. A sweep asks the parts for four sums: moments of the users for xi*, the
 normaliser of censored users, moments of the updated users, and statistics of blocks of items. Items are updated here.
 """
 
@@ -126,7 +126,7 @@ class VariationalBayes(Sweeps):
         """Return the state, and those before it, with handles in the place of the values of all users."""
 
         def placed() -> State:
-            trail = tuple(one._replace(users=self._placed_users(one)) for one in packed.trail)
+            trail = tuple(previous._replace(users=self._placed_users(previous)) for previous in packed.trail)
             sums = self.parts.place(self.pairs.split(packed.sums))
             return packed._replace(users=self._placed_users(packed), sums=sums, trail=trail)
 
@@ -143,12 +143,12 @@ class VariationalBayes(Sweeps):
         _, of_users = self._user_logits(sides, state, shared.of_items, shared.number)
         _, (moments, sums) = self.parts.run(user_steps.item_sums, users, shared=(shared,))
         concentration, total = popularity.concentration, popularity.concentration.sum()
-        found = censored_logits(concentration, total, symbols, moments, sums, state.xi, constant=self.constant)
+        logits = censored_logits(concentration, total, symbols, moments, sums, state.xi, constant=self.constant)
         calibration = None
         if calibrate:
             both = (sides, prior.items), (users, state.items)
             calibration = calibrated(self.parts, *both, shared, moments, self.points[1])
-        return Summary((of_users, float(logsumexp(found))), calibration)
+        return Summary((of_users, float(logsumexp(logits))), calibration)
 
     def _all_users(self, state: State) -> Rows:
         return self.pairs.joined(self.parts.collect(state.users))
@@ -162,7 +162,7 @@ class VariationalBayes(Sweeps):
         return state
 
     def _prior(self, problem: PairedProblem, theta: np.ndarray) -> tuple[PairedPrior, Any]:
-        """Return the prior, and handles of that of each part's users."""
+        """Return the prior, and handles of the prior of each part's users."""
         if self._placed is None or not np.array_equal(self._placed[0], theta):
             prior = problem.prior(theta)
             self._placed = theta.copy(), prior, self.parts.place(self.pairs.split(prior.users))
@@ -190,7 +190,7 @@ class VariationalBayes(Sweeps):
         return row_backend(self.backend, self.pairs.n_cells, state.items.symbols.mean.shape[1])
 
     def _extrapolated(self, trail: tuple[State, ...]) -> State:
-        users, items, last = [one.users for one in trail], [one.items for one in trail], trail[-1]
+        users, items, last = [state.users for state in trail], [state.items for state in trail], trail[-1]
         _, lengths = self.parts.run(user_steps.trail_lengths, *users)
         a = step_length(lengths + squared_lengths(items))
         further, normaliser = self.parts.run(user_steps.extrapolate, *users, shared=(a,), combine=np.logaddexp)
@@ -207,14 +207,14 @@ class VariationalBayes(Sweeps):
         number, t = self._number(prior), state.items.popularity.censored
         of_items = background(state.items.symbols, t)
         if self.constant:
-            found, normaliser = self.parts.place([None] * self.parts.n), 0.0
+            logits, normaliser = self.parts.place([None] * self.parts.n), 0.0
         else:
             total = float(prior.users.concentration.sum()) + self.total + number
             state = state._replace(user_total=total)
-            found, normaliser = self._user_logits(sides, state, of_items, number)
+            logits, normaliser = self._user_logits(sides, state, of_items, number)
         shared = self._shared(prior, state, of_items)
         users, (of_users, sums) = self.parts.run(
-            user_steps.update, sides, state.users, found, shared=(normaliser, shared)
+            user_steps.update, sides, state.users, logits, shared=(normaliser, shared)
         )
         _, _, square, weight = t @ sums
         xi = best_xi(crossed(of_users, of_items), square, weight, state.xi)
@@ -225,38 +225,40 @@ class VariationalBayes(Sweeps):
 
     def _user_logits(self, sides: Any, state: State, of_items: Background, number: float) -> tuple[Any, float]:
         """Return handles of the logits of censored users, and the logarithm of their sum."""
-        told = of_items, number, state.user_total, state.xi, self.constant
-        return self.parts.run(user_steps.logits, sides, state.users, state.sums, shared=told, combine=np.logaddexp)
+        arguments = of_items, number, state.user_total, state.xi, self.constant
+        return self.parts.run(user_steps.logits, sides, state.users, state.sums, shared=arguments, combine=np.logaddexp)
 
     def _item_popularity(
         self, side: Side, number: float, state: State, of_users: Background, sums: np.ndarray
     ) -> Popularity:
-        """Return the posterior of the items' popularities, that of a censored item, and the former again.
+        """Return the updated posteriors of the items' popularities and of a censored item.
 
-        With constant messages these stay at their fixed point.
+        Popularities are updated before it and after it. With constant messages all stay at their fixed point.
         """
         symbols, before = state.items
         if self.constant:
             return before
         prior, counts = side.concentration, self.pairs.items
         concentration = Popularity.of(prior, counts, number, before.censored).concentration
-        found = censored_logits(concentration, concentration.sum(), symbols, of_users, sums, state.xi, constant=False)
-        return Popularity.of(prior, counts, number, np.exp(found - logsumexp(found)))
+        logits = censored_logits(concentration, concentration.sum(), symbols, of_users, sums, state.xi, constant=False)
+        return Popularity.of(prior, counts, number, np.exp(logits - logsumexp(logits)))
 
     def _items(self, side: Side, state: State, censored: Censored) -> Symbols:
         """Return the updated items, block after block."""
-        own, priors = state.items.symbols, expected_priors(side, state.gammas)
-        n_items, width = own.mean.shape
+        items, priors = state.items.symbols, expected_priors(side, state.gammas)
+        n_items, width = items.mean.shape
         per_item = 8 * sum(Statistics.widths(width))
         step, backend = max(1, self.parts.term_bytes // per_item), self._chosen_backend(state)
         blocks = []
         for begin in range(0, n_items, step):
-            here = slice(begin, min(begin + step, n_items))
-            block, own_priors = rows_of(own, here), rows_of(priors, here)
-            seen = censored._replace(own=censored.own[here])
-            told = (block, seen._replace(background=NOTHING), here, backend)
-            _, statistics = self.parts.run(user_steps.item_statistics, state.users, shared=told)
-            blocks.append(solve_rows(statistics, block, own_priors, seen, sequential=self.sequential, backend=backend))
+            rows = slice(begin, min(begin + step, n_items))
+            block, block_priors = rows_of(items, rows), rows_of(priors, rows)
+            block_censored = censored._replace(own=censored.own[rows])
+            arguments = (block, block_censored._replace(background=NOTHING), rows, backend)
+            _, statistics = self.parts.run(user_steps.item_statistics, state.users, shared=arguments)
+            blocks.append(
+                solve_rows(statistics, block, block_priors, block_censored, sequential=self.sequential, backend=backend)
+            )
         return self.points[1].of(Symbols(*map(np.concatenate, zip(*blocks))))
 
     def _evaluated(self, problem: PairedProblem, state: State, *, update: bool = False) -> State:
@@ -271,8 +273,8 @@ class VariationalBayes(Sweeps):
         _, _, square, weight = terms.cells
         xi = best_xi(pair, square, weight, state.xi)
         item_total = float(popularity.concentration.sum())
-        both = terms.side, side_terms(prior.items, state.items, self.pairs.items, number, item_total)
-        gammas = updated_gammas(prior, both) if update else state.gammas
+        side_sums = terms.side, side_terms(prior.items, state.items, self.pairs.items, number, item_total)
+        gammas = updated_gammas(prior, side_sums) if update else state.gammas
         totals = state.user_total, item_total
-        bound = log_bound(prior, gammas, both, totals, number, terms.cells, pair, xi)
+        bound = log_bound(prior, gammas, side_sums, totals, number, terms.cells, pair, xi)
         return state._replace(sums=sums, xi=xi, gammas=gammas, log_bound=bound, objective=bound + prior.log_prior)

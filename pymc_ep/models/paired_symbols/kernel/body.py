@@ -129,7 +129,7 @@ class Cells(NamedTuple):
     Attributes
     ----------
     ends : ndarray of int64, (I + 1,)
-        The cells of own symbol i are those from ``ends[i]`` to ``ends[i + 1]``.
+        Own symbol i has the cells from ``ends[i]`` to ``ends[i + 1]``.
     others : ndarray of int32, (G,)
         The other symbol of each cell.
     counts : ndarray, (G,)
@@ -142,7 +142,7 @@ class Cells(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """Sums over the cells of each own symbol; those of disjoint cells add up.
+    """Sums over the cells of each own symbol; sums over disjoint cells add up.
 
     Attributes
     ----------
@@ -248,9 +248,9 @@ def solve_rows(
     along = background.bias + own.mean @ background.mean
     pull = statistics.of_bias[:, 1] - number * (0.5 * background.weight + 2.0 * lam * along)
     held = np.isinf(priors.bias_precision)
-    known = np.where(held, 1.0, priors.bias_precision)
-    rho += known
-    bias = np.where(held, priors.bias, (pull + known * priors.bias) / rho)
+    bias_precision = np.where(held, 1.0, priors.bias_precision)
+    rho += bias_precision
+    bias = np.where(held, priors.bias, (pull + bias_precision * priors.bias) / rho)
     precision[:, np.arange(width), np.arange(width)] += priors.precision
     shift += priors.precision * priors.mean - slope * bias[:, None]
     if sequential:
@@ -261,8 +261,8 @@ def solve_rows(
     else:
         mean = np.linalg.solve(precision, shift[:, :, None])[:, :, 0]
     variance = 1.0 / np.einsum("ikk->ik", precision)
-    parts = (mean, variance, bias, np.where(held, 0.0, 1.0 / rho))
-    return Symbols(*(part.astype(own.mean.dtype) for part in parts))
+    fields = (mean, variance, bias, np.where(held, 0.0, 1.0 / rho))
+    return Symbols(*(field.astype(own.mean.dtype) for field in fields))
 
 
 def update_rows(
@@ -270,13 +270,13 @@ def update_rows(
 ) -> Symbols:
     """Return the own symbols after updates of the bounds xi_ij, then of the biases, then of the factors.
 
-    The arguments are those of `row_statistics` and `solve_rows`.
+    The arguments are as in `row_statistics` and `solve_rows`.
     """
     return solve_rows(row_statistics(cells, own, other, censored), own, priors, censored, sequential)
 
 
 def with_symbol(background: Background, symbol: Symbols, weight: Any) -> Background:
-    """Return a background with one symbol more, or with a negative weight one less. Arrays may be those of JAX."""
+    """Return a background with one symbol more, or with a negative weight one less. Arrays may be JAX's."""
     mean, variance, bias = symbol.mean[0], symbol.variance[0], symbol.bias[0]
     return Background(
         background.outer + weight * (mean[:, None] * mean + np.eye(len(mean)) * variance),
@@ -298,7 +298,7 @@ def update_in_turn(
 ) -> Symbols:
     """Return symbols that are paired with each other after an update of each, given the present values of the others.
 
-    No symbol is paired with itself, so that the background of a symbol is that of all without it.
+    No symbol is paired with itself, so that the background of a symbol leaves it out.
 
     Parameters
     ----------
@@ -308,30 +308,30 @@ def update_in_turn(
     priors : Priors
     censored : Censored
         The number is 2 D', for both orders of a pair, the own and the other posterior are the same, and the background
-        is that of all symbols before the update.
+        has all symbols as they are before the update.
     sequential : bool
         As in `solve_rows`.
     points : (bool, bool)
         Whether factors, and whether biases, are points, of variance zero.
     """
-    symbols, background = Symbols(*(part.copy() for part in own)), censored.background
+    symbols, background = Symbols(*(array.copy() for array in own)), censored.background
     for i, weight in enumerate(censored.own):
-        row, here = slice(i, i + 1), slice(cells.ends[i], cells.ends[i + 1])
-        before = Symbols(*(part[row] for part in symbols))
-        background = with_symbol(background, Symbols(*(part.astype(float) for part in before)), -weight)
-        seen = censored._replace(own=censored.own[row], background=background)
-        own_cells = Cells(cells.ends[i : i + 2] - cells.ends[i], cells.others[here], cells.counts[here])
-        own_priors = Priors(*(part[row] for part in priors))
-        after = update_rows(own_cells, before, symbols, own_priors, seen, sequential)
-        for part, value, is_point in zip(symbols, after, (False, points[0], False, points[1])):
-            part[row] = 0.0 if is_point else value
-        background = with_symbol(background, Symbols(*(part[row].astype(float) for part in symbols)), weight)
+        row, cell_slice = slice(i, i + 1), slice(cells.ends[i], cells.ends[i + 1])
+        before = Symbols(*(array[row] for array in symbols))
+        background = with_symbol(background, Symbols(*(array.astype(float) for array in before)), -weight)
+        row_censored = censored._replace(own=censored.own[row], background=background)
+        row_cells = Cells(cells.ends[i : i + 2] - cells.ends[i], cells.others[cell_slice], cells.counts[cell_slice])
+        row_priors = Priors(*(array[row] for array in priors))
+        after = update_rows(row_cells, before, symbols, row_priors, row_censored, sequential)
+        for array, value, is_point in zip(symbols, after, (False, points[0], False, points[1])):
+            array[row] = 0.0 if is_point else value
+        background = with_symbol(background, Symbols(*(array[row].astype(float) for array in symbols)), weight)
     return symbols
 
 
 def _moments(own: Symbols, other: Symbols, i: np.ndarray, j: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return E a and E a^2, (n,) each, of cells (i, j)."""
-    m, a, n, b = (part.astype(float) for part in (own.mean[i], own.variance[i], other.mean[j], other.variance[j]))
+    m, a, n, b = (array.astype(float) for array in (own.mean[i], own.variance[i], other.mean[j], other.variance[j]))
     mean = np.einsum("ck,ck->c", m, n) + own.bias[i] + other.bias[j]
     spread = np.einsum("ck,ck->c", a, n**2 + b) + np.einsum("ck,ck->c", b, m**2)
     return mean, mean**2 + spread + own.bias_variance[i] + other.bias_variance[j]
@@ -339,7 +339,7 @@ def _moments(own: Symbols, other: Symbols, i: np.ndarray, j: np.ndarray) -> tupl
 
 def _chunks(cells: Cells, width: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Yield chunks of cells: own symbols, other symbols and counts, (n,) each."""
-    own, step = np.repeat(np.arange(len(cells.ends) - 1), np.diff(cells.ends)), max(1, _CHUNK // width**2)
-    for begin in range(0, len(own), step):
-        here = slice(begin, begin + step)
-        yield own[here], cells.others[here], cells.counts[here].astype(float)
+    rows, step = np.repeat(np.arange(len(cells.ends) - 1), np.diff(cells.ends)), max(1, _CHUNK // width**2)
+    for begin in range(0, len(rows), step):
+        chunk = slice(begin, begin + step)
+        yield rows[chunk], cells.others[chunk], cells.counts[chunk].astype(float)

@@ -20,7 +20,7 @@ seconds of compilation on a new machine."""
 
 
 def row_backend(backend: str, n_cells: int, width: int) -> str:
-    """Return the bodies that suit so many cells and factors, or those asked for."""
+    """Return the bodies that suit so many cells and factors, or the ones asked for."""
     if backend != "auto":
         return backend
     return "numpy" if n_cells * width**2 <= _FEW else "numba"
@@ -72,7 +72,7 @@ def solve_rows(
         return _as_stored(own, solve(*statistics, np.asarray(own.mean, dtype=float), *arrays, censored.xi))
     if chosen != "numba":
         return _body(chosen).solve_rows(statistics, own, priors, censored, sequential)
-    out = Symbols(*(np.empty_like(part) for part in own))
+    out = Symbols(*(np.empty_like(array) for array in own))
     _body(chosen).solve_rows(*statistics, own.mean, *arrays, _lam(censored), sequential, *out)
     return out
 
@@ -95,7 +95,7 @@ def update_rows(
         return _as_stored(own, update(*cells, *_doubles(own), *_doubles(other), *arrays, censored.xi))
     if chosen != "numba":
         return _body(chosen).update_rows(cells, own, other, priors, censored, sequential)
-    out = Symbols(*(np.empty_like(part) for part in own))
+    out = Symbols(*(np.empty_like(array) for array in own))
     _body(chosen).update_rows(*cells, *own, *other, *arrays, _lam(censored), sequential, *out)
     return out
 
@@ -118,7 +118,7 @@ def update_in_turn(
         return _as_stored(own, update(*cells, *_doubles(own), *arrays, censored.xi))
     if chosen != "numba":
         return _body(chosen).update_in_turn(cells, own, priors, censored, sequential, points)
-    out = Symbols(*(np.array(part, order="C") for part in own))
+    out = Symbols(*(np.array(array, order="C") for array in own))
     in_turn = import_module("pymc_ep.models.paired_symbols.kernel.in_turn_numba")
     in_turn.update_in_turn(*cells, *arrays, _lam(censored), sequential, *points, *out)
     return out
@@ -128,9 +128,9 @@ def _lam(censored: Censored) -> float:
     return float(curvature(censored.xi))
 
 
-def _as_stored(own: Symbols, found: Sequence[np.ndarray]) -> Symbols:
+def _as_stored(own: Symbols, updated: Sequence[np.ndarray]) -> Symbols:
     """Return symbols of the storage type of the own ones."""
-    return Symbols(*(part.astype(own.mean.dtype, copy=False) for part in found))
+    return Symbols(*(array.astype(own.mean.dtype, copy=False) for array in updated))
 
 
 def _body(chosen: str) -> ModuleType:
@@ -142,4 +142,4 @@ def _ops() -> ModuleType:
 
 
 def _doubles(symbols: Symbols) -> Symbols:
-    return Symbols(*(np.asarray(part, dtype=float) for part in symbols))
+    return Symbols(*(np.asarray(array, dtype=float) for array in symbols))

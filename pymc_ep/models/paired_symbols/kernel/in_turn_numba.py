@@ -25,7 +25,7 @@ def _add_symbol(
     of_mean: np.ndarray,
     of_mean_bias: np.ndarray,
 ) -> float:
-    """Add a symbol to the moments of all with a weight; return what it adds to that of the bias."""
+    """Add a weighted symbol to the moments of all symbols; return its term of the bias moment."""
     for k in range(len(mean)):
         weighted = weight * mean[k]
         of_mean[k] += weighted

@@ -56,16 +56,16 @@ def _over_chunks(
     n = len(others)
     step = max(1, min(step, n))
     fill = -n % step
-    parts = (
-        jnp.concatenate([part, jnp.full(fill, value, part.dtype)]).reshape(-1, step)
-        for part, value in ((i, n_rows), (others, 0), (counts, 0))
+    columns = (
+        jnp.concatenate([column, jnp.full(fill, value, column.dtype)]).reshape(-1, step)
+        for column, value in ((i, n_rows), (others, 0), (counts, 0))
     )
-    return lax.scan(lambda total, chunk: (add(total, *chunk), None), first, tuple(parts))[0]
+    return lax.scan(lambda total, chunk: (add(total, *chunk), None), first, tuple(columns))[0]
 
 
-def _with_one_more(own: Symbols) -> Symbols:
+def _with_one_more(symbols: Symbols) -> Symbols:
     """Return symbols with one more, to which cells that fill up a chunk belong."""
-    return Symbols(*(jnp.concatenate([part, jnp.zeros((1, *part.shape[1:]), part.dtype)]) for part in own))
+    return Symbols(*(jnp.concatenate([array, jnp.zeros((1, *array.shape[1:]), array.dtype)]) for array in symbols))
 
 
 def sums_of_rows(
@@ -104,8 +104,8 @@ def statistics_of_rows(
         outer = (w[:, None] * v[:, rows] * v[:, columns]).at[:, diagonal].add(w[:, None] * other.variance[j])
         shift = (0.5 * count - w * other.bias[j])[:, None] * v
         of_bias = jnp.stack([w, 0.5 * count - w * (mean - padded.bias[i])], axis=1)
-        parts = (outer, shift, w[:, None] * v, of_bias)
-        return tuple(total + jax.ops.segment_sum(part, i, num_segments=n_own + 1) for total, part in zip(totals, parts))
+        terms = (outer, shift, w[:, None] * v, of_bias)
+        return tuple(total + jax.ops.segment_sum(term, i, num_segments=n_own + 1) for total, term in zip(totals, terms))
 
     first = tuple(jnp.zeros((n_own + 1, n)) for n in Statistics.widths(width))
     totals = _over_chunks(add, first, i, others, counts, _CHUNK // width**2, n_own)
@@ -129,9 +129,9 @@ def solved_rows(
     along = background.bias + own_mean @ background.mean
     pull = statistics.of_bias[:, 1] - number * (0.5 * background.weight + 2.0 * lam * along)
     held = jnp.isinf(priors.bias_precision)
-    known = jnp.where(held, 1.0, priors.bias_precision)
-    rho = rho + known
-    bias = jnp.where(held, priors.bias, (pull + known * priors.bias) / rho)
+    bias_precision = jnp.where(held, 1.0, priors.bias_precision)
+    rho = rho + bias_precision
+    bias = jnp.where(held, priors.bias, (pull + bias_precision * priors.bias) / rho)
     diagonal = np.arange(width)
     precision = precision.at[:, diagonal, diagonal].add(priors.precision)
     shift = shift + priors.precision * priors.mean - slope * bias[:, None]
@@ -164,22 +164,22 @@ def updated_in_turn(
 
     def update(i: jax.Array, carry: tuple[Symbols, Background]) -> tuple[Symbols, Background]:
         symbols, weight = carry[0], censored.own[i]
-        row, own_priors = Symbols(*(part[i][None] for part in symbols)), Priors(*(part[i][None] for part in priors))
+        row, row_priors = Symbols(*(array[i][None] for array in symbols)), Priors(*(array[i][None] for array in priors))
         background = with_symbol(carry[1], row, -weight)
-        seen = censored._replace(own=weight[None], background=background)
+        row_censored = censored._replace(own=weight[None], background=background)
 
         def add(c: jax.Array, total: Statistics) -> Statistics:
             cell = jnp.zeros(1, jnp.int32), others[c][None], counts[c][None]
-            return Statistics(*map(jnp.add, total, statistics_of_rows(*cell, row, symbols, seen)))
+            return Statistics(*map(jnp.add, total, statistics_of_rows(*cell, row, symbols, row_censored)))
 
         statistics = lax.fori_loop(ends[i], ends[i + 1], add, none)
-        after = solved_rows(statistics, row.mean, own_priors, seen, sequential)
+        after = solved_rows(statistics, row.mean, row_priors, row_censored, sequential)
         flags = (False, points[0], False, points[1])
-        after = Symbols(*(jnp.zeros_like(part) if is_point else part for part, is_point in zip(after, flags)))
-        moved = Symbols(*(jnp.asarray(part).at[i].set(value[0]) for part, value in zip(symbols, after)))
+        after = Symbols(*(jnp.zeros_like(array) if is_point else array for array, is_point in zip(after, flags)))
+        moved = Symbols(*(jnp.asarray(array).at[i].set(value[0]) for array, value in zip(symbols, after)))
         return moved, with_symbol(background, after, weight)
 
-    start = Symbols(*map(jnp.asarray, own)), Background(*(jnp.asarray(part, float) for part in censored.background))
+    start = Symbols(*map(jnp.asarray, own)), Background(*(jnp.asarray(array, float) for array in censored.background))
     return lax.fori_loop(0, len(ends) - 1, update, start)[0]
 
 
@@ -189,9 +189,9 @@ def _solved(precision: jax.Array, shift: jax.Array) -> jax.Array:
 
 def _relaxed(precision: jax.Array, shift: jax.Array, mean: jax.Array) -> jax.Array:
     def one(k: int, mean: jax.Array) -> jax.Array:
-        own = precision[:, k, k]
-        rest = jnp.einsum("il,il->i", precision[:, k], mean) - own * mean[:, k]
-        return mean.at[:, k].set((shift[:, k] - rest) / own)
+        diagonal = precision[:, k, k]
+        rest = jnp.einsum("il,il->i", precision[:, k], mean) - diagonal * mean[:, k]
+        return mean.at[:, k].set((shift[:, k] - rest) / diagonal)
 
     return lax.fori_loop(0, precision.shape[1], one, mean)
 
@@ -207,10 +207,10 @@ def pair_sums(cells: Cells, own: Symbols, other: Symbols, weights: np.ndarray) -
     """Return sums over the cells of each own symbol, (I, 4), in blocks of rows; see the NumPy body."""
     require_float64()
     out = np.empty((len(own.bias), 4))
-    for rows, here, i in _blocks(cells, own.mean.shape[1]):
+    for rows, block_cells, i in _blocks(cells, own.mean.shape[1]):
         block = _padded_block(own, rows)
-        found = _jit_sums(i, *here, block, _doubles(other), weights)
-        out[rows] = np.asarray(found)[: rows.stop - rows.start]
+        sums = _jit_sums(i, *block_cells, block, _doubles(other), weights)
+        out[rows] = np.asarray(sums)[: rows.stop - rows.start]
     return out
 
 
@@ -219,9 +219,9 @@ def row_statistics(cells: Cells, own: Symbols, other: Symbols, censored: Censore
     require_float64()
     n_own, width = own.mean.shape
     out = Statistics(*(np.empty((n_own, n)) for n in Statistics.widths(width)))
-    for rows, here, i in _blocks(cells, width):
-        seen = _seen(censored, rows)
-        _write(out, rows, _jit_statistics(i, *here, _padded_block(own, rows), _doubles(other), seen))
+    for rows, block_cells, i in _blocks(cells, width):
+        block_censored = _seen(censored, rows)
+        _write(out, rows, _jit_statistics(i, *block_cells, _padded_block(own, rows), _doubles(other), block_censored))
     return out
 
 
@@ -230,11 +230,11 @@ def solve_rows(
 ) -> Symbols:
     """Return the own symbols after an update, in blocks of rows; see the NumPy body."""
     require_float64()
-    out = Symbols(*(np.empty_like(part) for part in own))
+    out = Symbols(*(np.empty_like(array) for array in own))
     for rows in _row_blocks(len(own.bias), own.mean.shape[1]):
-        block, own_priors = _padded_block(own, rows), _padded_block(priors, rows, 1.0)
-        sums, seen = _padded_block(statistics, rows), _seen(censored, rows)._replace(other=np.zeros(0))
-        _write(out, rows, _jit_solve(sums, block.mean, own_priors, seen, sequential=bool(sequential)))
+        block, block_priors = _padded_block(own, rows), _padded_block(priors, rows, 1.0)
+        sums, block_censored = _padded_block(statistics, rows), _seen(censored, rows)._replace(other=np.zeros(0))
+        _write(out, rows, _jit_solve(sums, block.mean, block_priors, block_censored, sequential=bool(sequential)))
     return out
 
 
@@ -243,12 +243,14 @@ def update_rows(
 ) -> Symbols:
     """Return the own symbols after an update, in blocks of rows; see the NumPy body."""
     require_float64()
-    out = Symbols(*(np.empty_like(part) for part in own))
-    for rows, here, i in _blocks(cells, own.mean.shape[1]):
-        block, own_priors = _padded_block(own, rows), _padded_block(priors, rows, 1.0)
-        seen = _seen(censored, rows)
-        found = _jit_update(i, *here, block, _doubles(other), own_priors, seen, sequential=bool(sequential))
-        _write(out, rows, found)
+    out = Symbols(*(np.empty_like(array) for array in own))
+    for rows, block_cells, i in _blocks(cells, own.mean.shape[1]):
+        block, block_priors = _padded_block(own, rows), _padded_block(priors, rows, 1.0)
+        block_censored = _seen(censored, rows)
+        updated = _jit_update(
+            i, *block_cells, block, _doubles(other), block_priors, block_censored, sequential=bool(sequential)
+        )
+        _write(out, rows, updated)
     return out
 
 
@@ -262,9 +264,9 @@ def update_in_turn(
 ) -> Symbols:
     """Return symbols that are paired with each other after updates one after the other; see the NumPy body."""
     require_float64()
-    doubles = _doubles(own), Priors(*(np.asarray(part, dtype=float) for part in priors))
-    found = _jit_in_turn(cells, *doubles, censored, sequential=bool(sequential), points=points)
-    return Symbols(*(np.asarray(part, dtype=own.mean.dtype) for part in found))
+    doubles = _doubles(own), Priors(*(np.asarray(array, dtype=float) for array in priors))
+    updated = _jit_in_turn(cells, *doubles, censored, sequential=bool(sequential), points=points)
+    return Symbols(*(np.asarray(array, dtype=own.mean.dtype) for array in updated))
 
 
 def _seen(censored: Censored, rows: slice) -> Censored:
@@ -272,10 +274,10 @@ def _seen(censored: Censored, rows: slice) -> Censored:
     return censored._replace(own=_padded(np.asarray(censored.own, dtype=float)[rows], 0.0))
 
 
-def _write(out: Any, rows: slice, found: Any) -> None:
-    """Write the fields of a block of rows, without what fills it up."""
-    for total, part in zip(out, found):
-        total[rows] = np.asarray(part)[: rows.stop - rows.start]
+def _write(out: Any, rows: slice, block: Any) -> None:
+    """Write the fields of a block of rows, without its padding."""
+    for total, values in zip(out, block):
+        total[rows] = np.asarray(values)[: rows.stop - rows.start]
 
 
 def _row_blocks(n_rows: int, width: int) -> Iterator[slice]:
@@ -291,11 +293,11 @@ def _blocks(cells: Cells, width: int) -> Any:
     """
     for rows in _row_blocks(len(cells.ends) - 1, width):
         size = 1 << max(rows.stop - rows.start - 1, 0).bit_length()
-        own = slice(int(cells.ends[rows.start]), int(cells.ends[rows.stop]))
+        cell_slice = slice(int(cells.ends[rows.start]), int(cells.ends[rows.stop]))
         i = np.repeat(np.arange(rows.stop - rows.start), np.diff(cells.ends[rows.start : rows.stop + 1]))
-        parts = ((cells.others[own], 0), (cells.counts[own].astype(float), 0.0), (i, size))
-        *here, index = (_padded(part, value) for part, value in parts)
-        yield rows, here, index
+        columns = ((cells.others[cell_slice], 0), (cells.counts[cell_slice].astype(float), 0.0), (i, size))
+        *block_cells, index = (_padded(column, value) for column, value in columns)
+        yield rows, block_cells, index
 
 
 def _padded(values: np.ndarray, value: float) -> np.ndarray:
@@ -303,12 +305,12 @@ def _padded(values: np.ndarray, value: float) -> np.ndarray:
     return np.concatenate([values, np.full((fill, *values.shape[1:]), value, dtype=values.dtype)])
 
 
-def _padded_block(parts: Any, rows: slice, value: float = 0.0) -> Any:
-    return type(parts)(*(_padded(np.asarray(part[rows], dtype=float), value) for part in parts))
+def _padded_block(arrays: Any, rows: slice, value: float = 0.0) -> Any:
+    return type(arrays)(*(_padded(np.asarray(array[rows], dtype=float), value) for array in arrays))
 
 
 def _doubles(symbols: Symbols) -> Symbols:
-    return Symbols(*(np.asarray(part, dtype=float) for part in symbols))
+    return Symbols(*(np.asarray(array, dtype=float) for array in symbols))
 
 
 def _own_rows(ends: jax.Array, n: int) -> jax.Array:

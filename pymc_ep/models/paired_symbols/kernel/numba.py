@@ -98,7 +98,7 @@ def add_cells(
     shift: np.ndarray,
     slope: np.ndarray,
 ) -> tuple[float, float]:
-    """Write the sums over the cells of an own symbol; return those of its bias."""
+    """Write the sums over the cells of an own symbol; return the sums of its bias."""
     width = len(m)
     for k in range(width):
         shift[k], slope[k] = 0.0, 0.0

@@ -28,8 +28,8 @@ class _RowOp(ArrayOp):
 
     def c_sizes(self, arrays: Sequence[str], pointers: Sequence[str]) -> str:
         """Return C declarations of the numbers of own symbols and of factors."""
-        own = arrays[self.sized_by]
-        return f"const npy_intp n_own = PyArray_DIM({own}, 0), width = PyArray_DIM({own}, 1);"
+        matrix = arrays[self.sized_by]
+        return f"const npy_intp n_own = PyArray_DIM({matrix}, 0), width = PyArray_DIM({matrix}, 1);"
 
 
 def _symbols(pointers: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""The pairs of a fit: those of the model, or those of files."""
+"""The pairs of a fit, from the model or from files."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ _COLUMNS = ("user", "item")
 
 @contextmanager
 def observed_pairs(call: Call[CompiledPairedSymbols], partitions: Any, client: Any) -> Iterator[DividedPairs]:
-    """Provide the pairs of the model as one part, or those of files in parts.
+    """Provide the pairs of the model as one part, or the pairs of files in parts.
 
     Parameters
     ----------
@@ -49,9 +49,9 @@ def observed_pairs(call: Call[CompiledPairedSymbols], partitions: Any, client: A
             f"observed=[], or leave partitions= out."
         )
     sides = []
-    for one, column, n in zip(form.form.sides, _COLUMNS, form.shapes):
-        dim, labels = call.row_labels(one.factors.name)
+    for side, column, n in zip(form.form.sides, _COLUMNS, form.shapes):
+        dim, labels = call.row_labels(side.factors.name)
         index = None if labels is None else pd.Index(labels)
-        sides.append(Side(column if dim == one.factors.name else dim, n, index))
+        sides.append(Side(column if dim == side.factors.name else dim, n, index))
     with pairs_in_files(partitions, (sides[0], sides[1]), client) as pairs:
         yield pairs

@@ -81,7 +81,7 @@ def solve(call: Call) -> Solution:
 def _engine(
     call: Call[CompiledPairedSymbols], settings: dict[str, Any], points: tuple[Points, ...], *divided: Any
 ) -> Iterator[tuple[VariationalBayes, DividedPairs] | tuple[SymmetricBayes, PairCounts]]:
-    """Provide the engine and its pairs, those of the files and cluster that `divided` names, if any."""
+    """Provide the engine and its pairs, from the files and on the cluster that `divided` names, if any."""
     form = call.form
     engine_options = {
         "sequential": settings["update"] == "sequential",
@@ -95,10 +95,10 @@ def _engine(
         pairs = form.pairs()
         yield SymmetricBayes(pairs, points=points[0], **engine_options), pairs
         return
-    with observed_pairs(call, *divided) as parts:
-        if parts.digest is not None:
-            call.checkpoint.identify("set of pairs in files", parts.digest.tobytes().hex())
-        yield VariationalBayes(parts, points=(points[0], points[1]), **engine_options), parts
+    with observed_pairs(call, *divided) as divided_pairs:
+        if divided_pairs.digest is not None:
+            call.checkpoint.identify("set of pairs in files", divided_pairs.digest.tobytes().hex())
+        yield VariationalBayes(divided_pairs, points=(points[0], points[1]), **engine_options), divided_pairs
 
 
 def maximum_at(settings: dict[str, Any], form: CompiledPairedSymbols, theta: np.ndarray) -> Maximum:
@@ -110,9 +110,9 @@ def maximum_at(settings: dict[str, Any], form: CompiledPairedSymbols, theta: np.
     _, points = _points(form, (), learned=False)
     first = first_state(form.prior(theta), theta, settings["seed"], settings["dtype"], points)
     with _engine(call, settings, points, None, None) as (engine, _):
-        found, state, _ = _swept(call, settings, engine, first, calibrate=False)
-    _, slope = form.expected_log_prior(theta, found.state.users.symbols, found.state.items.symbols, of_log_prior=0.0)
-    return Maximum(found.state.log_bound, slope, found.status, state)
+        ascent, state, _ = _swept(call, settings, engine, first, calibrate=False)
+    _, slope = form.expected_log_prior(theta, ascent.state.users.symbols, ascent.state.items.symbols, of_log_prior=0.0)
+    return Maximum(ascent.state.log_bound, slope, ascent.status, state)
 
 
 def _sampling_settings(form: CompiledPairedSymbols, options: dict[str, Any]) -> dict[str, Any]:
@@ -155,9 +155,9 @@ def _fitted(
 ) -> Solution:
     """Return the solution of a run of the engine from its first state."""
     form = call.form
-    found, state, summary = _swept(call, settings, engine, first, calibrate=settings["calibrate"])
+    ascent, state, summary = _swept(call, settings, engine, first, calibrate=settings["calibrate"])
     scalars = {} if summary.calibration is None else summary.calibration.scalars()
-    solution = _solution(form, found, settings, pairs, state)
+    solution = _solution(form, ascent, settings, pairs, state)
     return replace(solution, scalars=solution.scalars | scalars)
 
 
@@ -171,18 +171,18 @@ def _swept(
 ) -> tuple[Run[State], dict[str, np.ndarray], Summary]:
     """Return the end of the iteration, the arrays from which its posterior is rebuilt, and numbers for predictions."""
     form, record = call.form, call.checkpoint.record()
-    found = run(engine, form, first, max_iter=settings["max_iter"] + 1, report=call.report, record=record)
+    ascent = run(engine, form, first, max_iter=settings["max_iter"] + 1, report=call.report, record=record)
     # Before the first sweep popularities know nothing of the pairs.
-    summary = engine.summarised(form, found.state, calibrate=calibrate and found.state.loop > 0)
-    found = found._replace(state=engine.whole(found.state))
-    state = saved(found.state) | {
+    summary = engine.summarised(form, ascent.state, calibrate=calibrate and ascent.state.loop > 0)
+    ascent = ascent._replace(state=engine.whole(ascent.state))
+    state = saved(ascent.state) | {
         _CONSTANT: np.array(settings[_CONSTANT]),
-        "n_censored": np.array(form.prior(found.state.theta).censored_ratio * engine.total),
+        "n_censored": np.array(form.prior(ascent.state.theta).censored_ratio * engine.total),
         "log_normalisers": np.array(summary.log_normalisers),
     }
     if summary.calibration is not None:
         state["calibration"] = np.array(summary.calibration[:3])
-    return found, state, summary
+    return ascent, state, summary
 
 
 def _checked(options: dict[str, Any]) -> dict[str, Any]:
@@ -198,7 +198,7 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _points(form: CompiledPairedSymbols, estimate: Any, *, learned: bool) -> tuple[tuple[str, ...], tuple[Points, ...]]:
-    """Return the names of point estimates, and which parts of each side these are.
+    """Return the names of point estimates, and the points of each side.
 
     Raises
     ------
@@ -206,21 +206,21 @@ def _points(form: CompiledPairedSymbols, estimate: Any, *, learned: bool) -> tup
         For names of no matrix or bias, and for scales that are learned: the density of a point and of its scale is
         largest where the scale is zero.
     """
-    named = estimate_names(estimate, [one.name for one in form.form.entries if one.name])
-    for one in form.form.entries:
-        scale = form.scale_of(one) if one.name in named else ""
-        if scale and (one.learned >= 0 or learned):
+    named = estimate_names(estimate, [entries.name for entries in form.form.entries if entries.name])
+    for entries in form.form.entries:
+        scale = form.scale_of(entries) if entries.name in named else ""
+        if scale and (entries.learned >= 0 or learned):
             raise ValueError(
-                f"estimate= makes points of {one.name!r}, whose scale {scale!r} is to be learned, and the density of "
-                f"both together is largest where scales are zero: give {one.name!r} a scale that is a number, or leave "
-                f"it out of estimate=."
+                f"estimate= makes points of {entries.name!r}, whose scale {scale!r} is to be learned, and the density "
+                f"of both together is largest where scales are zero: give {entries.name!r} a scale that is a number, "
+                f"or leave it out of estimate=."
             )
     return named, tuple(Points(side.factors.name in named, side.bias.name in named) for side in form.form.sides)
 
 
 def _solution(
     form: CompiledPairedSymbols,
-    found: Run[State],
+    ascent: Run[State],
     settings: dict[str, Any],
     pairs: DividedPairs | PairCounts,
     state: dict[str, np.ndarray],
@@ -232,20 +232,20 @@ def _solution(
     of_hyper = {name: (m.mean, m.sd) for name, m in posterior.hyper_moments().items()}
     return Solution(
         moments=lambda: moments | of_hyper,
-        hyper_modes=form.constrained(found.state.theta),
-        scalars={"log_evidence": found.state.log_bound, "n_iter": found.state.loop, "xi": found.state.xi},
-        traces={"objective": ("iteration", found.objective), "max_change": ("iteration", found.change)},
-        hyper_traces=form.constrained(found.thetas),
+        hyper_modes=form.constrained(ascent.state.theta),
+        scalars={"log_evidence": ascent.state.log_bound, "n_iter": ascent.state.loop, "xi": ascent.state.xi},
+        traces={"objective": ("iteration", ascent.objective), "max_change": ("iteration", ascent.change)},
+        hyper_traces=form.constrained(ascent.thetas),
         sites={
             side.popularity: {"pairs": counts, "censored": popularity.censored}
             for side, counts, popularity in zip(form.form.sides, (pairs.users, pairs.items), posterior.popularities)
         },
-        state=state | form.fingerprint(found.state.theta),
+        state=state | form.fingerprint(ascent.state.theta),
         draws=posterior.draws,
         numbers_per_draw=sum(mean.size for mean, _ in moments.values()),
         most_draws=form.most_draws,
-        status=_status(form, found, pairs),
-        converged=found.status.converged,
+        status=_status(form, ascent, pairs),
+        converged=ascent.status.converged,
         settings=settings,
         log_evidence_is=_WITH_POINTS.format(", ".join(estimated)) if estimated else _BOUND,
         objective_is="bound + log prior",
@@ -253,9 +253,9 @@ def _solution(
     )
 
 
-def _conditional_solution(form: CompiledPairedSymbols, found: ManyFits[BoundAt], settings: dict[str, Any]) -> Solution:
+def _conditional_solution(form: CompiledPairedSymbols, fits: ManyFits[BoundAt], settings: dict[str, Any]) -> Solution:
     """Return the solution of a mixture over draws of the hyperparameters, without a log evidence."""
-    theta, state = found.centre.theta, found.centre.maximum.saved | stacked(found.kept)
+    theta, state = fits.centre.theta, fits.centre.maximum.saved | stacked(fits.kept)
     posterior = rebuild(form, state)
     assert isinstance(posterior, FitMixture), "its state has fits at draws"
     moments = {name: (m.mean, m.sd) for name, m in (posterior.moments() | posterior.hyper_moments()).items()}
@@ -266,20 +266,20 @@ def _conditional_solution(form: CompiledPairedSymbols, found: ManyFits[BoundAt],
         draws=posterior.in_turn,
         numbers_per_draw=sum(mean.size for mean, _ in moments.values()),
         most_draws=form.most_draws,
-        status=found.sentence("factors"),
-        converged=found.converged,
+        status=fits.sentence("factors"),
+        converged=fits.converged,
         settings={name: value for name, value in settings.items() if name not in ("partitions", "client")},
     )
 
 
-def _status(form: CompiledPairedSymbols, found: Run[State], pairs: DividedPairs | PairCounts) -> str:
+def _status(form: CompiledPairedSymbols, ascent: Run[State], pairs: DividedPairs | PairCounts) -> str:
     """Return the status with remarks on rows without pairs, pruned factors and standard deviations."""
-    remarks = [found.status.sentence]
+    remarks = [ascent.status.sentence]
     for side, counts in zip(form.form.sides, (pairs.users, pairs.items)):
         if none := int((counts == 0).sum()):
             remarks.append(f"{none} of {len(counts)} rows of {side.factors.name!r} have no pair")
-    state = found.state
-    squares = [(own.symbols.mean.astype(float) ** 2).mean(axis=0) for own in (state.users, state.items)]
+    state = ascent.state
+    squares = [(rows.symbols.mean.astype(float) ** 2).mean(axis=0) for rows in (state.users, state.items)]
     if float(np.sqrt(squares[0] @ squares[1])) < _PRUNED:
         remarks.append(
             "every factor is pruned, as the pairs say less of preferences than it costs to describe them: all is "
@@ -289,7 +289,7 @@ def _status(form: CompiledPairedSymbols, found: Run[State], pairs: DividedPairs 
     if width > (least := min(n_users, n_items)):
         remarks.append(f"of {width} factors no more than {least} can matter to a matrix with a side of {least}")
     remarks.append("standard deviations are those of independent factors, which are too small")
-    if found.state.theta.size:
+    if ascent.state.theta.size:
         remarks.append(form.form.mode_remark)
     return "; ".join(remarks)
 
@@ -298,10 +298,10 @@ def saved(state: State) -> dict[str, np.ndarray]:
     """Return the arrays of a state from which a posterior is rebuilt and a later fit starts."""
     out = {"theta": state.theta, "xi": np.array(state.xi)}
     for name, (symbols, popularity) in zip(_SIDES, state.sides):
-        parts = symbols._asdict() | popularity._asdict()
-        out |= {f"{name}_{part}": values for part, values in parts.items()}
+        fields = symbols._asdict() | popularity._asdict()
+        out |= {f"{name}_{field}": values for field, values in fields.items()}
     for k, gamma in enumerate(state.gammas):
-        out |= {f"precision_{k}_{part}": np.asarray(values) for part, values in gamma._asdict().items()}
+        out |= {f"precision_{k}_{field}": np.asarray(values) for field, values in gamma._asdict().items()}
     return out
 
 
@@ -309,8 +309,8 @@ def rebuild(
     form: CompiledPairedSymbols, state: Mapping[str, np.ndarray]
 ) -> PairedSymbolsPosterior | FitMixture[PairedSymbolsPosterior]:
     """Return the posterior that a saved ``fit_state`` describes."""
-    centre, parts = _rebuilt(form, state), [_rebuilt(form, part) for part in unstacked(state)]
-    return FitMixture(centre, parts) if parts else centre
+    centre, components = _rebuilt(form, state), [_rebuilt(form, draw) for draw in unstacked(state)]
+    return FitMixture(centre, components) if components else centre
 
 
 def _rebuilt(form: CompiledPairedSymbols, state: Mapping[str, np.ndarray]) -> PairedSymbolsPosterior:
@@ -336,8 +336,8 @@ def _rebuilt(form: CompiledPairedSymbols, state: Mapping[str, np.ndarray]) -> Pa
 
 
 def _rows(state: Mapping[str, np.ndarray], name: str) -> Rows:
-    symbols = Symbols(*(state[f"{name}_{part}"] for part in Symbols._fields))
-    return Rows(symbols, Popularity(*(state[f"{name}_{part}"] for part in Popularity._fields)))
+    symbols = Symbols(*(state[f"{name}_{field}"] for field in Symbols._fields))
+    return Rows(symbols, Popularity(*(state[f"{name}_{field}"] for field in Popularity._fields)))
 
 
 def _from_start(form: CompiledPairedSymbols, first: State, call: Call[Any]) -> State:
@@ -355,8 +355,8 @@ def _from_start(form: CompiledPairedSymbols, first: State, call: Call[Any]) -> S
     for name, side in zip(_SIDES, form.form.sides):
         rows = call.start_rows(side.factors.name)
         if rows is not None:
-            parts = [part for part in fields if part.startswith(f"{name}_")]
-            start |= {part: _placed(fields[part], start[part], rows) for part in parts if part in start}
+            keys = [field for field in fields if field.startswith(f"{name}_")]
+            start |= {field: _placed(fields[field], start[field], rows) for field in keys if field in start}
     for name, values in fields.items():
         if name not in start or np.shape(start[name]) != np.shape(values):
             held = f"an array of shape {np.shape(start[name])}" if name in start else "no array"
@@ -366,8 +366,8 @@ def _from_start(form: CompiledPairedSymbols, first: State, call: Call[Any]) -> S
                 f"dict."
             )
     for name, _ in zip(_SIDES, form.form.sides):
-        for part in ("variance", "bias_variance"):
-            if bool(np.any(start[f"{name}_{part}"])) != bool(np.any(fields[f"{name}_{part}"])):
+        for field in ("variance", "bias_variance"):
+            if bool(np.any(start[f"{name}_{field}"])) != bool(np.any(fields[f"{name}_{field}"])):
                 raise ValueError("start= is a fit with another estimate=; fit without it, or with the same.")
     return _state(first, start)
 
@@ -376,8 +376,8 @@ def _placed(first: np.ndarray, before: np.ndarray, rows: np.ndarray) -> np.ndarr
     """Return rows of an earlier fit, and first values of rows, (n,), that it has not, which are -1."""
     if before.shape[1:] != first.shape[1:]:
         return before
-    out, known = first.copy(), rows >= 0
-    out[known] = before[rows[known]]
+    out, fitted = first.copy(), rows >= 0
+    out[fitted] = before[rows[fitted]]
     return out
 
 
@@ -385,10 +385,10 @@ def _state(first: State, start: Mapping[str, np.ndarray]) -> State:
     """Return the first state with saved arrays in place of its own."""
     dtype, sides = first.items.symbols.mean.dtype, []
     for name, _ in zip(_SIDES, first.sides):
-        own, popularity = _rows(start, name)
+        symbols, popularity = _rows(start, name)
         # Shares of rows that are new or gone leave the others' with another sum.
         popularity = popularity._replace(censored=popularity.censored / popularity.censored.sum())
-        sides.append(Rows(Symbols(*(part.astype(dtype) for part in own)), popularity))
+        sides.append(Rows(Symbols(*(array.astype(dtype) for array in symbols)), popularity))
     gammas = tuple(
         GammaFactor(start[f"precision_{k}_shape"], start[f"precision_{k}_rate"]) for k in range(len(first.gammas))
     )

@@ -64,24 +64,24 @@ def fold_in(
         If the prior differs from row to row.
     """
     form = posterior.form.form
-    own, name = form.sides[side], form.pairs.name
+    side_form, name = form.sides[side], form.pairs.name
     n_others = len(posterior.symbols[1 - side].bias)
     rows = _new_pairs(model, f"{name}: new {dims[side]}", dims[1 - side], given, n_others)
     n_new = given.shape[0] if sparse.issparse(given) else int(rows[:, 0].max(initial=-1)) + 1
     if not n_new:
-        raise InvalidDataError(f"There are no new rows of {own.factors.name!r}; give at least one.")
+        raise InvalidDataError(f"There are no new rows of {side_form.factors.name!r}; give at least one.")
     new, others, counts = as_counts(rows)
     pairs = PairCounts.of(new, others, counts, (n_new, n_others))
-    found = _folded(posterior, side, pairs)
-    if not found.converged.all():
+    folded = _folded(posterior, side, pairs)
+    if not folded.converged.all():
         warnings.warn(
-            f"{int((~found.converged).sum())} of {n_new} new rows of {own.factors.name!r} did not converge; "
-            f"'{own.factors.name}_converged' tells which.",
+            f"{int((~folded.converged).sum())} of {n_new} new rows of {side_form.factors.name!r} did not converge; "
+            f"'{side_form.factors.name}_converged' tells which.",
             ConvergenceWarning,
             stacklevel=5,
         )
     indices = (new, others) if side == 0 else (others, new)
-    return _dataset(model, own, name, dims[side], found, pairs.users, (*indices, counts))
+    return _dataset(model, side_form, name, dims[side], folded, pairs.users, (*indices, counts))
 
 
 def _new_pairs(model: pm.Model, what: str, other: str, given: Any, n_others: int) -> np.ndarray:
@@ -107,20 +107,20 @@ def _folded(posterior: PairedSymbolsPosterior, side: int, pairs: PairCounts) -> 
     prior = posterior.prior
     old_side = (prior.users, prior.items)[side]
     new_side = _prior_of_rows(posterior.form.form.sides[side], old_side, len(pairs.users))
-    own, other = posterior.symbols[side], posterior.symbols[1 - side]
+    fitted, other = posterior.symbols[side], posterior.symbols[1 - side]
     t, total = posterior.popularities[1 - side], posterior.popularities[side].concentration.sum()
     moments, n, xi, constant = background(other, t.censored), posterior.n_censored, posterior.xi, posterior.constant
     priors = expected_priors(new_side, posterior.gammas)
-    points = Points(not own.variance.any(), not own.bias_variance.any())
+    points = Points(not fitted.variance.any(), not fitted.bias_variance.any())
     symbols = points.of(first_symbols(new_side, posterior.gammas, np.random.default_rng(0)))
-    censored = np.full(len(pairs.users), 1.0 / len(own.bias))
+    censored = np.full(len(pairs.users), 1.0 / len(fitted.bias))
     for _ in range(_ROUNDS):
         sums = pair_sums(pairs.by_user, symbols, other, t.censored)
         concentration = Popularity.of(new_side.concentration, pairs.users, n, censored).concentration
         logits = censored_logits(concentration, total, symbols, moments, sums, xi, constant=constant)
         censored = np.exp(logits - posterior.log_normalisers[side])
-        seen = Censored(n, censored, t.censored, moments, xi)
-        after = update_rows(pairs.by_user, symbols, other, priors, seen)
+        censored_pairs = Censored(n, censored, t.censored, moments, xi)
+        after = update_rows(pairs.by_user, symbols, other, priors, censored_pairs)
         moved = np.column_stack([after.mean - symbols.mean, after.bias - symbols.bias])
         sds = np.sqrt(np.column_stack([after.variance, np.where(after.bias_variance > 0, after.bias_variance, 1.0)]))
         symbols, converged = points.of(after), np.abs(moved / sds).max(axis=1) <= _TOL
@@ -130,12 +130,12 @@ def _folded(posterior: PairedSymbolsPosterior, side: int, pairs: PairCounts) -> 
 
 
 def _prior_of_rows(names: SideOfPairs, side: Side, n: int) -> Side:
-    """Return the prior of new rows, that of any fitted row; raise if rows differ."""
-    for one, block in ((names.factors, side.factors), (names.bias, side.bias)):
+    """Return the prior of new rows, the common one of fitted rows; raise if these differ."""
+    for entries, block in ((names.factors, side.factors), (names.bias, side.bias)):
         if (block.mean != block.mean[0]).any() or (block.precision != block.precision[0]).any():
             raise UnsupportedModelError(
-                f"The prior of {one.name or 'a bias that is constant'!r} differs from row to row, so that of new rows "
-                f"is not known; fit the model with these rows."
+                f"The prior of {entries.name or 'a bias that is constant'!r} differs from row to row, so that of new "
+                f"rows is not known; fit the model with these rows."
             )
     factors, bias = (
         block._replace(mean=np.repeat(block.mean[:1], n, axis=0), precision=np.repeat(block.precision[:1], n, axis=0))
@@ -146,22 +146,22 @@ def _prior_of_rows(names: SideOfPairs, side: Side, n: int) -> Side:
 
 def _dataset(
     model: pm.Model,
-    own: SideOfPairs,
+    side: SideOfPairs,
     name: str,
     dim: str,
-    found: _Folded,
+    folded: _Folded,
     counts: np.ndarray,
     rows: tuple[np.ndarray, np.ndarray, np.ndarray],
 ) -> xr.Dataset:
-    matrix, symbols = own.factors.name, found.symbols
+    matrix, symbols = side.factors.name, folded.symbols
     variables = {
         f"{matrix}_mean": (matrix, symbols.mean),
         f"{matrix}_sd": (matrix, np.sqrt(symbols.variance)),
     }
-    if own.bias.name:
+    if side.bias.name:
         variables |= {
-            f"{own.bias.name}_mean": (own.bias.name, symbols.bias),
-            f"{own.bias.name}_sd": (own.bias.name, np.sqrt(symbols.bias_variance)),
+            f"{side.bias.name}_mean": (side.bias.name, symbols.bias),
+            f"{side.bias.name}_sd": (side.bias.name, np.sqrt(symbols.bias_variance)),
         }
     numbered = labelled(model, variables, {dim: np.arange(len(counts))})
     empty = counts == 0
@@ -173,6 +173,6 @@ def _dataset(
     )
     of_pairs = zip(("rows", "cols", "observed"), rows)
     return numbered.assign(
-        {f"{matrix}_converged": (dim, found.converged)}
+        {f"{matrix}_converged": (dim, folded.converged)}
         | {f"{name}_{what}": (f"{name}_pair", values) for what, values in of_pairs}
     ).assign_attrs(matrix=matrix, status=status)

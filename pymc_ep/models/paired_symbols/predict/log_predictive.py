@@ -38,7 +38,7 @@ class PairPredictions:
     ) -> xr.Dataset:
         """Return log p(item | user) of new observed pairs, (D,), or of the cells of new counts, (n,).
 
-        Where both sides are the same symbols it is that of the second one, given the first, among all others.
+        Where both sides are the same symbols it is log p(second | first), among all others.
 
         Parameters
         ----------
@@ -64,11 +64,14 @@ class PairPredictions:
         order = np.argsort(place, kind="stable")
         ends = np.searchsorted(place[order], np.arange(len(distinct) + 1))
         for begin in range(0, len(distinct), step):
-            own = distinct[begin : begin + step]
-            here = order[ends[begin] : ends[begin + len(own)]]
-            places = place[here] - begin, items[here]
-            parts = [np.log(weight) + part.log_probabilities(0, own)[places] for weight, part in posterior.components()]
-            out[here] = logsumexp(parts, axis=0)
+            chunk = distinct[begin : begin + step]
+            pair_indices = order[ends[begin] : ends[begin + len(chunk)]]
+            places = place[pair_indices] - begin, items[pair_indices]
+            log_p = [
+                np.log(weight) + component.log_probabilities(0, chunk)[places]
+                for weight, component in posterior.components()
+            ]
+            out[pair_indices] = logsumexp(log_p, axis=0)
         dim = f"{name}_pair"
         coords = {f"{name}_user": (dim, users), f"{name}_item": (dim, items)}
         what = "log p(second | first)" if alike else "log p(item | user)"

@@ -25,7 +25,7 @@ def paired_symbols_posterior(
     Raises
     ------
     ValueError
-        If the model's matrices, priors or data are no longer those of the fit.
+        If the model's matrices, priors or data have changed since the fit.
     """
     form = cast(CompiledPairedSymbols, compiled_form(model, latent_of(idata, model)))
     state = fit_state(idata)
@@ -33,9 +33,9 @@ def paired_symbols_posterior(
     posterior = cast(PairedSymbolsPosterior | FitMixture[PairedSymbolsPosterior], rebuilt)
     centre = posterior.centre if isinstance(posterior, FitMixture) else posterior
     *sizes, width = form.shapes
-    for side, own, n in zip(form.form.sides, centre.symbols, sizes):
-        if own.mean.shape != (n, width):
-            held = " x ".join(map(str, own.mean.shape))
+    for side, symbols, n in zip(form.form.sides, centre.symbols, sizes):
+        if symbols.mean.shape != (n, width):
+            held = " x ".join(map(str, symbols.mean.shape))
             raise ValueError(
                 f"The result holds {held} values of {side.factors.name!r}, and in the model it is now {n} x {width}. "
                 f"Set the data, dims and variables of the fit again, or fit anew."

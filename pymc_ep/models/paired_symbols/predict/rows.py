@@ -1,4 +1,4 @@
-"""Rankings of users and items of paired symbols: what `pymc_ep.recommend` and its siblings ask of the form."""
+"""Rankings of users and items of paired symbols, for `pymc_ep.recommend` and its siblings."""
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -51,8 +51,8 @@ class PairRows:
     @staticmethod
     def by(posterior: PairedSymbolsPosterior, side: int) -> tuple[str, ...]:
         """Return the scores that rows are ranked by, the default first."""
-        own = ("probability", "predictor_mean")
-        return own if posterior.calibration is None or side else (_CALIBRATED, *own)
+        scores = ("probability", "predictor_mean")
+        return scores if posterior.calibration is None or side else (_CALIBRATED, *scores)
 
     @staticmethod
     def remark(posterior: PairedSymbolsPosterior) -> str:
@@ -72,14 +72,14 @@ class PairRows:
         """Return folded-in rows, with the posterior in which these stand in place of the fitted ones."""
         _require_no_cells(posterior, cells)
         form = posterior.form.form
-        own, y = form.sides[side], form.pairs.name
-        mean, sd = (new[f"{own.factors.name}_{what}"] for what in ("mean", "sd"))
+        side_form, y = form.sides[side], form.pairs.name
+        mean, sd = (new[f"{side_form.factors.name}_{what}"] for what in ("mean", "sd"))
         labels = new[mean.dims[0]].to_numpy()
         bias = np.full(len(labels), posterior.symbols[side].bias[0]), np.zeros(len(labels))
-        if own.bias.name:
-            bias = new[f"{own.bias.name}_mean"].to_numpy(), new[f"{own.bias.name}_sd"].to_numpy() ** 2
+        if side_form.bias.name:
+            bias = new[f"{side_form.bias.name}_mean"].to_numpy(), new[f"{side_form.bias.name}_sd"].to_numpy() ** 2
         symbols = Symbols(mean.to_numpy(), sd.to_numpy() ** 2, *bias)
-        indices = [new[f"{y}_{which}"].to_numpy() for which in ("rows", "cols")]
+        indices = [new[f"{y}_{axis}"].to_numpy() for axis in ("rows", "cols")]
         seen = Pairs.of_labels(labels, indices[side], indices[1 - side])
         return RankedPairs(posterior.with_symbols(side, symbols), side, lambda: seen)
 
@@ -132,7 +132,7 @@ class PairBlock:
 
     def ranked(self, others: np.ndarray) -> Ranked:
         """Return given others, the best first."""
-        mean, sd, log_p = (np.take_along_axis(part, others, axis=1) for part in (self._mean, self._sd, self._log_p))
+        mean, sd, log_p = (np.take_along_axis(array, others, axis=1) for array in (self._mean, self._sd, self._log_p))
         values = {"probability": np.exp(log_p), "predictor_mean": mean, "predictor_sd": sd}
         scores = np.take_along_axis(self.scores, others, axis=1)
         if self._by == _CALIBRATED:
@@ -150,9 +150,9 @@ def _observed(posterior: PairedSymbolsPosterior, side: int) -> Pairs:
             f"The pairs of {form.form.pairs.name!r} are in files, so that observed ones can't be left out: keep them "
             f"by exclude_observed=False, or fold these rows in with their pairs, which are then left out."
         )
-    found = form.pairs()
-    own = (found.by_user, found.by_item)[side]
-    return Pairs(own.ends, own.others, np.arange(len(own.others)))
+    pairs = form.pairs()
+    cells = (pairs.by_user, pairs.by_item)[side]
+    return Pairs(cells.ends, cells.others, np.arange(len(cells.others)))
 
 
 def _require_no_cells(posterior: PairedSymbolsPosterior, cells: Mapping[str, Any]) -> None:

@@ -25,7 +25,7 @@ def PairwiseProbit(name: str, f: Any, *, users: Any = None, winners: Any, losers
     ----------
     name : str
     f : tensor_like, (users, items) or (items,)
-        Utilities, such as those of `PreferenceUtility`, or a Gaussian process.
+        Utilities, such as a `PreferenceUtility` or a Gaussian process.
     users : array_like, (P,), optional
         Who compared; leave it out for utilities of one user.
     winners, losers : array_like, (P,)
@@ -49,7 +49,7 @@ def PairwiseLogit(name: str, f: Any, *, users: Any = None, winners: Any, losers:
 
     .. math:: P(\text{i beats j} \mid u) = \frac{1}{1 + e^{-(f_{ui} - f_{uj})}}
 
-    Parameters, results and exceptions are those of `PairwiseProbit`.
+    Parameters, results and exceptions are as in `PairwiseProbit`.
     """
     return _compared(name, f, users, winners, losers, lambda d: {"logit_p": d})
 
@@ -63,10 +63,10 @@ def _compared(name: str, f: Any, users: Any, winners: Any, losers: Any, link: Ca
             f"users=, and those of one user, (items,), have none."
         )
     given = {"winners": winners, "losers": losers} | ({} if users is None else {"users": users})
-    found = compared_positions(pm.modelcontext(None), f.name, name, f.type.shape, given)
-    who = () if users is None else (found["users"],)
-    difference = f[(*who, found["winners"])] - f[(*who, found["losers"])]
-    return pm.Bernoulli(name, **link(difference), observed=np.ones(len(found["winners"]), dtype=np.int8))
+    indices = compared_positions(pm.modelcontext(None), f.name, name, f.type.shape, given)
+    who = () if users is None else (indices["users"],)
+    difference = f[(*who, indices["winners"])] - f[(*who, indices["losers"])]
+    return pm.Bernoulli(name, **link(difference), observed=np.ones(len(indices["winners"]), dtype=np.int8))
 
 
 def compared_positions(
@@ -79,7 +79,7 @@ def compared_positions(
     model : pymc.Model
         Its coordinates are the labels.
     utilities : str, optional
-        The variable of the utilities, whose dims are those of users, if there are any, and of items.
+        The variable of the utilities, whose dims are users, if there are any, and items.
     name : str
         The comparisons, for messages.
     shape : sequence of int or None
@@ -93,15 +93,15 @@ def compared_positions(
         For unknown rows, an item compared with itself, and arrays of different lengths.
     """
     dims = model.named_vars_to_dims.get(utilities) or (None,) * len(shape)
-    found = {}
+    indices = {}
     for what, values in given.items():
         axis = 0 if what == "users" else -1
-        found[what] = positions(f"{name!r}: {what}=", values, model.coords.get(dims[axis]), shape[axis])
-    lengths = {what: len(values) for what, values in found.items()}
+        indices[what] = positions(f"{name!r}: {what}=", values, model.coords.get(dims[axis]), shape[axis])
+    lengths = {what: len(values) for what, values in indices.items()}
     if len(set(lengths.values())) > 1:
         raise InvalidDataError(f"{name!r} has {', '.join(f'{n} {what}' for what, n in lengths.items())}; give as many.")
-    if (same := found["winners"] == found["losers"]).any():
+    if (same := indices["winners"] == indices["losers"]).any():
         k = int(np.argmax(same))
         item = np.asarray(given["winners"]).tolist()[k]
         raise InvalidDataError(f"{name!r} compares the item {item!r} with itself at index {k}; leave that pair out.")
-    return found
+    return indices

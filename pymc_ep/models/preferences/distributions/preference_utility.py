@@ -19,7 +19,7 @@ from pymc_ep.kernels import register_bodies
 __all__ = ["LowRankUtilityRV", "PreferenceUtility", "PreferenceUtilityRV"]
 
 _LITTLE = 1e-6
-"""Jitter by default, relative to the largest entry of a kernel: far above rounding, and far below what is modelled."""
+"""Jitter by default, relative to the largest entry of a kernel: far above rounding, and far below modelled effects."""
 _SYMMETRIC = 1e-8
 """Largest difference of a kernel and its transpose, relative to its largest entry, that is rounding."""
 
@@ -45,9 +45,9 @@ class PreferenceUtilityRV(_UtilityRV):
     def rng_fn(cls, rng: np.random.Generator, b: Any, V: Any, K: Any, sigma: Any, size: Any) -> np.ndarray:
         """Draw rows, (*size, I); no matrix is larger than the kernel."""
         batch = np.broadcast_shapes(b.shape[:-1], V.shape[:-2], K.shape[:-2], np.shape(sigma)) if size is None else size
-        shared, own = rng.standard_normal((*batch, V.shape[-1])), rng.standard_normal((*batch, K.shape[-1]))
+        shared, noise = rng.standard_normal((*batch, V.shape[-1])), rng.standard_normal((*batch, K.shape[-1]))
         common = np.einsum("...d,...id->...i", shared, V)
-        return b + common + sigma[..., None] * np.einsum("...j,...ij->...i", own, np.linalg.cholesky(K))
+        return b + common + sigma[..., None] * np.einsum("...j,...ij->...i", noise, np.linalg.cholesky(K))
 
 
 class LowRankUtilityRV(_UtilityRV):
@@ -62,8 +62,8 @@ class LowRankUtilityRV(_UtilityRV):
         batches = b.shape[:-1], V.shape[:-2], R.shape[:-2], np.shape(j), np.shape(sigma)
         batch = np.broadcast_shapes(*batches) if size is None else size
         sizes = V.shape[-1], R.shape[-1], b.shape[-1]
-        shared, of_kernel, own = (rng.standard_normal((*batch, n)) for n in sizes)
-        kernel = np.einsum("...r,...ir->...i", of_kernel, R) + np.sqrt(j)[..., None] * own
+        shared, of_kernel, noise = (rng.standard_normal((*batch, n)) for n in sizes)
+        kernel = np.einsum("...r,...ir->...i", of_kernel, R) + np.sqrt(j)[..., None] * noise
         return b + np.einsum("...d,...id->...i", shared, V) + sigma[..., None] * kernel
 
 
@@ -99,7 +99,7 @@ class PreferenceUtility(Continuous):
         Added to the diagonal of `kernel`; by default 1e-6 of its largest entry. Khan et al. add 0.1, which lets items
         of equal features differ. `kernel_factor` needs it to be given, and positive.
     n_users : int, optional
-        Number of rows; by default that of `dims` or `shape`. Without any of these there is one user, and one vector.
+        Number of rows; by default from `dims` or `shape`. Without any of these there is one user, and one vector.
     **kwargs
         For the variable, such as ``dims=("user", "item")``.
 
@@ -170,8 +170,8 @@ class PreferenceUtility(Continuous):
         if "kernel" not in given:
             # Without any kernel K is the identity, of rank zero beside the jitter.
             root = given.get("kernel_factor", pt.zeros((n_items, 0)))
-            own = pt.as_tensor_variable(jitter if "kernel_factor" in given else 1.0)
-            return _LowRankUtility.dist([mean, factors, root, own, sigma], **kwargs)
+            diagonal = pt.as_tensor_variable(jitter if "kernel_factor" in given else 1.0)
+            return _LowRankUtility.dist([mean, factors, root, diagonal, sigma], **kwargs)
         kernel = given["kernel"]
         jitter = _LITTLE * pt.max(pt.abs(kernel)) if jitter is None else jitter
         return super().dist([mean, factors, kernel + jitter * pt.eye(n_items), sigma], **kwargs)
@@ -206,13 +206,13 @@ class _LowRankUtility(Continuous):
         """
         scale = sigma[..., None, None]
         both = pt.concatenate([factors + pt.zeros_like(scale), scale * root], axis=-1)
-        own = sigma**2 * jitter
-        small = pt.linalg.cholesky(pt.eye(both.shape[-1]) + both.mT @ both / own[..., None, None])
-        apart = value - mean
-        white = solve_triangular(small, both.mT @ apart[..., None], lower=True, b_ndim=2)
-        square = ((apart**2).sum(axis=-1) - (white**2).sum(axis=(-2, -1)) / own) / own
+        variance = sigma**2 * jitter
+        small = pt.linalg.cholesky(pt.eye(both.shape[-1]) + both.mT @ both / variance[..., None, None])
+        deviation = value - mean
+        white = solve_triangular(small, both.mT @ deviation[..., None], lower=True, b_ndim=2)
+        square = ((deviation**2).sum(axis=-1) - (white**2).sum(axis=(-2, -1)) / variance) / variance
         log_det = pt.log(pt.diagonal(small, axis1=-2, axis2=-1)).sum(axis=-1)
-        return -0.5 * (pt.log(2.0 * np.pi * own) * value.shape[-1] + square) - log_det
+        return -0.5 * (pt.log(2.0 * np.pi * variance) * value.shape[-1] + square) - log_det
 
 
 def _mean_rows(size: Any, mean: Any) -> Any:
@@ -236,7 +236,7 @@ def _check_factor(kernel: Any, factor: Any, jitter: Any) -> None:
 
 
 def _matrix(kernel: Any, X: Any) -> Any:
-    """Return the kernel as a matrix; raise for what is none, and for features that are not finite."""
+    """Return the kernel as a matrix; raise if it is none, and for features that are not finite."""
     if isinstance(kernel, BaseCovariance):
         if X is None:
             raise InvalidDataError("kernel= is a covariance function, and needs the features X= of the items.")
@@ -259,9 +259,9 @@ def _matrix(kernel: Any, X: Any) -> Any:
     if not np.isfinite(matrix).all():
         place = first_index(~np.isfinite(matrix))
         raise InvalidDataError(f"kernel= has the value {matrix[place]}{at_index(place)}; correct it.")
-    apart = np.abs(matrix - matrix.T)
-    if apart.max(initial=0.0) > _SYMMETRIC * np.abs(matrix).max(initial=0.0):
-        i, j = np.unravel_index(int(np.argmax(apart)), apart.shape)
+    asymmetry = np.abs(matrix - matrix.T)
+    if asymmetry.max(initial=0.0) > _SYMMETRIC * np.abs(matrix).max(initial=0.0):
+        i, j = np.unravel_index(int(np.argmax(asymmetry)), asymmetry.shape)
         raise InvalidDataError(
             f"kernel= is not symmetric: it is {matrix[i, j]:.6g} at ({i}, {j}) and {matrix[j, i]:.6g} at ({j}, {i}); "
             f"correct it, or give (kernel + kernel.T) / 2."

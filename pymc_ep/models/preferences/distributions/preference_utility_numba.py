@@ -17,14 +17,14 @@ def preference_utility(op: PreferenceUtilityRV, node: Apply) -> Callable[..., An
 
     @numba_njit
     def random(rng: Any, b: Any, V: Any, K: Any, sigma: Any) -> Any:
-        shared, own = rng.standard_normal(V.shape[1]), rng.standard_normal(K.shape[0])
+        shared, noise = rng.standard_normal(V.shape[1]), rng.standard_normal(K.shape[0])
         root = np.linalg.cholesky(K)
         out = b.copy()
         for i in range(len(out)):
             for d in range(V.shape[1]):
                 out[i] += V[i, d] * shared[d]
             for j in range(i + 1):
-                out[i] += sigma * root[i, j] * own[j]
+                out[i] += sigma * root[i, j] * noise[j]
         return out
 
     return random
@@ -37,10 +37,10 @@ def low_rank_utility(op: LowRankUtilityRV, node: Apply) -> Callable[..., Any]:
     @numba_njit
     def random(rng: Any, b: Any, V: Any, R: Any, j: Any, sigma: Any) -> Any:
         shared, of_kernel = rng.standard_normal(V.shape[1]), rng.standard_normal(R.shape[1])
-        own = rng.standard_normal(R.shape[0])
+        noise = rng.standard_normal(R.shape[0])
         out = b.copy()
         for i in range(len(out)):
-            kernel = np.sqrt(j) * own[i]
+            kernel = np.sqrt(j) * noise[i]
             for r in range(R.shape[1]):
                 kernel += R[i, r] * of_kernel[r]
             for d in range(V.shape[1]):

@@ -1,4 +1,4 @@
-"""Gaussian factors in place of those of comparisons, by three methods, each from the posterior under the present ones.
+"""Gaussian factors for comparisons, by three methods, each from the posterior under the present factors.
 
 With m the posterior means of the differences, mu the prior means and A as in the kernel of preferences, factors
 exp(b d - p d^2 / 2) have by each method the log evidence
@@ -11,8 +11,8 @@ exp(b d - p d^2 / 2) have by each method the log evidence
 - The bound of Jaakkola and Jordan (2000) is the best Gaussian below t under N(m, v); c is the expected log of it, and
   p v / 2. It holds under any factors.
 
-In Laplace's evidence log |A| moves with the mode, whose response is its `Approximation.response`; that of the others is
-stationary in their factors.
+In Laplace's evidence log |A| moves with the mode, whose response is its `Approximation.response`; the other
+evidences are stationary in their factors.
 """
 
 from collections.abc import Callable
@@ -45,7 +45,7 @@ class Approximation(NamedTuple):
         ``response(site, mean, variance)``: derivative of -log |A| / 2, (P,), in the differences at the mode, which have
         these moments. None where the evidence is stationary in the factors.
     matched : bool
-        Whether the posterior has the moments of the tilted distributions, about which its shape is an expansion.
+        Whether the posterior has the moments of the tilted distributions, which the expansion of its shape needs.
     """
 
     update: Callable[[CompiledSite, Differences, Sites], tuple[np.ndarray, Tilted]]

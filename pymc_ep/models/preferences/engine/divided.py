@@ -15,7 +15,7 @@ __all__ = ["DividedUsers", "divided"]
 
 
 class DividedUsers(NamedTuple):
-    """Users in parts: each has successive ones.
+    """Users in parts of successive users.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class DividedUsers(NamedTuple):
     ends: np.ndarray
 
     def place(self, users: UserFactors) -> Handles:
-        """Return handles of the factors of all users, which are brought to the parts."""
+        """Return handles of the factors of all users, once the parts have them."""
         return self.parts.place([users.of_users(self.comparisons, slice(*ends)) for ends in pairwise(self.ends)])
 
     def collect(self, handles: Handles) -> UserFactors:
@@ -44,7 +44,7 @@ class DividedUsers(NamedTuple):
 def divided(
     comparisons: Comparisons, observed: np.ndarray, n_parts: int | None = None, client: Any = None
 ) -> Iterator[DividedUsers]:
-    """Provide users in parts of about as many entries of covariances.
+    """Provide users in parts with about equal numbers of entries of covariances.
 
     Parameters
     ----------
@@ -69,8 +69,8 @@ def divided(
         return
     from pymc_ep.engines.partitions.dask import DaskPartitions
 
-    with DaskPartitions(client, _itself, data) as parts:
-        yield DividedUsers(parts, comparisons, ends)
+    with DaskPartitions(client, _itself, data) as partitions:
+        yield DividedUsers(partitions, comparisons, ends)
 
 
 def _itself(source: ObservedComparisons) -> ObservedComparisons:

@@ -34,8 +34,8 @@ class PreferenceEM(BoundAscent[State]):
         totals, n_users = state.totals, self.evidence.n_users
         prior, kernel = problem.prior(state.theta)
         after = maximised(prior, kernel, Statistics(totals.slope / n_users, totals.curvature / n_users), self.learned)
-        found = self.evidence.at(problem, problem.theta_of(state.theta, after), state.users)
-        return found.after(state, self.evidence.n_pairs)
+        updated = self.evidence.at(problem, problem.theta_of(state.theta, after), state.users)
+        return updated.after(state, self.evidence.n_pairs)
 
     def packed(self, state: State) -> State:
         """Return the state with the factors of users in the place of handles."""

@@ -1,10 +1,10 @@
 """Evidence of comparisons at hyperparameters, and its gradient.
 
-Where the log evidence is stationary in the factors, as at a fixed point of EP, its gradient is that at fixed factors:
+Where the log evidence is stationary in the factors, as at a fixed point of EP, its gradient holds the factors fixed:
 
     d log Z / d b = sum_u w_u,        d log Z / d S = -1/2 sum_u (Q_u - w_u w_u^T).
 
-That of Laplace's approximation has a `Response` too.
+The gradient of Laplace's approximation has a `Response` too.
 """
 
 from collections.abc import Callable
@@ -44,7 +44,7 @@ class PreferenceProblem(Protocol):
         """
 
     def theta_of(self, theta: np.ndarray, prior: UtilityPrior) -> np.ndarray:
-        """Return theta with the parameters of the prior set to given ones."""
+        """Return theta with the parameters of the prior set to given values."""
 
 
 class State(NamedTuple):
@@ -59,7 +59,7 @@ class State(NamedTuple):
     objective : float
         Log evidence, by the method, and the log prior of the hyperparameters.
     score : float
-        By which states compare: the log probability of comparisons that are held out, or `objective` without any.
+        Score of the state: the log probability of comparisons that are held out, or `objective` without any.
     change : float
         Rise of the objective in the last iteration, per comparison.
     loop : int
@@ -87,21 +87,21 @@ class State(NamedTuple):
 
     @property
     def bare(self) -> "State":
-        """The state without matrices of all items, which are for its gradient alone."""
+        """The state without matrices of all items, which its gradient alone needs."""
         return self._replace(totals=self.totals._replace(curvature=np.zeros((0, 0)), response=None))
 
     def with_users(self, other: Callable[[Any], Any]) -> "State":
-        """Return the state, and the best one, with what a function returns for their users."""
+        """Return the state, and its best state, with a function applied to the users of each."""
         best = None if self.best is None else self.best.with_users(other)
         return self._replace(users=other(self.users), best=best)
 
     def after(self, before: "State", n_pairs: int) -> "State":
-        """Return this state as the one that follows another."""
+        """Return this state as the successor of another."""
         change, best = (self.objective - before.objective) / n_pairs, before.chosen
-        found = self._replace(change=change, loop=before.loop + 1)
+        state = self._replace(change=change, loop=before.loop + 1)
         if self.score > best.score:
-            return found
-        return found._replace(best=best.bare, stale=before.stale + 1)
+            return state
+        return state._replace(best=best.bare, stale=before.stale + 1)
 
 
 class ComparisonEvidence:
@@ -148,7 +148,7 @@ class ComparisonEvidence:
         return State(theta, users, totals, objective, totals.held_log_p if self.holds_out else objective)
 
     def settled(self, problem: PreferenceProblem, theta: np.ndarray, users: Handles) -> tuple[Handles, Totals]:
-        """Settle the factors of all users, from given ones; where workers are lost, those of their parts anew.
+        """Settle the factors of all users, from given factors; where workers are lost, their parts start anew.
 
         Raises
         ------

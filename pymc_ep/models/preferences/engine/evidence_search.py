@@ -33,7 +33,7 @@ class _Enough(Exception):
 
 
 class _Search(NamedTuple):
-    """A search after k evaluations: with their results, L-BFGS comes to the same point without making them.
+    """A search after k evaluations: with their results, L-BFGS comes to the same point without repeating them.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class _Search(NamedTuple):
 
 
 class _Searched:
-    """Evaluations of a search, which may have been made before, and their history.
+    """Evaluations of a search, some perhaps made earlier, and their history.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ class _Searched:
 
     @property
     def passed(self) -> int:
-        """Number of evaluations that this search has passed, those of an earlier one included."""
+        """Number of evaluations that this search has passed, evaluations of an earlier search included."""
         return self._at
 
     def __call__(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
@@ -103,14 +103,14 @@ class _Searched:
         return self.objective[self._at], self.gradients[self._at]
 
     def _evaluate(self, theta: np.ndarray, place: int) -> None:
-        """Make an evaluation; points without an evidence, which have no place, fail anew where others are known."""
+        """Evaluate a new point; points without an evidence are not recorded, and fail again in a resumed search."""
         if place == len(self.thetas) and (ended := self._evidence.may_stop(self.latest)) is not None:
             raise _Enough(ended)
-        found = self._evidence.at(self._problem, theta, self.latest.users)
-        gradient = self._evidence.gradient(self._problem, found)
+        state = self._evidence.at(self._problem, theta, self.latest.users)
+        gradient = self._evidence.gradient(self._problem, state)
         for history in (self.thetas, self.gradients, self.objective, self.change):
             del history[place:]
-        self.latest = latest = found.bare.after(self.latest, self._evidence.n_pairs)
+        self.latest = latest = state.bare.after(self.latest, self._evidence.n_pairs)
         self.thetas.append(theta.copy())
         self.gradients.append(gradient)
         self.objective.append(latest.objective)
@@ -120,7 +120,7 @@ class _Searched:
 
     def _packed(self, latest: State, n: int) -> _Search:
         thetas, gradients, objective, change = (
-            np.array(part[:n]) for part in (self.thetas, self.gradients, self.objective, self.change)
+            np.array(history[:n]) for history in (self.thetas, self.gradients, self.objective, self.change)
         )
         return _Search(self._evidence.packed(latest), thetas, gradients, objective, change, self._most)
 
@@ -155,7 +155,7 @@ def maximise(
     save : callable
         Called with each state.
     record : Record
-        Of the checkpoint; receives each state, and has that to go on from.
+        Of the checkpoint; receives each state, and holds the state to go on from.
 
     Returns
     -------
@@ -207,20 +207,20 @@ def _climbed(searched: _Searched, theta: np.ndarray, most: int, goal: float) -> 
     Returns
     -------
     gain, slope : float
-        Of a Newton step at the end, and the largest entry of the gradient there.
+        Gain of a Newton step at the end, and the largest absolute entry of the gradient there.
     """
     reach, value = 1.0, -np.inf
     while True:
-        found = _round(searched, theta, reach, most, goal)
-        theta, gradient = theta + reach * found.x, found.jac / reach
+        optimum = _round(searched, theta, reach, most, goal)
+        theta, gradient = theta + reach * optimum.x, optimum.jac / reach
         # In units of theta again, in which H is the identity along directions that no step has taken.
-        inverse = scipy.optimize.LbfgsInvHessProduct(reach * found.hess_inv.sk, found.hess_inv.yk / reach)
+        inverse = scipy.optimize.LbfgsInvHessProduct(reach * optimum.hess_inv.sk, optimum.hess_inv.yk / reach)
         gain = 0.5 * float(gradient @ inverse.dot(gradient))
         if gain <= goal or searched.passed >= most or reach < _LEAST_REACH:
             return gain, float(np.max(np.abs(gradient)))
-        if -found.fun <= value:
+        if -optimum.fun <= value:
             reach /= 4.0
-        value = -found.fun
+        value = -optimum.fun
 
 
 def _round(

@@ -1,6 +1,6 @@
 """Gaussian factors of the comparisons of many users, each on its own (Khan, Ko and Seeger 2014, section 3.1).
 
-Factors are those of all comparisons at once; the Gaussian algebra is that of each user's items. A user takes no
+The factors of all comparisons are updated at once, by Gaussian algebra over the items of each user. A user takes no
 further part once its factors have settled, and steps are as long as its own comparisons allow.
 """
 
@@ -93,7 +93,7 @@ def settle(
         Cholesky factors of the users' prior covariances.
     item_mean : ndarray, (I,)
     sites : Sites
-        The first ones, such as zeros.
+        First factors, such as zeros.
     site : CompiledSite
         Of a comparison.
     approximation : Approximation
@@ -106,29 +106,29 @@ def settle(
     backend : str
     """
     n_users, n_pairs = comparisons.n_users, len(comparisons.firsts)
-    shift, precision = (np.array(part) for part in sites)
+    shift, precision = (np.array(array) for array in sites)
     log_z, change, step = np.zeros(n_users), np.full(n_users, np.inf), np.ones(n_users)
     mean, variance, whitened = np.zeros(n_pairs), np.zeros(n_pairs), np.zeros(len(lower))
     users = np.arange(n_users)
     for iteration in range(max_iter):
-        some, _, pairs, squares = comparisons.some(users)
-        prior_mean = item_differences(some, item_mean[some.items])
-        own = Sites(shift[pairs], precision[pairs])
+        active, _, pairs, squares = comparisons.some(users)
+        prior_mean = item_differences(active, item_mean[active.items])
+        current = Sites(shift[pairs], precision[pairs])
         kept = observed[pairs]
-        found = _update(some, lower[squares], prior_mean, own, site, approximation, kept, backend)
-        grown = found.change >= change[users]
+        update = _update(active, lower[squares], prior_mean, current, site, approximation, kept, backend)
+        grown = update.change >= change[users]
         step[users] = np.clip(step[users] * np.where(grown, _SHORTER, _LONGER), _LEAST_STEP, 1.0)
-        log_z[users], change[users] = found.log_z, found.change
-        mean[pairs], variance[pairs], whitened[squares] = found.at.mean, found.at.variance, found.at.whitened
-        going = found.change > tol
-        if not going.any() or iteration + 1 == max_iter:
+        log_z[users], change[users] = update.log_z, update.change
+        mean[pairs], variance[pairs], whitened[squares] = update.at.mean, update.at.variance, update.at.whitened
+        unsettled = update.change > tol
+        if not unsettled.any() or iteration + 1 == max_iter:
             break
-        new = _matched(some, prior_mean, own, found, site, kept, backend)
+        new = _matched(active, prior_mean, current, update, site, kept, backend)
         # Users that have settled keep the factors under which their moments are known.
-        length = kept * np.repeat(np.where(going, step[users], 0.0), np.diff(some.pair_ends))
-        shift[pairs] += length * (new.shift - own.shift)
-        precision[pairs] += length * (new.precision - own.precision)
-        users = users[going]
+        length = kept * np.repeat(np.where(unsettled, step[users], 0.0), np.diff(active.pair_ends))
+        shift[pairs] += length * (new.shift - current.shift)
+        precision[pairs] += length * (new.precision - current.precision)
+        users = users[unsettled]
     return Settled(Sites(shift, precision), log_z, change, mean, variance, whitened)
 
 
@@ -148,7 +148,7 @@ def _update(
     kept: np.ndarray,
     backend: str,
 ) -> _Update:
-    """Return the posterior under given factors, and what an update makes of these."""
+    """Return the posterior under given factors, and the update of these."""
     shift, precision = sites
     at = difference_moments(comparisons, lower, prior_mean, shift, precision, backend=backend)
     slope = shift - precision * at.mean
@@ -168,7 +168,7 @@ def _matched(
     comparisons: Comparisons,
     prior_mean: np.ndarray,
     sites: Sites,
-    found: _Update,
+    update: _Update,
     site: CompiledSite,
     kept: np.ndarray,
     backend: str,
@@ -179,13 +179,13 @@ def _matched(
     the precision is the tilted one, and too long if the tilted one is larger: a user's step is shortened until its
     means come closer. Without cavities these means are equal at once.
     """
-    at, cavity, begin = found.at, found.cavity, comparisons.pair_ends[:-1]
+    at, cavity, begin = update.at, update.cavity, comparisons.pair_ends[:-1]
     counts, precision = np.diff(comparisons.pair_ends), sites.precision
 
     def distance(tilted: Tilted, mean: np.ndarray) -> np.ndarray:
         return np.sqrt(np.add.reduceat(kept * (tilted.mean - mean) ** 2 / at.variance, begin))
 
-    best, shift, length = found.tilted, sites.shift, np.ones(comparisons.n_users)
+    best, shift, length = update.tilted, sites.shift, np.ones(comparisons.n_users)
     gap = first = distance(best, at.mean)
     for _ in range(_INNER):
         unmatched = gap > _MATCHED * first
@@ -194,11 +194,11 @@ def _matched(
         step = kept * np.repeat(np.where(unmatched, length, 0.0), counts)
         trial = shift + step * (best.gradient + precision * best.mean - shift)
         mean = difference_means(comparisons, at.whitened, prior_mean, trial, precision, backend=backend)
-        here = site.moments(np.ones(1), mean - cavity * (trial - precision * mean), cavity)
-        gap_here = distance(here, mean)
-        closer = unmatched & (gap_here < gap)
+        trial_moments = site.moments(np.ones(1), mean - cavity * (trial - precision * mean), cavity)
+        trial_gap = distance(trial_moments, mean)
+        closer = unmatched & (trial_gap < gap)
         taken = np.repeat(closer, counts)
-        best = Tilted(*(np.where(taken, new, old) for new, old in zip(here, best)))
-        shift, gap = np.where(taken, trial, shift), np.where(closer, gap_here, gap)
+        best = Tilted(*(np.where(taken, new, old) for new, old in zip(trial_moments, best)))
+        shift, gap = np.where(taken, trial, shift), np.where(closer, trial_gap, gap)
         length = np.where(closer, np.minimum(1.0, 2.0 * length), length / 4.0)
     return Sites(best.shift, best.precision)

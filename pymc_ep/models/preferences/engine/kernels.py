@@ -35,8 +35,8 @@ class UtilityCovariance(NamedTuple):
 
     def block(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """Return S at some rows, (r,), and columns, (c,)."""
-        own = self.matrix[np.ix_(rows, columns)] if self.matrix.size else rows[:, None] == columns
-        return self.factors[rows] @ self.factors[columns].T + self.scale * own
+        matrix = self.matrix[np.ix_(rows, columns)] if self.matrix.size else rows[:, None] == columns
+        return self.factors[rows] @ self.factors[columns].T + self.scale * matrix
 
     def columns(self, items: np.ndarray) -> np.ndarray:
         """Return columns of S, (I, n)."""
@@ -44,8 +44,8 @@ class UtilityCovariance(NamedTuple):
 
     def entries(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """Return S at pairs of a row and a column, (n,)."""
-        own = self.matrix[rows, columns] if self.matrix.size else rows == columns
-        return np.einsum("nk,nk->n", self.factors[rows], self.factors[columns]) + self.scale * own
+        values = self.matrix[rows, columns] if self.matrix.size else rows == columns
+        return np.einsum("nk,nk->n", self.factors[rows], self.factors[columns]) + self.scale * values
 
     def differences(self, firsts: np.ndarray, seconds: np.ndarray) -> np.ndarray:
         """Return the prior variances of differences of two items, (n,)."""
@@ -75,16 +75,16 @@ class Kernel(Protocol):
         """Return L^{-1} x."""
 
     def inner(self, curvature: Curvature) -> float:
-        """Return the sum of the entries of K times those of a curvature."""
+        """Return the inner product of K and a curvature, a sum over entries."""
 
     def gradient(self, curvature: Curvature) -> tuple[np.ndarray, ...]:
-        """Return the derivatives of `inner` in the arrays of which the kernel is made."""
+        """Return the derivatives of `inner` in the arrays that define the kernel."""
 
     def draws(self, size: int, rng: np.random.Generator) -> np.ndarray:
         """Return draws of N(0, K), (size, I)."""
 
     def extended(self, x: np.ndarray, known: np.ndarray) -> np.ndarray:
-        """Return K_no K_oo^{-1} x at the items that are not in `known`, (I,), for x at those that are."""
+        """Return K_no K_oo^{-1} x at the items outside of the mask `known`, (I,), for x at the items in it."""
 
 
 class DenseKernel:
@@ -135,7 +135,7 @@ class DenseKernel:
         return scipy.linalg.solve_triangular(self._root, x, lower=True, check_finite=False)
 
     def inner(self, curvature: Curvature) -> float:
-        """Return the sum of the entries of K times those of a curvature, without a matrix of their products."""
+        """Return the inner product of K and a curvature, without a matrix of the products of their entries."""
         return float(np.vdot(self.matrix, curvature))
 
     def gradient(self, curvature: Curvature) -> tuple[np.ndarray, ...]:
@@ -147,13 +147,13 @@ class DenseKernel:
         return rng.standard_normal((size, len(self.matrix))) @ self._root.T
 
     def extended(self, x: np.ndarray, known: np.ndarray) -> np.ndarray:
-        """Return K_no K_oo^{-1} x at the items that are not in `known`, (I,), for x at those that are."""
+        """Return K_no K_oo^{-1} x at the items outside of the mask `known`, (I,), for x at the items in it."""
         old = scipy.linalg.cho_factor(self.matrix[np.ix_(known, known)], lower=True, check_finite=False)
         return self.matrix[np.ix_(~known, known)] @ scipy.linalg.cho_solve(old, x)
 
 
 class LowRankKernel:
-    """K = R R^T + j I, of which no more than R is formed; L is symmetric.
+    """K = R R^T + j I, held as R and j alone; L is symmetric.
 
     With R = U diag(s) W^T the root is L = sqrt(j) I + U diag(sqrt(s^2 + j) - sqrt(j)) U^T. A rank of zero is a multiple
     of the identity.
@@ -190,8 +190,8 @@ class LowRankKernel:
     def times(self, x: np.ndarray) -> np.ndarray:
         """Return L x."""
         left, values = self._spectrum
-        own = np.sqrt(self.jitter)
-        return own * x + (left * (values - own)) @ (left.T @ x)
+        sqrt_jitter = np.sqrt(self.jitter)
+        return sqrt_jitter * x + (left * (values - sqrt_jitter)) @ (left.T @ x)
 
     def transposed(self, x: np.ndarray) -> np.ndarray:
         """Return L^T x."""
@@ -200,11 +200,11 @@ class LowRankKernel:
     def solve(self, x: np.ndarray) -> np.ndarray:
         """Return L^{-1} x."""
         left, values = self._spectrum
-        own = 1.0 / np.sqrt(self.jitter)
-        return own * x + (left * (1.0 / values - own)) @ (left.T @ x)
+        inverse = 1.0 / np.sqrt(self.jitter)
+        return inverse * x + (left * (1.0 / values - inverse)) @ (left.T @ x)
 
     def inner(self, curvature: Curvature) -> float:
-        """Return the sum of the entries of K times those of a curvature."""
+        """Return the inner product of K and a curvature, a sum over entries."""
         return float(((curvature @ self.root) * self.root).sum() + self.jitter * curvature.trace())
 
     def gradient(self, curvature: Curvature) -> tuple[np.ndarray, ...]:
@@ -214,11 +214,11 @@ class LowRankKernel:
     def draws(self, size: int, rng: np.random.Generator) -> np.ndarray:
         """Return draws of N(0, K), (size, I)."""
         n_items, rank = self.root.shape
-        own = np.sqrt(self.jitter) * rng.standard_normal((size, n_items))
-        return own + rng.standard_normal((size, rank)) @ self.root.T
+        noise = np.sqrt(self.jitter) * rng.standard_normal((size, n_items))
+        return noise + rng.standard_normal((size, rank)) @ self.root.T
 
     def extended(self, x: np.ndarray, known: np.ndarray) -> np.ndarray:
-        """Return K_no K_oo^{-1} x at the items that are not in `known`, (I,), for x at those that are."""
+        """Return K_no K_oo^{-1} x at the items outside of the mask `known`, (I,), for x at the items in it."""
         old = self.root[known]
         small = old.T @ old + self.jitter * np.eye(self.root.shape[1])
         return self.root[~known] @ scipy.linalg.solve(small, old.T @ x, assume_a="pos")

@@ -49,7 +49,7 @@ def maximised(prior: UtilityPrior, kernel: Kernel, statistics: Statistics, learn
     statistics : Statistics
         Under that prior.
     learned : Learned
-        Which parts are updated. Of a prior with factors the scale can be learned only with these.
+        Parts that are updated. The scale of a prior with factors can be learned only with these.
     """
     (mean, factors, scale), (slope, curvature) = prior, statistics
     if learned.mean:
@@ -74,7 +74,7 @@ def maximised(prior: UtilityPrior, kernel: Kernel, statistics: Statistics, learn
 def first_factors(prior: UtilityPrior, kernel: Kernel, statistics: Statistics, learned: Learned) -> np.ndarray:
     """Return factors V, (I, D), to start a search from V = 0, where the gradient in V is zero.
 
-    They are those of `maximised` at c_k > s2, the eigenvalues of Cb above s2: along their eigenvectors the evidence
+    They are as in `maximised` at c_k > s2, the eigenvalues of Cb above s2: along their eigenvectors the evidence
     rises. Where it falls, c_k < s2, their lengths are sqrt(s2 - c_k). Renamed items have the same factors.
     """
     size, width = prior.factors.shape

@@ -27,16 +27,16 @@ def shape_of_users(comparisons: Comparisons, at: Differences, sites: Sites, site
     out, squares = np.zeros((4, len(skewness))), comparisons.square_ends
     for u in range(comparisons.n_users):
         _, pairs = comparisons.of_user(u)
-        own = used_skewness(skewness[pairs], at.variance[pairs])
-        skewed = np.flatnonzero(own)
+        used = used_skewness(skewness[pairs], at.variance[pairs])
+        skewed = np.flatnonzero(used)
         if not 0 < len(skewed) <= MOST_PAIRED:
             continue
-        here = pairs.start + skewed
+        places = pairs.start + skewed
         white = at.whitened[squares[u] : squares[u + 1]].reshape(comparisons.n_items(u), -1)
-        rows = white[comparisons.firsts[here]] - white[comparisons.seconds[here]]
-        rows /= np.sqrt(at.variance[here])[:, None]
-        out[0, here] = own[skewed]
-        out[1, here], removed = pair_shape(own[skewed], rows @ rows.T, most_removed(share[pairs])[skewed])
-        out[3, here] = -removed / at.variance[here]
+        rows = white[comparisons.firsts[places]] - white[comparisons.seconds[places]]
+        rows /= np.sqrt(at.variance[places])[:, None]
+        out[0, places] = used[skewed]
+        out[1, places], removed = pair_shape(used[skewed], rows @ rows.T, most_removed(share[pairs])[skewed])
+        out[3, places] = -removed / at.variance[places]
     out[2] = out[3] * at.mean
     return Shape(*out)

@@ -80,7 +80,7 @@ class UserFactors(NamedTuple):
         items, pairs = (
             slice(*ends[[users.start, users.stop]]) for ends in (comparisons.item_ends, comparisons.pair_ends)
         )
-        sites = Sites(*(part[pairs] for part in self.sites))
+        sites = Sites(*(array[pairs] for array in self.sites))
         return UserFactors(sites, self.weights[items], self.log_z[users], self.change[users])
 
     @classmethod
@@ -144,7 +144,7 @@ def expect(
     approximation: Approximation,
     effort: Effort,
 ) -> tuple[UserFactors, Totals]:
-    """Settle the factors of the users of a part, from those of an earlier prior.
+    """Settle the factors of the users of a part, from their factors at an earlier prior.
 
     Raises
     ------
@@ -152,28 +152,28 @@ def expect(
         If the prior covariance of the items of a user is not positive definite.
     """
     comparisons, observed = data
-    found, held_log_p, size, compiled = [], 0.0, len(mean), compile_site(site)
+    factors, held_log_p, size, compiled = [], 0.0, len(mean), compile_site(site)
     curvature = _no_curvature(covariance)
     response = Response(np.zeros(size), _no_curvature(covariance)) if approximation.response else None
-    for some, _, pairs in blocks(comparisons):
+    for block, _, pairs in blocks(comparisons):
         first = Sites(own.sites.shift[pairs], own.sites.precision[pairs])
-        lower = factorised(some, covariance, effort.backend)
-        settled = settle(some, lower, mean, first, compiled, approximation, observed[pairs], **effort._asdict())
+        lower = factorised(block, covariance, effort.backend)
+        settled = settle(block, lower, mean, first, compiled, approximation, observed[pairs], **effort._asdict())
         if (held := observed[pairs] == 0).any():
             held_log_p += float(compiled.moments(np.ones(1), settled.mean[held], settled.variance[held]).log_z.sum())
-        weights = item_sums(some, settled.sites.shift - settled.sites.precision * settled.mean)
-        losses = precision_losses(some, settled.whitened, settled.sites.precision, backend=effort.backend)
-        curvature = _with_users(curvature, some, losses, weights, effort.backend)
+        weights = item_sums(block, settled.sites.shift - settled.sites.precision * settled.mean)
+        losses = precision_losses(block, settled.whitened, settled.sites.precision, backend=effort.backend)
+        curvature = _with_users(curvature, block, losses, weights, effort.backend)
         if response is not None and approximation.response is not None:
             derivative = approximation.response(compiled, settled.mean, settled.variance)
-            moved = _response(some, settled, observed[pairs] * derivative, effort.backend)
-            np.add.at(response.slope, some.items, moved)
-            rows, columns = some.square_places
+            moved = _response(block, settled, observed[pairs] * derivative, effort.backend)
+            np.add.at(response.slope, block.items, moved)
+            rows, columns = block.square_places
             across, none = -moved[rows] * weights[columns] - weights[rows] * moved[columns], np.zeros_like(weights)
-            summed = _with_users(response.curvature, some, across, none, effort.backend)
+            summed = _with_users(response.curvature, block, across, none, effort.backend)
             response = response._replace(curvature=summed)
-        found.append(UserFactors(settled.sites, weights, settled.log_z, settled.change))
-    after = UserFactors.joined(found)
+        factors.append(UserFactors(settled.sites, weights, settled.log_z, settled.change))
+    after = UserFactors.joined(factors)
     slope = np.bincount(comparisons.items, after.weights, size)
     return after, Totals(float(after.log_z.sum()), held_log_p, slope, curvature, response)
 

@@ -28,7 +28,7 @@ class UtilityPrior(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """Which parts of the prior are learned."""
+    """Flags of the parts of the prior that are learned."""
 
     mean: bool
     factors: bool
@@ -68,15 +68,15 @@ class ComparedUsers(NamedTuple):
     def of(cls, users: np.ndarray, winners: np.ndarray, losers: np.ndarray, n_items: int) -> "ComparedUsers":
         """Return comparisons by user; arguments are (P,) each."""
         order = np.argsort(users, kind="stable")
-        distinct, own, counts = np.unique(users[order], return_inverse=True, return_counts=True)
+        distinct, user_index, counts = np.unique(users[order], return_inverse=True, return_counts=True)
         # The items of each user, sorted, with the places of both sides of its comparisons among them.
-        keys = own * np.int64(n_items) + np.stack([winners[order], losers[order]])
-        known, places = np.unique(keys, return_inverse=True)
-        item_ends = np.searchsorted(known, np.arange(len(distinct) + 1) * np.int64(n_items))
-        firsts, seconds = places.reshape(2, -1) - item_ends[own]
+        keys = user_index * np.int64(n_items) + np.stack([winners[order], losers[order]])
+        unique_keys, places = np.unique(keys, return_inverse=True)
+        item_ends = np.searchsorted(unique_keys, np.arange(len(distinct) + 1) * np.int64(n_items))
+        firsts, seconds = places.reshape(2, -1) - item_ends[user_index]
         comparisons = Comparisons(
             item_ends.astype(np.int64),
-            (known % n_items).astype(np.int32),
+            (unique_keys % n_items).astype(np.int32),
             np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
             firsts.astype(np.int32),
             seconds.astype(np.int32),
@@ -84,23 +84,24 @@ class ComparedUsers(NamedTuple):
         return cls(distinct, comparisons, order)
 
     def capped(self, most: int, seed: int, n_items: int) -> "ComparedUsers":
-        """Return the comparisons with no more than some of each user, drawn evenly from its own."""
+        """Return at most `most` comparisons of each user, drawn uniformly from its comparisons."""
         comparisons, counts = self.comparisons, np.diff(self.comparisons.pair_ends)
-        own = np.repeat(np.arange(comparisons.n_users), counts)
-        drawn = np.lexsort((np.random.default_rng(seed).random(len(own)), own))
+        user_index = np.repeat(np.arange(comparisons.n_users), counts)
+        drawn = np.lexsort((np.random.default_rng(seed).random(len(user_index)), user_index))
         # Places in the order of users are those of the draws: the first ones of each user are kept.
-        rank = np.arange(len(own)) - np.repeat(comparisons.pair_ends[:-1], counts)
+        rank = np.arange(len(user_index)) - np.repeat(comparisons.pair_ends[:-1], counts)
         kept = np.sort(drawn[rank < most])
         winners, losers = (comparisons.items[place][kept].astype(np.int64) for place in comparisons.places)
-        found = ComparedUsers.of(self.users[own[kept]], winners, losers, n_items)
-        return found._replace(order=self.order[kept[found.order]])
+        compared = ComparedUsers.of(self.users[user_index[kept]], winners, losers, n_items)
+        return compared._replace(order=self.order[kept[compared.order]])
 
     def spread(self, some: "ComparedUsers", values: np.ndarray, n_items: int) -> np.ndarray:
-        """Return values of users' items, given those of `capped` ones; zero at items without a comparison there."""
-        keys, own = (
-            np.repeat(one.users, np.diff(one.comparisons.item_ends)) * np.int64(n_items) + one.comparisons.items
-            for one in (self, some)
+        """Return values of users' items, given the values for `some`, `capped` comparisons; zero at other items."""
+        keys, some_keys = (
+            np.repeat(compared.users, np.diff(compared.comparisons.item_ends)) * np.int64(n_items)
+            + compared.comparisons.items
+            for compared in (self, some)
         )
         out = np.zeros(len(keys))
-        out[np.searchsorted(keys, own)] = values
+        out[np.searchsorted(keys, some_keys)] = values
         return out

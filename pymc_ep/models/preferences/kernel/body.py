@@ -5,8 +5,8 @@ Gaussian factors exp(b d - p d^2 / 2). With S = L L^T, D the (P, n) matrix of ro
 
     A = I + L^T H L = R R^T,    W = R^{-1} L^T,    cov(f | factors) = W^T W,
 
-so that no comparison is divided by, and repeated or contradictory ones are nothing special. All costs are those of the
-items, O(n^3 + P n), not of the comparisons (Khan, Ko and Seeger 2014 take O(P^3)).
+so that no precision is divided by, and repeated or contradictory comparisons are nothing special. All costs are cubic
+in the items, O(n^3 + P n), and not in the comparisons (Khan, Ko and Seeger 2014 take O(P^3)).
 """
 
 from typing import NamedTuple
@@ -34,7 +34,7 @@ class Comparisons(NamedTuple):
         User u has the items ``items[item_ends[u]:item_ends[u + 1]]``, all different, and likewise comparisons.
     items : ndarray of int32, (N,)
     firsts, seconds : ndarray of int32, (P,)
-        The two items of a comparison, as positions among those of its user.
+        The two items of a comparison, as positions among the items of its user.
     """
 
     item_ends: np.ndarray
@@ -57,13 +57,13 @@ class Comparisons(NamedTuple):
     def square_places(self) -> tuple[np.ndarray, np.ndarray]:
         """Rows and columns of the users' n x n matrices as places of items, (sum of n^2,) each."""
         counts = np.diff(self.item_ends)
-        begin, ends, n = (np.repeat(one, counts**2) for one in (self.item_ends[:-1], self.square_ends[:-1], counts))
+        begin, ends, n = (np.repeat(array, counts**2) for array in (self.item_ends[:-1], self.square_ends[:-1], counts))
         row, column = np.divmod(np.arange(len(n)) - ends, n)
         return begin + row, begin + column
 
     @property
     def places(self) -> tuple[np.ndarray, np.ndarray]:
-        """Places of both items of each comparison among those of all users, (P,) each."""
+        """Places of both items of each comparison among the items of all users, (P,) each."""
         begin = np.repeat(self.item_ends[:-1], np.diff(self.pair_ends))
         return begin + self.firsts, begin + self.seconds
 
@@ -74,14 +74,14 @@ class Comparisons(NamedTuple):
     def some(self, users: np.ndarray) -> tuple["Comparisons", np.ndarray, np.ndarray, np.ndarray]:
         """Return the comparisons of some users, (k,), and the places of their items, comparisons and n x n matrices."""
         ends = self.item_ends, self.pair_ends, self.square_ends
-        counts = [np.diff(each)[users] for each in ends]
-        own = [np.concatenate([[0], np.cumsum(count)]) for count in counts]
+        counts = [np.diff(old)[users] for old in ends]
+        new_ends = [np.concatenate([[0], np.cumsum(count)]) for count in counts]
         items, pairs, squares = (
-            np.arange(mine[-1]) + np.repeat(each[:-1][users] - mine[:-1], count)
-            for each, mine, count in zip(ends, own, counts)
+            np.arange(new[-1]) + np.repeat(old[:-1][users] - new[:-1], count)
+            for old, new, count in zip(ends, new_ends, counts)
         )
-        found = Comparisons(own[0], self.items[items], own[1], self.firsts[pairs], self.seconds[pairs])
-        return found, items, pairs, squares
+        comparisons = Comparisons(new_ends[0], self.items[items], new_ends[1], self.firsts[pairs], self.seconds[pairs])
+        return comparisons, items, pairs, squares
 
     def of_user(self, u: int) -> tuple[slice, slice]:
         """Return the places of the items and of the comparisons of a user."""
@@ -137,9 +137,9 @@ def prior_factors(
     ends = comparisons.square_ends
     out = np.zeros(ends[-1])
     for u in range(comparisons.n_users):
-        own = comparisons.items[comparisons.of_user(u)[0]]
-        between = kernel[np.ix_(own, own)] if kernel.size else np.eye(len(own))
-        covariance = factors[own] @ factors[own].T + scale * between
+        items = comparisons.items[comparisons.of_user(u)[0]]
+        between = kernel[np.ix_(items, items)] if kernel.size else np.eye(len(items))
+        covariance = factors[items] @ factors[items].T + scale * between
         try:
             out[ends[u] : ends[u + 1]] = np.linalg.cholesky(covariance).ravel()
         except np.linalg.LinAlgError:
@@ -168,12 +168,12 @@ def difference_moments(
     """
     squares, out = comparisons.square_ends, Differences.empty(comparisons)
     for u in range(comparisons.n_users):
-        here, (_, pairs) = slice(*squares[u : u + 2]), comparisons.of_user(u)
-        factor, own = lower[here].reshape(comparisons.n_items(u), -1), precision[pairs]
+        entries, (_, pairs) = slice(*squares[u : u + 2]), comparisons.of_user(u)
+        factor, user_precision = lower[entries].reshape(comparisons.n_items(u), -1), precision[pairs]
         rows = _rows(comparisons, u, factor)
-        root = np.linalg.cholesky(np.eye(len(factor)) + rows.T @ (own[:, None] * rows))
+        root = np.linalg.cholesky(np.eye(len(factor)) + rows.T @ (user_precision[:, None] * rows))
         white = scipy.linalg.solve_triangular(root, factor.T, lower=True, check_finite=False).T
-        out.whitened[here] = white.ravel()
+        out.whitened[entries] = white.ravel()
         out.variance[pairs] = (_rows(comparisons, u, white) ** 2).sum(axis=1)
         out.log_det[u] = 2.0 * np.log(np.diag(root)).sum()
     mean = difference_means(comparisons, out.whitened, mean, shift, precision)
@@ -199,18 +199,18 @@ def difference_means(
 def precision_losses(comparisons: Comparisons, whitened: np.ndarray, precision: np.ndarray) -> np.ndarray:
     """Return H - H cov(f | factors) H of each user, one after the other, (sum of n^2,).
 
-    That is (H^{-1} + S)^{-1} where H has an inverse. With it the covariance is S - S (...) S at all items, compared or
-    not.
+    It is Q = (H^{-1} + S)^{-1} where H has an inverse. The posterior covariance of all items, compared or not, is
+    S - S Q S.
     """
     squares = comparisons.square_ends
     out = np.zeros(squares[-1])
     for u in range(comparisons.n_users):
-        here, (_, pairs) = slice(*squares[u : u + 2]), comparisons.of_user(u)
-        white = whitened[here].reshape(comparisons.n_items(u), -1)
+        entries, (_, pairs) = slice(*squares[u : u + 2]), comparisons.of_user(u)
+        white = whitened[entries].reshape(comparisons.n_items(u), -1)
         design = _rows(comparisons, u, np.eye(len(white)))
         through = design.T @ (precision[pairs, None] * _rows(comparisons, u, white))
         laplacian = design.T @ (precision[pairs, None] * design)
-        out[here] = (laplacian - through @ through.T).ravel()
+        out[entries] = (laplacian - through @ through.T).ravel()
     return out
 
 
@@ -229,10 +229,10 @@ def add_losses(comparisons: Comparisons, losses: np.ndarray, weights: np.ndarray
     """
     squares = comparisons.square_ends
     for u in range(comparisons.n_users):
-        here, (items, _) = slice(*squares[u : u + 2]), comparisons.of_user(u)
-        own, w = comparisons.items[items], weights[items]
+        entries, (items, _) = slice(*squares[u : u + 2]), comparisons.of_user(u)
+        rows, w = comparisons.items[items], weights[items]
         # The items of a user are all different.
-        total[np.ix_(own, own)] += losses[here].reshape(len(own), -1) - np.outer(w, w)
+        total[np.ix_(rows, rows)] += losses[entries].reshape(len(rows), -1) - np.outer(w, w)
 
 
 def _rows(comparisons: Comparisons, u: int, values: np.ndarray) -> np.ndarray:

@@ -33,7 +33,7 @@ class _Group(NamedTuple):
     Attributes
     ----------
     users, pairs, entries : ndarray of int64, (k,), (k, p), (k, n, n)
-        Places among those of all users; what fills up has the place after the last one.
+        Places in the arrays of all users; padding has the place after the last one.
     items : ndarray of int32, (k, n)
         -1 where it fills up.
     firsts, seconds : ndarray of int32, (k, p)
@@ -51,8 +51,8 @@ class _Group(NamedTuple):
 def _groups(comparisons: Comparisons) -> Iterator[_Group]:
     """Yield all users in groups."""
     ends = comparisons.item_ends, comparisons.pair_ends, comparisons.square_ends
-    n_items, n_pairs = (np.diff(one) for one in ends[:2])
-    sizes = np.stack([_power_of_two(np.maximum(one, _LEAST)) for one in (n_items, n_pairs)], axis=1)
+    n_items, n_pairs = (np.diff(values) for values in ends[:2])
+    sizes = np.stack([_power_of_two(np.maximum(values, _LEAST)) for values in (n_items, n_pairs)], axis=1)
     for n, p in np.unique(sizes, axis=0).tolist():
         alike = np.flatnonzero((sizes == (n, p)).all(axis=1))
         step = max(1, _NUMBERS // (n * max(n, p)))
@@ -66,14 +66,14 @@ def _group(comparisons: Comparisons, users: np.ndarray, n: int, p: int) -> _Grou
     filled[: len(users)] = users
 
     def begins(ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the first places and the numbers of places of these users, and of those that fill up."""
+        """Return the first places and the numbers of places of these users, and of the padding."""
         begin = np.append(ends, ends[-1])
         return begin[filled], np.diff(begin)[filled]
 
     def places(ends: np.ndarray, width: int) -> np.ndarray:
         begin, count = begins(ends)
-        own = np.arange(width)
-        return np.where(own < count[:, None], begin[:, None] + own, ends[-1])
+        offsets = np.arange(width)
+        return np.where(offsets < count[:, None], begin[:, None] + offsets, ends[-1])
 
     (square, _), (_, count) = begins(comparisons.square_ends), begins(comparisons.item_ends)
     row, column = np.arange(n)[:, None], np.arange(n)
@@ -81,7 +81,7 @@ def _group(comparisons: Comparisons, users: np.ndarray, n: int, p: int) -> _Grou
     inside, end = np.maximum(row, column) < most, comparisons.square_ends[-1]
     entries = np.where(inside, square[:, None, None] + row * most + column, end)
     pairs = places(comparisons.pair_ends, p)
-    sides = (np.append(one, np.int32(0))[pairs] for one in (comparisons.firsts, comparisons.seconds))
+    sides = (np.append(side, np.int32(0))[pairs] for side in (comparisons.firsts, comparisons.seconds))
     items = np.append(comparisons.items, np.int32(-1))[places(comparisons.item_ends, n)]
     return _Group(filled, pairs, entries, items, *sides)
 
@@ -96,12 +96,12 @@ def _taken(xp: Any, values: Any, places: np.ndarray) -> Any:
     return xp.append(values, xp.zeros(1, values.dtype))[places]
 
 
-def _put_together(xp: Any, parts: Sequence[Any], places: Sequence[np.ndarray], size: int) -> Any:
-    """Return values, (size,), whose places in parts are given; those of the place after the last one fill up."""
-    every = np.concatenate([one.ravel() for one in places])
+def _put_together(xp: Any, arrays: Sequence[Any], places: Sequence[np.ndarray], size: int) -> Any:
+    """Return the values of all arrays, (size,), at given places; values at the place after the last one are padding."""
+    every = np.concatenate([indices.ravel() for indices in places])
     at = np.zeros(size + 1, dtype=np.int64)
     at[every] = np.arange(len(every))
-    return xp.concatenate([xp.asarray(part).ravel() for part in parts])[at[:size]]
+    return xp.concatenate([xp.asarray(array).ravel() for array in arrays])[at[:size]]
 
 
 def _rows(values: jax.Array, firsts: jax.Array, seconds: jax.Array) -> jax.Array:
@@ -111,10 +111,10 @@ def _rows(values: jax.Array, firsts: jax.Array, seconds: jax.Array) -> jax.Array
 
 def _factored(items: jax.Array, factors: jax.Array, kernel: jax.Array, scale: jax.Array) -> tuple[jax.Array, ...]:
     """Return the Cholesky factor of a user's prior covariance, and whether there is none."""
-    own, known = jnp.maximum(items, 0), items >= 0
-    between = kernel[own[:, None], own] if kernel.size else own[:, None] == own
-    covariance = factors[own] @ factors[own].T + scale * between
-    lower = jnp.linalg.cholesky(jnp.where(known[:, None] & known, covariance, jnp.eye(len(items))))
+    rows, mask = jnp.maximum(items, 0), items >= 0
+    between = kernel[rows[:, None], rows] if kernel.size else rows[:, None] == rows
+    covariance = factors[rows] @ factors[rows].T + scale * between
+    lower = jnp.linalg.cholesky(jnp.where(mask[:, None] & mask, covariance, jnp.eye(len(items))))
     return lower, ~jnp.isfinite(lower).all()
 
 
@@ -147,7 +147,7 @@ def _over_groups(
     function: Callable[..., Any],
     comparisons: Comparisons,
     given: Sequence[tuple[str, Any]],
-    found: Sequence[str],
+    output_fields: Sequence[str],
 ) -> list[Any]:
     """Return the results of a function of groups, for all users.
 
@@ -165,11 +165,13 @@ def _over_groups(
     """
     groups, results = list(_groups(comparisons)), []
     for group in groups:
-        values = [_taken(xp, one, getattr(group, field)) for field, one in given]
+        values = [_taken(xp, array, getattr(group, field)) for field, array in given]
         results.append(function(group.firsts, group.seconds, *values))
-    places = [[getattr(group, field) for group in groups] for field in found]
+    places = [[getattr(group, field) for group in groups] for field in output_fields]
     sizes = {"users": comparisons.n_users, "pairs": len(comparisons.firsts), "entries": comparisons.square_ends[-1]}
-    return [_put_together(xp, one, at, sizes[field]) for one, at, field in zip(zip(*results), places, found)]
+    return [
+        _put_together(xp, array, at, sizes[field]) for array, at, field in zip(zip(*results), places, output_fields)
+    ]
 
 
 def _prior_factors(xp: Any, comparisons: Comparisons, factors: Any, kernel: Any, scale: Any) -> tuple[Any, Any]:
@@ -181,12 +183,12 @@ def _prior_factors(xp: Any, comparisons: Comparisons, factors: Any, kernel: Any,
 
 
 def _difference_moments(xp: Any, comparisons: Comparisons, lower: Any, *of_pairs: Any) -> Differences:
-    given = [("entries", lower), *(("pairs", one) for one in of_pairs)]
+    given = [("entries", lower), *(("pairs", array) for array in of_pairs)]
     return Differences(*_over_groups(xp, _jit_moments, comparisons, given, ("pairs", "pairs", "users", "entries")))
 
 
 def _difference_means(xp: Any, comparisons: Comparisons, whitened: Any, *of_pairs: Any) -> Any:
-    given = [("entries", whitened), *(("pairs", one) for one in of_pairs)]
+    given = [("entries", whitened), *(("pairs", array) for array in of_pairs)]
     return _over_groups(xp, _jit_means, comparisons, given, ("pairs",))[0]
 
 
@@ -245,16 +247,16 @@ def jax_of_users(op: ArrayOp, node: Apply, **kwargs: object) -> Callable[..., An
     Raises
     ------
     NotImplementedError
-        If the comparisons are no constants of the graph: JAX compiles for sizes, which are values of theirs.
+        If the comparisons are no constants of the graph: JAX compiles for sizes that depend on their values.
     """
     require_float64()
     given = node.inputs[: len(Comparisons._fields)]
-    if not all(isinstance(one, Constant) for one in given):
+    if not all(isinstance(variable, Constant) for variable in given):
         raise NotImplementedError(
             f"{type(op).__name__} needs comparisons that are constants of the graph, as JAX compiles for fixed sizes; "
             f"give their arrays in place of symbols."
         )
-    comparisons = Comparisons(*(one.data for one in given))
+    comparisons = Comparisons(*(variable.data for variable in given))
 
     def run(*inputs: Any) -> Any:
         return _TRACED[type(op)](jnp, comparisons, *inputs[len(given) :])

@@ -96,9 +96,9 @@ def _whiten(
         root[r, r] = 1.0
     # L is lower triangular: row k of it has k + 1 entries.
     for k in range(n):
-        row, own = through[k], lower[k]
+        row, lower_row = through[k], lower[k]
         for r in range(k + 1):
-            weight, into = own[r], root[r]
+            weight, into = lower_row[r], root[r]
             for c in range(r + 1):
                 into[c] += weight * row[c]
     _factorise(root)
@@ -126,14 +126,14 @@ def _means(
     pull = np.zeros(n)
     for k in range(len(firsts)):
         weight = shift[k] - precision[k] * prior_mean[k]
-        one, two = white[firsts[k]], white[seconds[k]]
+        first, second = white[firsts[k]], white[seconds[k]]
         for c in range(n):
-            pull[c] += weight * (one[c] - two[c])
+            pull[c] += weight * (first[c] - second[c])
     for k in range(len(firsts)):
-        one, two = white[firsts[k]], white[seconds[k]]
+        first, second = white[firsts[k]], white[seconds[k]]
         total = prior_mean[k]
         for c in range(n):
-            total += (one[c] - two[c]) * pull[c]
+            total += (first[c] - second[c]) * pull[c]
         mean[k] = total
 
 
@@ -156,15 +156,15 @@ def difference_moments(
     """Write the posterior of the differences; see the NumPy body."""
     for u in numba.prange(len(item_ends) - 1):
         n, pairs = item_ends[u + 1] - item_ends[u], slice(pair_ends[u], pair_ends[u + 1])
-        here, own, other = slice(squares[u], squares[u + 1]), firsts[pairs], seconds[pairs]
-        white = whitened[here].reshape((n, n))
-        log_det[u] = _whiten(lower[here].reshape((n, n)), own, other, precision[pairs], white)
-        _means(own, other, white, prior_mean[pairs], shift[pairs], precision[pairs], mean[pairs])
+        entries, user_firsts, user_seconds = slice(squares[u], squares[u + 1]), firsts[pairs], seconds[pairs]
+        white = whitened[entries].reshape((n, n))
+        log_det[u] = _whiten(lower[entries].reshape((n, n)), user_firsts, user_seconds, precision[pairs], white)
+        _means(user_firsts, user_seconds, white, prior_mean[pairs], shift[pairs], precision[pairs], mean[pairs])
         for k in range(pair_ends[u], pair_ends[u + 1]):
-            one, two = white[firsts[k]], white[seconds[k]]
+            first, second = white[firsts[k]], white[seconds[k]]
             square = 0.0
             for c in range(n):
-                square += (one[c] - two[c]) ** 2
+                square += (first[c] - second[c]) ** 2
             variance[k] = square
 
 
@@ -202,9 +202,9 @@ def precision_losses(
     """Write H - H cov(f | factors) H of each user; see the NumPy body."""
     for u in numba.prange(len(item_ends) - 1):
         n, pairs = item_ends[u + 1] - item_ends[u], slice(pair_ends[u], pair_ends[u + 1])
-        here = slice(squares[u], squares[u + 1])
-        matrix, through = out[here].reshape((n, n)), np.zeros((n, n))
-        _add_weighted(firsts[pairs], seconds[pairs], precision[pairs], whitened[here].reshape((n, n)), through)
+        entries = slice(squares[u], squares[u + 1])
+        matrix, through = out[entries].reshape((n, n)), np.zeros((n, n))
+        _add_weighted(firsts[pairs], seconds[pairs], precision[pairs], whitened[entries].reshape((n, n)), through)
         matrix[:] = 0.0
         for k in range(pair_ends[u], pair_ends[u + 1]):
             i, j, p = firsts[k], seconds[k], precision[k]

@@ -72,7 +72,7 @@ class PriorFactors(_UserOp):
 class DifferenceMoments(_UserOp):
     """Op of `pymc_ep.models.preferences.kernel.difference_moments`.
 
-    Inputs are the fields of comparisons, L, prior means, shifts and precisions; outputs are those of `Differences`.
+    Inputs are the fields of comparisons, L, prior means, shifts and precisions; outputs the fields of `Differences`.
     """
 
     types = (*_COMPARISONS, *(FLAT,) * 4)

@@ -45,7 +45,7 @@ _MATRICES = 3
 _USER_MATRICES = 6
 """Number of matrices of the items of a user: factors, whitened ones and losses, with copies for users in iteration."""
 _PASSES, _UPDATES = 40, 20
-"""Evaluations of the evidence in a search, and updates of the factors of a user in each, as they are on average."""
+"""Evaluations of the evidence in a search, and updates of the factors of a user in each, on average."""
 _PAIR_SECONDS, _PER_SECOND = 5e-7, 1e10
 """Time of the update of one factor, s, and multiplications a second, on one core of a server of 2023."""
 
@@ -73,17 +73,19 @@ def solve(call: Call[CompiledPreferences], approximation: Approximation = EXPECT
     form.prior(call.theta)[1].require_definite()
     where = settings.pop("partitions"), settings.pop("client")
     task = Task(call, settings, approximation, compared, where)
-    found = Found(_first_factors(call, compared, digest), call.theta)
+    estimate = Found(_first_factors(call, compared, digest), call.theta)
     if call.hyper == "optimize" and call.theta.size:
-        found = searched(task, found.users)
-        form.prior(found.theta)[1].require_definite()
-    with task.divided(np.ones(len(compared.order))) as (parts, engine):
+        estimate = searched(task, estimate.users)
+        form.prior(estimate.theta)[1].require_definite()
+    with task.divided(np.ones(len(compared.order))) as (divided_users, engine):
         density, integral, remark = "unconstrained" if integrates else "none", None, ""
-        evidence = PreferenceEvidence(form, engine, parts, found.users, call.report, call.checkpoint, density=density)
+        evidence = PreferenceEvidence(
+            form, engine, divided_users, estimate.users, call.report, call.checkpoint, density=density
+        )
         if integrates:
-            found, integral = integrated(evidence.varied(tol=max(settings["tol"], TOL)), found)
-            form.prior(found.theta)[1].require_definite()
-        last, status = evidence.at(found.theta, found.users.sites), found.status
+            estimate, integral = integrated(evidence.varied(tol=max(settings["tol"], TOL)), estimate)
+            form.prior(estimate.theta)[1].require_definite()
+        last, status = evidence.at(estimate.theta, estimate.users.sites), estimate.status
         if (design := _earlier_design(call)) is not None:
             integral = carried_over(evidence, design, last.users)
             status = status._replace(sentence=f"{status.sentence}; hyperparameters as the earlier fit left them")
@@ -98,9 +100,9 @@ def solve(call: Call[CompiledPreferences], approximation: Approximation = EXPECT
     if remark:
         warnings.warn(f"{form.form.utilities!r} is less certain than this fit says: {remark}.", stacklevel=3)
     value = last.value if integrates else last.log_z + form.log_prior(last.theta)
-    objective, change = np.append(found.objective, value), np.append(found.change, 0.0)
-    found = found._replace(users=last.users, status=status, objective=objective, change=change)
-    return solution(form, Fitted(found, last.log_z, integral, every, compared, remark), settings, approximation)
+    objective, change = np.append(estimate.objective, value), np.append(estimate.change, 0.0)
+    estimate = estimate._replace(users=last.users, status=status, objective=objective, change=change)
+    return solution(form, Fitted(estimate, last.log_z, integral, every, compared, remark), settings, approximation)
 
 
 def choose_hyper(form: CompiledPreferences, options: dict[str, Any], *, chains: bool) -> tuple[str, Status]:
@@ -136,7 +138,7 @@ def cost(call: Call[CompiledPreferences]) -> Cost:
 
 
 def _first_factors(call: Call[CompiledPreferences], compared: ComparedUsers, digest: np.ndarray) -> UserFactors:
-    """Return factors of one, or those of an earlier fit of the same comparisons."""
+    """Return factors of one, or the factors of an earlier fit of the same comparisons."""
     first, start = UserFactors.first(compared.comparisons), call.start or {}
     if "comparisons" not in start or not np.array_equal(start["comparisons"], digest):
         return first

@@ -44,8 +44,8 @@ to 53 and 146 to 263 fits. An emulator takes 25 to 35, 57 to 66 and 77 to 154, 2
 seconds of its own: more, up to three hyperparameters. With four, a lattice would take a thousand."""
 _FALL = 6.0
 """Fall of the log density at which the lattice ends, in nats: 3.5 standard deviations of a Gaussian. Finer and wider
-lattices change log evidence and standard deviations of 3 to 10 people by less than 0.012, and that of a third scale,
-of which they hardly tell anything, by 0.04."""
+lattices change log evidence and standard deviations of 3 to 10 people by less than 0.012, and the standard
+deviation of a third scale, which they hardly determine, by 0.04."""
 TOL = 1e-5
 """Tolerance of fits that are integrated over, in posterior standard deviations: the evidence of fits to 1e-8 is the
 same to 1e-4 nats, after twice as many updates."""
@@ -59,13 +59,13 @@ _MOST_FITS = 2000
 _NEGLIGIBLE = 2e-3
 """Share of all nodes that are dropped together."""
 _REPRESENTATIVES = 200
-"""Draws of the emulator with a fit of their own, of which the posterior is made. Beside fits at 1000 draws, utilities
+"""Draws of the emulator with a fit of their own, which make up the posterior. Beside fits at 1000 draws, utilities
 of 3 people under 4 scales have means within 0.03 standard deviations and standard deviations within 4%. By the fits
 that the emulator has learnt from, with the shares of draws nearest to each, standard deviations are off by 13%; with
 ten draws of the scales for each of 100 fits, scale and size of utilities have a correlation of 0.71, not 0.85."""
 _FITS, _FITS_EACH = {1: 20, 2: 50, 3: 240}, 30
-"""Fits of a lattice by the number of hyperparameters, and those of an emulator for each of them: 112 to 163 for four,
-168 for six."""
+"""Fits of a lattice by the number of hyperparameters, and fits of an emulator for each hyperparameter: 112 to 163 for
+four, 168 for six."""
 _OPERATIONS = 2e10
 """Floating-point operations of all fits that are made by default, half a minute on one core. Where there are more
 comparisons than that, the spread of a few scales seldom matters."""
@@ -110,15 +110,15 @@ class Integral(NamedTuple):
         *,
         count: int | None = None,
     ) -> "Integral":
-        """Return the integral of a design whose nodes have some fits, out of `count` ones."""
+        """Return the integral of a design, given the fits of its nodes, out of `count` fits."""
         users = [fit.users for fit in fits]
-        unsettled = np.max([own.change for own in users], axis=0) > evidence.engine.effort.tol
+        unsettled = np.max([factors.change for factors in users], axis=0) > evidence.engine.effort.tol
         density = np.array([fit.value for fit in fits])
         return cls(design, users, density, log_evidence, evidence_is, unsettled, count or len(fits))
 
 
 def integrated(evidence: PreferenceEvidence, begun: Found) -> tuple[Found, Integral | None]:
-    """Integrate over the hyperparameters, whose density is that on the unconstrained scale.
+    """Integrate over the hyperparameters by their density on the unconstrained scale.
 
     Returns
     -------
@@ -174,68 +174,73 @@ def _mode(
     return Found(at.users, at.theta, len(history), status, history, change)
 
 
-def _relevant(evidence: PreferenceEvidence, found: Lattice[DesignPoint], fits: int) -> Integral:
+def _relevant(evidence: PreferenceEvidence, grid: Lattice[DesignPoint], fits: int) -> Integral:
     """Return a lattice without the nodes of negligible shares."""
-    order = np.argsort(found.shares)
-    kept = np.sort(order[np.cumsum(found.shares[order]) > _NEGLIGIBLE])
-    shares = found.shares[kept]
-    design = Design(found.thetas[kept], shares / shares.sum(), found.steps)
-    return Integral.of(evidence, design, [found.states[k].kept for k in kept], found.log_integral, count=fits)
+    order = np.argsort(grid.shares)
+    kept = np.sort(order[np.cumsum(grid.shares[order]) > _NEGLIGIBLE])
+    shares = grid.shares[kept]
+    design = Design(grid.thetas[kept], shares / shares.sum(), grid.steps)
+    return Integral.of(evidence, design, [grid.states[k].kept for k in kept], grid.log_integral, count=fits)
 
 
 def _by_emulator(evidence: PreferenceEvidence, begun: Found) -> tuple[Found, Integral | None]:
-    found = integrate(evidence, begun.theta, begun.users.sites)
-    status = _interrupted(found.evaluations) if found.mode.interrupted else Status(found.converged, found.sentence)
-    mode = _mode(evidence, found.mode.at, found.mode.trace, status)
-    if found.mode.interrupted or not len(found.draws):
-        return mode, None
-    even, size = np.ones(len(found.draws)), min(_REPRESENTATIVES, len(found.draws))
-    rows, counts = np.unique(
-        stratified(found.draws / found.draws.std(axis=0), even, size, np.random.default_rng(0)), return_counts=True
+    emulation = integrate(evidence, begun.theta, begun.users.sites)
+    status = (
+        _interrupted(emulation.evaluations)
+        if emulation.mode.interrupted
+        else Status(emulation.converged, emulation.sentence)
     )
-    _, integral, added = at_draws(evidence, found.draws[rows], counts)
-    sentence = f"{found.sentence}; {added.sentence}"
-    status = Status(found.converged and added.converged, sentence, added.interrupted)
-    integral = integral._replace(log_evidence=found.log_evidence, fits=integral.fits + found.evaluations)
+    mode = _mode(evidence, emulation.mode.at, emulation.mode.trace, status)
+    if emulation.mode.interrupted or not len(emulation.draws):
+        return mode, None
+    even, size = np.ones(len(emulation.draws)), min(_REPRESENTATIVES, len(emulation.draws))
+    rows, counts = np.unique(
+        stratified(emulation.draws / emulation.draws.std(axis=0), even, size, np.random.default_rng(0)),
+        return_counts=True,
+    )
+    _, integral, added = at_draws(evidence, emulation.draws[rows], counts)
+    sentence = f"{emulation.sentence}; {added.sentence}"
+    status = Status(emulation.converged and added.converged, sentence, added.interrupted)
+    integral = integral._replace(log_evidence=emulation.log_evidence, fits=integral.fits + emulation.evaluations)
     return mode._replace(status=status), integral
 
 
 def at_draws(
     evidence: PreferenceEvidence, draws: np.ndarray, counts: np.ndarray
 ) -> tuple[PreferenceFit, Integral, Status]:
-    """Fit at draws of the hyperparameters, (k, p), each of which counts as many times, (k,).
+    """Fit at draws of the hyperparameters, (k, p), given how many times each counts, (k,).
 
     Returns
     -------
     PreferenceFit
-        That nearest to the mean of the draws.
+        The fit nearest to the mean of the draws.
     Integral
         Without an evidence.
     Status
     """
-    found = fit_many(evidence, draws)
-    left = f"interrupted: {found.unfitted} of them have the factors of a near one" if found.unfitted else ""
+    fits = fit_many(evidence, draws)
+    left = f"interrupted: {fits.unfitted} of them have the factors of a near one" if fits.unfitted else ""
     sentence = "; ".join(filter(None, [f"utilities by fits at {len(draws)} draws of the hyperparameters", left]))
-    integral = Integral.of(evidence, Design(draws, counts / counts.sum()), found.kept)
-    return found.centre, integral, Status(not left, sentence, interrupted=bool(left))
+    integral = Integral.of(evidence, Design(draws, counts / counts.sum()), fits.kept)
+    return fits.centre, integral, Status(not left, sentence, interrupted=bool(left))
 
 
 def carried_over(evidence: PreferenceEvidence, design: Design, first: UserFactors) -> Integral:
-    """Return fits at the nodes of an earlier integral, whose shares stay those of the comparisons of that fit."""
-    found: list[PreferenceFit] = []
+    """Return fits at the nodes of an earlier integral, with the shares that its comparisons gave them."""
+    fits: list[PreferenceFit] = []
     for theta in design.thetas:
-        found.append(evidence.at(theta, found[-1].state if found else first.sites))
-    log_z = np.array([fit.log_z for fit in found])
+        fits.append(evidence.at(theta, fits[-1].state if fits else first.sites))
+    log_z = np.array([fit.log_z for fit in fits])
     log_evidence = float(logsumexp(np.log(design.shares) + log_z))
-    return Integral.of(evidence, design, found, log_evidence, "averaged over the hyperparameters of an earlier fit")
+    return Integral.of(evidence, design, fits, log_evidence, "averaged over the hyperparameters of an earlier fit")
 
 
-def _open_end(form: CompiledPreferences, mode: np.ndarray, found: Lattice[DesignPoint]) -> str:
+def _open_end(form: CompiledPreferences, mode: np.ndarray, grid: Lattice[DesignPoint]) -> str:
     """Return the note of a status on a density that does not fall, or takes too many fits."""
-    if len(found.thetas) >= _MOST_FITS:
+    if len(grid.thetas) >= _MOST_FITS:
         return f"the hyperparameters are at their mode, as integrating over them takes more than {_MOST_FITS} fits"
-    end = found.open_ends[0]
-    far = np.abs(end - mode) / np.sqrt((found.steps**2).sum(axis=0))
+    end = grid.open_ends[0]
+    far = np.abs(end - mode) / np.sqrt((grid.steps**2).sum(axis=0))
     name = form.form.hyper_names[int(np.argmax(far))]
     return (
         f"the density of the hyperparameters has not fallen on the way to {name} = "

@@ -53,9 +53,9 @@ def condition(
     evidence, every = _evidence(settings, approximation, form, "none", call.report), form.compared()
     centre, integral, status = at_draws(evidence, thetas, np.ones(len(thetas)))
     none = np.zeros(0)
-    found = Found(centre.users, centre.theta, 0, status, none, none)
+    estimate = Found(centre.users, centre.theta, 0, status, none, none)
     compared = capped(form, every, settings)
-    out = solution(form, Fitted(found, centre.log_z, integral, every, compared, ""), settings, approximation)
+    out = solution(form, Fitted(estimate, centre.log_z, integral, every, compared, ""), settings, approximation)
     posterior = rebuild(form, out.state, shaped=approximation.matched)
     assert isinstance(posterior, PreferenceMixture), "its state has a design"
 

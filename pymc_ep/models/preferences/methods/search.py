@@ -102,30 +102,30 @@ def searched(task: Task, users: UserFactors) -> Found:
         For ``learn="em"`` where the prior of a parameter of the utilities is not flat.
     """
     form = task.call.form
-    held = _held_out(task)
+    mask = _held_out(task)
     # Comparisons that are held out have no factors.
-    first = users._replace(sites=Sites(*(np.where(held, 0.0, part) for part in users.sites)))
-    with task.divided(1.0 - held) as (parts, evidence):
-        found = _learned(task, evidence, first, parts)
-        best = found.state.chosen
-        endless = task.call.hyper == "optimize" and _rises_without_end(form, evidence, found)
-        after = parts.collect(best.users)
-    status = found.status
+    first = users._replace(sites=Sites(*(np.where(mask, 0.0, array) for array in users.sites)))
+    with task.divided(1.0 - mask) as (divided_users, evidence):
+        search = _learned(task, evidence, first, divided_users)
+        best = search.state.chosen
+        endless = task.call.hyper == "optimize" and _rises_without_end(form, evidence, search)
+        settled = divided_users.collect(best.users)
+    status = search.status
     if endless:
-        status = Status(False, f"stopped after {best.loop} evaluations of the evidence, {_without_end(form, found)}")
+        status = Status(False, f"stopped after {best.loop} evaluations of the evidence, {_without_end(form, search)}")
     elif not (status.converged or status.interrupted) and form.form.flat and task.settings["learn"] == "evidence":
         status = status._replace(sentence=f"{status.sentence}, or give proper priors, such as {_proper_priors(form)}")
-    return Found(after, best.theta, best.loop, status, found.objective, found.change)
+    return Found(settled, best.theta, best.loop, status, search.objective, search.change)
 
 
-def _learned(task: Task, evidence: ComparisonEvidence, first: UserFactors, parts: DividedUsers) -> Run[State]:
+def _learned(task: Task, evidence: ComparisonEvidence, first: UserFactors, divided_users: DividedUsers) -> Run[State]:
     """Return the search for hyperparameters from given factors of users."""
     call, settings = task.call, task.settings
-    form, limit, users = call.form, settings["max_iter"], parts.place(first)
+    form, limit, users = call.form, settings["max_iter"], divided_users.place(first)
     theta = _started(task, evidence, users)
     record = call.checkpoint.record("search")
     # Workers decide on the number of parts where the user does not, and states are those of each part.
-    call.checkpoint.identify("number of parts of the users", str(parts.parts.n))
+    call.checkpoint.identify("number of parts of the users", str(divided_users.parts.n))
     if settings["learn"] == "evidence":
         tol = settings["evidence_tol"]
         return maximise(evidence, form, theta, users, tol=tol, max_iter=limit, report=call.report, record=record)
@@ -139,50 +139,50 @@ def _learned(task: Task, evidence: ComparisonEvidence, first: UserFactors, parts
     return run(engine, form, start, max_iter=limit + 1, report=call.report, record=record)
 
 
-def _rises_without_end(form: CompiledPreferences, evidence: ComparisonEvidence, found: Run[State]) -> bool:
+def _rises_without_end(form: CompiledPreferences, evidence: ComparisonEvidence, search: Run[State]) -> bool:
     """Return whether a search that was left to end has no maximum: the evidence is as high for much larger parameters.
 
     Users that agree with each other and with themselves are the more probable, the further utilities are apart.
     """
-    flat, best = form.form.flat, found.state.chosen
-    if not flat or found.status.interrupted or evidence.may_stop(found.state) is not None:
+    flat, best = form.form.flat, search.state.chosen
+    if not flat or search.status.interrupted or evidence.may_stop(search.state) is not None:
         return False
     mean, factors, scale = form.prior(best.theta)[0]
-    factor = _growth(found)
+    factor = _growth(search)
     larger = UtilityPrior(
         mean * (factor if "mean" in flat else 1.0),
         factors * (factor if "factors" in flat else 1.0),
         scale * (factor**2 if "sigma" in flat else 1.0),
     )
     try:
-        there = evidence.at(form, form.theta_of(best.theta, larger), best.users)
+        grown = evidence.at(form, form.theta_of(best.theta, larger), best.users)
     except NumericalError:
         return False
-    return there.objective > best.objective - _FALL * evidence.n_pairs
+    return grown.objective > best.objective - _FALL * evidence.n_pairs
 
 
-def _growth(found: Run[State]) -> float:
+def _growth(search: Run[State]) -> float:
     """Return the factor by which parameters grow: a maximum may be well beyond where a search stopped short of one."""
-    return _LARGER if found.status.converged else _FAR_LARGER
+    return _LARGER if search.status.converged else _FAR_LARGER
 
 
-def _without_end(form: CompiledPreferences, found: Run[State]) -> str:
+def _without_end(form: CompiledPreferences, search: Run[State]) -> str:
     """Return the note of a status on evidence without a maximum."""
-    own = [name for key, name in form.form.variables.items() if key in form.form.flat]
+    names = [name for key, name in form.form.variables.items() if key in form.form.flat]
     return (
-        f"which has no maximum: it is as high at {_growth(found):.0f} times {', '.join(own)}, as the comparisons "
+        f"which has no maximum: it is as high at {_growth(search):.0f} times {', '.join(names)}, as the comparisons "
         f"contradict each other too little. Give proper priors, such as {_proper_priors(form)}"
     )
 
 
 def _proper_priors(form: CompiledPreferences) -> str:
-    """Return proper priors for those parameters that have flat ones."""
+    """Return proper priors for the parameters that have flat ones."""
     priors = {"mean": "pm.Normal({!r}, 0, 2)", "factors": "pm.Normal({!r}, 0, 0.5)", "sigma": "pm.HalfNormal({!r}, 2)"}
     return ", ".join(priors[key].format(name) for key, name in form.form.variables.items() if key in form.form.flat)
 
 
 def _held_out(task: Task) -> np.ndarray:
-    """Return which comparisons, (P,), are held out while hyperparameters are learned: of no user all."""
+    """Return a mask of the comparisons, (P,), held out while hyperparameters are learned: never all of a user."""
     compared = task.compared
     draws = np.random.default_rng(task.settings["seed"]).random(len(compared.order))
     ends = compared.comparisons.pair_ends
@@ -191,7 +191,7 @@ def _held_out(task: Task) -> np.ndarray:
 
 
 def _started(task: Task, evidence: ComparisonEvidence, users: Handles) -> np.ndarray:
-    """Return the first hyperparameters: those given, but for factors V = 0, where the gradient in V is zero."""
+    """Return the first hyperparameters: the given ones, but for factors V = 0, where the gradient in V is zero."""
     form, theta = task.call.form, task.call.theta
     prior, kernel = form.prior(theta)
     if "factors" not in form.free or prior.factors.any():

@@ -51,7 +51,7 @@ def solution(
     form: CompiledPreferences, found: Fitted, settings: dict[str, Any], approximation: Approximation
 ) -> Solution:
     """Return the solution of a fit."""
-    state, own = _state(form, found)
+    state, factors = _state(form, found)
     posterior = rebuild(form, state, shaped=approximation.matched)
     at, integral, numbers = found.at, found.integral, 2 * int(np.prod(form.shape))
     stored = numbers <= STORED_NUMBERS
@@ -72,7 +72,7 @@ def solution(
         hyper_modes=form.constrained(at.theta),
         scalars=scalars,
         traces=traces,
-        sites={form.form.comparisons.name: own},
+        sites={form.form.comparisons.name: factors},
         state=state | form.fingerprint(),
         draws=posterior.draws,
         numbers_per_draw=int(np.prod(form.shape)) + at.theta.size,
@@ -87,52 +87,52 @@ def solution(
     )
 
 
-def _state(form: CompiledPreferences, found: Fitted) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return the saved state of a fit, and the factors of it alone."""
-    n_pairs = len(found.every.order)
+def _state(form: CompiledPreferences, fitted: Fitted) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return the saved state of a fit, and the factors in it."""
+    n_pairs = len(fitted.every.order)
 
     def weights(users: UserFactors) -> np.ndarray:
-        return found.every.spread(found.compared, users.weights, form.n_items)
+        return fitted.every.spread(fitted.compared, users.weights, form.n_items)
 
-    own = saved(found.compared, found.at.users, n_pairs)
-    state = {"theta": found.at.theta, "weights": weights(found.at.users)} | own
-    if (integral := found.integral) is None:
-        return state, own
-    at_nodes = [saved(found.compared, users, n_pairs) for users in integral.users]
+    factors = saved(fitted.compared, fitted.at.users, n_pairs)
+    state = {"theta": fitted.at.theta, "weights": weights(fitted.at.users)} | factors
+    if (integral := fitted.integral) is None:
+        return state, factors
+    at_nodes = [saved(fitted.compared, users, n_pairs) for users in integral.users]
     design = integral.design._replace(
         shifts=np.array([node["shift"] for node in at_nodes]),
         precisions=np.array([node["precision"] for node in at_nodes]),
         weights=np.array([weights(users) for users in integral.users]),
     )
-    return state | design.state, own
+    return state | design.state, factors
 
 
 def _remarks(
-    form: CompiledPreferences, found: Fitted, unsettled: np.ndarray, settings: dict[str, Any], stored: bool
+    form: CompiledPreferences, fitted: Fitted, unsettled: np.ndarray, settings: dict[str, Any], stored: bool
 ) -> list[str]:
-    """Return the sentences of the status, given which users have not settled and whether moments are stored."""
-    every, compared, remarks = found.every, found.compared, [found.at.status.sentence]
+    """Return the sentences of the status, given a mask of unsettled users and whether moments are stored."""
+    every, compared, remarks = fitted.every, fitted.compared, [fitted.at.status.sentence]
     if unsettled.any():
         first = compared.users[int(np.argmax(unsettled))]
         remarks.append(
             f"the factors of {int(unsettled.sum())} of {len(unsettled)} users have not settled, the first one is "
             f"user {first}: check their comparisons for contradictions"
         )
-    if left := len(every.order) - len(compared.order):
+    if n_dropped := len(every.order) - len(compared.order):
         remarks.append(
-            f"{left} of {len(every.order)} comparisons are left out, as a user has no more than "
+            f"{n_dropped} of {len(every.order)} comparisons are left out, as a user has no more than "
             f"max_pairs={settings['max_pairs']}"
         )
-    if none := form.n_users - len(compared.users):
-        remarks.append(f"{none} of {form.n_users} users have no comparison, and keep their prior")
+    if n_absent := form.n_users - len(compared.users):
+        remarks.append(f"{n_absent} of {form.n_users} users have no comparison, and keep their prior")
     if not stored:
         remarks.append(
             f"moments of {form.form.utilities!r} are left out, which are {2 * int(np.prod(form.shape))} numbers; "
             f"rank_items, log_predictive and next_pairs compute what they need"
         )
-    if found.at.theta.size and found.integral is None:
+    if fitted.at.theta.size and fitted.integral is None:
         remarks.append(form.form.mode_remark)
-    return [*remarks, *filter(None, [found.remark])]
+    return [*remarks, *filter(None, [fitted.remark])]
 
 
 def saved(compared: ComparedUsers, users: UserFactors, n_pairs: int) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""How far utilities are from those at the mode of a hyperparameter, once that is integrated over."""
+"""Change of utilities where a hyperparameter is integrated over, and not held at its mode."""
 
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from pymc_ep.models.preferences.posterior import PreferencePosterior
 __all__ = ["Neglected", "neglected", "neglected_remark"]
 
 _STEP = 0.5
-"""Step of the grid, in unconstrained units: a factor of 1.6 for a scale. What is narrower matters to nothing."""
+"""Step of the grid, in unconstrained units: a factor of 1.6 for a scale. Narrower densities do not matter."""
 _FALL = 4.0
 """Fall of the log density, in nats, at which the grid ends."""
 _REACH, _MOST_FITS = 8.0, 100
@@ -23,13 +23,13 @@ _REACH, _MOST_FITS = 8.0, 100
 _USERS = 200
 """Number of users whose comparisons are looked at."""
 _QUANTILE = 0.9
-"""Of the comparisons, to which a factor and a distance belong."""
+"""Quantile, over comparisons, of the factor and of the distance."""
 _WIDENED, _MOVED = 1.2, 0.3
-"""Factor and distance above which they are reported: beside them the error of EP itself is nothing."""
+"""Factor and distance above which they are reported, beside which the error of EP itself is negligible."""
 
 
 class Neglected(NamedTuple):
-    """Differences of utilities that were compared, integrated over a hyperparameter, beside those at its mode.
+    """Compared differences of utilities, integrated over a hyperparameter, relative to its mode.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ def neglected(evidence: PreferenceEvidence, at: PreferenceFit, compared: Compare
     Each is integrated over by a grid of steps, with the others held at their mode, b and V among them.
     """
     n = int(compared.comparisons.pair_ends[min(_USERS, len(compared.users))])
-    own = np.repeat(compared.users, np.diff(compared.comparisons.pair_ends))[:n]
+    users = np.repeat(compared.users, np.diff(compared.comparisons.pair_ends))[:n]
     firsts, seconds = (compared.comparisons.items[place[:n]] for place in compared.comparisons.places)
 
     form, explorer = evidence.form, Explorer(evidence.varied(density="unconstrained"))
@@ -58,7 +58,7 @@ def neglected(evidence: PreferenceEvidence, at: PreferenceFit, compared: Compare
 
     def differences(point: DesignPoint) -> tuple[np.ndarray, np.ndarray]:
         posterior = PreferencePosterior(form, point.theta, compared, point.kept.users)
-        return posterior.differences(own, firsts, seconds)[:2]
+        return posterior.differences(users, firsts, seconds)[:2]
 
     out, (mean, sd) = {}, differences(first)
     places = np.cumsum([0, *(values.size for values in form.unpack(at.theta))])
@@ -87,12 +87,12 @@ def neglected(evidence: PreferenceEvidence, at: PreferenceFit, compared: Compare
 
 def neglected_remark(found: dict[str, Neglected], cure: str) -> str:
     """Return the note of a status on hyperparameters whose spread matters, with a cure; empty where there are none."""
-    own = {name: one for name, one in found.items() if one.widened > _WIDENED or one.moved > _MOVED}
-    if not own:
+    reported = {name: effect for name, effect in found.items() if effect.widened > _WIDENED or effect.moved > _MOVED}
+    if not reported:
         return ""
-    parts = (
-        f"the spread of {name} would widen differences of utilities {one.widened:.2g} times and move them by "
-        f"{one.moved:.2g} sd"
-        for name, one in own.items()
+    sentences = (
+        f"the spread of {name} would widen differences of utilities {effect.widened:.2g} times and move them by "
+        f"{effect.moved:.2g} sd"
+        for name, effect in reported.items()
     )
-    return f"{', '.join(parts)}: {cure}, or hold {', '.join(own)} at a known value"
+    return f"{', '.join(sentences)}: {cure}, or hold {', '.join(reported)} at a known value"

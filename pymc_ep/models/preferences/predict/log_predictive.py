@@ -49,12 +49,12 @@ class ComparisonPredictions:
             )
         users, firsts, seconds = compared_rows(model, posterior, group.name, data[group.name])
         site, won, log_p = compile_site(group.site), np.ones(len(users)), np.full(len(users), -np.inf)
-        for weight, part in posterior.components():
-            mean, sd, skewness = part.differences(users, firsts, seconds)
-            parts = zip(*gaussian_parts(skewness)) if skewness.any() else [(1.0, 0.0, 1.0)]
-            for share, centre, width in parts:
-                of_part = site.moments(won, mean + sd * centre, (sd * width) ** 2).log_z
-                log_p = np.logaddexp(log_p, np.log(weight * share) + np.asarray(of_part))
+        for weight, component in posterior.components():
+            mean, sd, skewness = component.differences(users, firsts, seconds)
+            gaussians = zip(*gaussian_parts(skewness)) if skewness.any() else [(1.0, 0.0, 1.0)]
+            for share, centre, width in gaussians:
+                log_probability = site.moments(won, mean + sd * centre, (sd * width) ** 2).log_z
+                log_p = np.logaddexp(log_p, np.log(weight * share) + np.asarray(log_probability))
         dim = f"{group.name}_comparison"
         return xr.Dataset({group.name: (dim, log_p)}, attrs={"log_predictive_is": "log P(winner wins)"})
 
@@ -88,5 +88,9 @@ def compared_rows(
     words = ("winners", "losers") if len(form.shape) == 1 else ("users", "winners", "losers")
     if not isinstance(given, tuple | list) or len(given) != len(words):
         raise InvalidDataError(f"{name!r} takes comparisons as ({', '.join(words)}), with one entry of each.")
-    found = compared_positions(model, form.form.utilities, name, form.shape, dict(zip(words, given)))
-    return found.get("users", np.zeros(len(found["winners"]), dtype=np.int64)), found["winners"], found["losers"]
+    positions = compared_positions(model, form.form.utilities, name, form.shape, dict(zip(words, given)))
+    return (
+        positions.get("users", np.zeros(len(positions["winners"]), dtype=np.int64)),
+        positions["winners"],
+        positions["losers"],
+    )

@@ -43,12 +43,12 @@ def rank_items(
     posterior = preference_posterior(idata, model)
     dims = model_dims(model, posterior.form.form.utilities)
     users, labels = _users(model, posterior, dims, user, "rank_items")
-    found = _ranks(posterior, users, np.random.default_rng(0))
+    ranks = _ranks(posterior, users, np.random.default_rng(0))
     items = row_labels(model, dims[-1], posterior.form.shape[-1])
-    found = found.rename(item=dims[-1]).assign_coords({dims[-1]: items})
+    ranks = ranks.rename(item=dims[-1]).assign_coords({dims[-1]: items})
     if labels is None:
-        return found.isel(user=0)
-    return found.rename(user=dims[0]).assign_coords({dims[0]: labels})
+        return ranks.isel(user=0)
+    return ranks.rename(user=dims[0]).assign_coords({dims[0]: labels})
 
 
 def next_pairs(idata: Container, model: pm.Model, *, n: int, **user: Any) -> xr.Dataset:
@@ -59,9 +59,9 @@ def next_pairs(idata: Container, model: pm.Model, *, n: int, **user: Any) -> xr.
     users, _ = _users(model, posterior, dims, user, "next_pairs")
     if len(users) != 1:
         raise ValueError(f"next_pairs takes one user at a time, and got {len(users)}.")
-    found = _informative(posterior, int(users[0]), n)
+    pairs = _informative(posterior, int(users[0]), n)
     labels = row_labels(model, dims[-1], posterior.form.shape[-1])
-    return found.assign({which: ("comparison", labels[found[which].to_numpy()]) for which in ("first", "second")})
+    return pairs.assign({side: ("comparison", labels[pairs[side].to_numpy()]) for side in ("first", "second")})
 
 
 def _users(
@@ -80,15 +80,15 @@ def _users(
 def _ranks(posterior: UtilityPosterior, users: np.ndarray, rng: np.random.Generator) -> xr.Dataset:
     """Return the probability of each of the first ranks, (users, items, ranks), and the mean rank of each item."""
     n_items = posterior.form.n_items
-    own, first = np.arange(n_items), np.arange(min(n_items, _RANKS))
+    items, first = np.arange(n_items), np.arange(min(n_items, _RANKS))
     probability, mean = np.zeros((len(users), n_items, len(first))), np.ones((len(users), n_items))
-    for size, part in posterior.portions(_DRAWS, rng):
-        for k, one in enumerate(part.each(users)):
-            order = np.argsort(-part.user_draws(one, size, rng), axis=1)
+    for size, component in posterior.portions(_DRAWS, rng):
+        for k, user_posterior in enumerate(component.each(users)):
+            order = np.argsort(-component.user_draws(user_posterior, size, rng), axis=1)
             ranks = np.empty_like(order)
-            np.put_along_axis(ranks, order, own, axis=1)
+            np.put_along_axis(ranks, order, items, axis=1)
             among = ranks < len(first)
-            cells = (own * len(first) + ranks)[among]
+            cells = (items * len(first) + ranks)[among]
             counts = np.bincount(cells, minlength=probability[k].size)
             probability[k] += counts.reshape(probability[k].shape) / _DRAWS
             mean[k] += ranks.sum(axis=0) / _DRAWS
@@ -105,24 +105,24 @@ def _ranks(posterior: UtilityPosterior, users: np.ndarray, rng: np.random.Genera
 def _informative(posterior: UtilityPosterior, user: int, n: int) -> xr.Dataset:
     """Return the comparisons of the largest expected information, in bits, with the probability of the first item.
 
-    The information is what an answer is expected to tell of the utilities: its entropy, less its expected entropy
-    were they known (Houlsby et al. 2011, eq. 2).
+    The information is the entropy of an answer, less its expected entropy were the utilities known (Houlsby et al.
+    2011, eq. 2).
     """
     firsts, seconds = np.triu_indices(posterior.form.n_items, k=1)
     site, step = compile_site(posterior.form.form.comparisons.site), max(1, _NUMBERS // _NODES)
-    known, probability = np.zeros((2, len(firsts)))
-    for weight, part in posterior.components():
-        (one,) = part.each(np.array([user]))
-        mean, covariance = part.joint(one)
+    expected_entropy, probability = np.zeros((2, len(firsts)))
+    for weight, component in posterior.components():
+        (user_posterior,) = component.each(np.array([user]))
+        mean, covariance = component.joint(user_posterior)
         variances = np.diag(covariance)
         for begin in range(0, len(firsts), step):
-            here = slice(begin, begin + step)
-            i, j = firsts[here], seconds[here]
+            pairs = slice(begin, begin + step)
+            i, j = firsts[pairs], seconds[pairs]
             spread = np.maximum(variances[i] + variances[j] - 2.0 * covariance[i, j], 0.0)
             entropy, chance = _answers(site, mean[i] - mean[j], spread)
-            known[here] += weight * entropy
-            probability[here] += weight * chance
-    information = np.maximum(_entropy(probability) - known, 0.0)
+            expected_entropy[pairs] += weight * entropy
+            probability[pairs] += weight * chance
+    information = np.maximum(_entropy(probability) - expected_entropy, 0.0)
     best = np.argsort(-information, kind="stable")[:n]
     return xr.Dataset(
         {
@@ -138,9 +138,9 @@ def _informative(posterior: UtilityPosterior, user: int, n: int) -> xr.Dataset:
 def _answers(site: CompiledSite, mean: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the expected entropy of answers were utilities known, in bits, and the probability of the first item."""
     nodes, weights = standard_normal_rule(_NODES)
-    at = mean[:, None] + np.sqrt(variance)[:, None] * nodes
-    known = np.exp(site.log_density(np.ones((len(mean), 1)), at))
-    return _entropy(known) @ weights, known @ weights
+    differences = mean[:, None] + np.sqrt(variance)[:, None] * nodes
+    win_probability = np.exp(site.log_density(np.ones((len(mean), 1)), differences))
+    return _entropy(win_probability) @ weights, win_probability @ weights
 
 
 def _entropy(p: np.ndarray) -> np.ndarray:

@@ -25,7 +25,7 @@ def preference_posterior(idata: Container, model: pm.Model) -> UtilityPosterior:
     Raises
     ------
     ValueError
-        If the model's data or hyperparameters are no longer those of the fit.
+        If the model's data or hyperparameters have changed since the fit.
     """
     form = cast(CompiledPreferences, compiled_form(model, latent_of(idata, model)))
     state = fit_state(idata)

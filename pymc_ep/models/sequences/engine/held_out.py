@@ -1,4 +1,4 @@
-"""How likely the held-out tails of sequences are, in NumPy."""
+"""Log probabilities of held-out tails of sequences, in NumPy."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ __all__ = ["held_out_total"]
 
 
 def held_out_total(weights: Weights, problem: Problem) -> float:
-    """Return the sum of the log probabilities of held-out events; states have passed through those before."""
+    """Return the sum of the log probabilities of held-out events; states have passed through all events before."""
     first = initial_states(len(problem.lengths), weights, problem.initial)
     # The caller sees what is not finite.
     with np.errstate(over="ignore", invalid="ignore"):

@@ -22,13 +22,13 @@ def held_out_total_jax(weights: Weights, problem: Problem, batch: int, users_per
     size = min(users_per_batch, len(order))
     for begin in range(0, len(order), size):
         users = order[begin : begin + size]
-        own = weights
+        user_weights = weights
         if len(weights.recurrent) > 1:
-            own = weights._replace(recurrent=weights.recurrent[np.resize(users, size)])
+            user_weights = weights._replace(recurrent=weights.recurrent[np.resize(users, size)])
         h = initial_states(size, weights, problem.initial)
         for at in range(0, int(lengths[users[0]]), batch):
             window, places = window_of(problem.sequences, lengths, users, at, batch)
             grid = grid_of(window, batch, size, len(weights.outputs), None, weights.outputs.dtype, held_out[places])
-            total, h = _grid_total(own, grid, h)
+            total, h = _grid_total(user_weights, grid, h)
             totals.append(total)
     return float(sum(map(float, totals)))

@@ -2,8 +2,8 @@
 
 An iteration of the loop is the pass of one group of users: their sequences in windows of some length, the states
 carried from window to window, and a step of the weights after each. An epoch is a pass of all users. Within it the
-recurrent matrices of a user are needed once, so that those of the users that have passed are set aside in the state and
-put into the table at its end: no step writes into the arrays of an earlier state.
+recurrent matrices of a user are needed once, so that users that have passed have theirs set aside in the state, and put
+into the table at its end: no step writes into the arrays of an earlier state.
 """
 
 from collections.abc import Callable
@@ -37,15 +37,15 @@ class State(NamedTuple):
     learned : Learned
         Recurrent matrices as at the start of the epoch, unless they are shared; all other weights as they are now.
     shared : ndarray, (G, D, D)
-        Matrices about which those of the users lie; empty without any.
+        Matrices about which users' matrices lie; empty without any.
     visited : tuple of Visited
         Users that have passed in this epoch.
     best, best_shared : Weights, ndarray
-        Those of the best epoch.
+        Weights and shared matrices of the best epoch.
     first_nats, best_nats : float
         Nats a held-out event before all epochs, and of the best one.
     best_epoch, epoch, group : int
-        Epochs are those that are over, groups those of the present one.
+        Numbers of epochs that are over, and of groups that have passed in the present one.
     order : ndarray of int, (P,)
         Users with events, as they pass in this epoch.
     most : int
@@ -87,9 +87,9 @@ class Training:
     users_per_batch : int
         Users of a group.
     ridge : float
-        Precision of a Gaussian about zero, beside the priors, of all weights but those shared by matrices of users.
+        Precision of a Gaussian about zero, beside the priors, of all weights but the shared matrices.
     sampled : int, optional
-        Number of items, beside those of a window, that its softmax sums over; by default all.
+        Number of items that the softmax of a window sums over beside its own; by default all.
     dropout : float
         Share of the entries of states that predictions do without in training.
     epochs : int
@@ -131,7 +131,7 @@ class Training:
             self._held_out_total = partial(held_out_total_jax, batch=batch, users_per_batch=users_per_batch)
 
     def groups(self, problem: Problem) -> int:
-        """Return the number of groups of users, which an epoch has iterations."""
+        """Return the number of groups of users, and so of iterations of an epoch."""
         return -(-int((problem.lengths > 0).sum()) // self.users_per_batch)
 
     def init(self, problem: Problem, start: tuple[Learned, np.ndarray] | None = None) -> State:
@@ -183,10 +183,10 @@ class Training:
                 kept = (rng.random((len(window.items), h.shape[1])) >= self.dropout) / (1.0 - self.dropout)
                 kept = kept.astype(h.dtype)
             shares = self._shares(problem, window, rows, shared=shared)
-            found = self._update(local, window, h, kept, priors, shares, state.most, self.settings)
-            h, local = found.last, found.learned
-            totals.append(found.total)
-            finite.append(found.finite)
+            update = self._update(local, window, h, kept, priors, shares, state.most, self.settings)
+            h, local = update.last, update.learned
+            totals.append(update.total)
+            finite.append(update.finite)
         # Numbers of JAX are waited for once all windows are under way.
         if not all(finite):
             return state._replace(failed_user=int(users[0]), failed_event=begins[finite.index(False)])
@@ -199,7 +199,7 @@ class Training:
         return float(state.trace[-1, 0]) if len(state.trace) else state.first_nats
 
     def change(self, state: State) -> float:
-        """Return by how much the last epoch changed the objective."""
+        """Return the absolute change of the objective in the last epoch."""
         if not len(state.trace):
             return np.inf
         return float(abs(np.diff(state.trace[-2:, 0], prepend=state.first_nats)[-1]))
@@ -227,7 +227,7 @@ class Training:
         return self._sentence(state, "more may lower it further: raise epochs")
 
     def result(self, problem: Problem, state: State) -> tuple[Weights, np.ndarray]:
-        """Return weights and shared matrices: those of the best epoch, or the present ones where there is none yet."""
+        """Return weights and shared matrices of the best epoch, or the present ones where there is none yet."""
         if state.epoch and self.held_out:
             return state.best, state.best_shared
         return converted(np.asarray, _merged(state).weights), state.shared
@@ -252,25 +252,25 @@ class Training:
 
     def _priors(self, problem: Problem, state: State, users: np.ndarray) -> Priors:
         """Return the priors of the matrices of some users, and of the other tables."""
-        own, *others = problem.priors
+        recurrent, *others = problem.priors
         if problem.of_shared is not None:
-            own = own._replace(mean=state.shared[None])
-        return tuple(one.with_ridge(self.ridge) for one in (own.rows(users), *others))
+            recurrent = recurrent._replace(mean=state.shared[None])
+        return tuple(prior.with_ridge(self.ridge) for prior in (recurrent.rows(users), *others))
 
     def _shares(self, problem: Problem, window: Window, users: np.ndarray, *, shared: bool) -> Shares:
-        """Return what a window of some users has of their events, of those of its items, and of all.
+        """Return the shares that a window of some users has of their events, of its items' events, and of all.
 
-        Outputs that the softmax samples have as much more as they stand for others.
+        Shares of outputs that the softmax samples are larger by the number of outputs that each stands for.
         """
         every = np.array([len(window.items) / problem.n_trained])
-        own = np.bincount(window.users, minlength=len(users)) / problem.lengths[users]
+        of_users = np.bincount(window.users, minlength=len(users)) / problem.lengths[users]
         of_items = np.bincount(window.items, minlength=len(problem.item_counts)) / problem.item_counts
         of_outputs = every
         if window.candidates is not None:
             of_outputs = np.zeros(len(problem.item_counts))
             of_outputs[window.candidates.items] = every * np.exp(window.candidates.offsets)
-        shares = Shares(every if shared else own, of_items, of_outputs, every, every, every)
-        return Shares(*(part.astype(problem.priors[0].mean.dtype) for part in shares))
+        shares = Shares(every if shared else of_users, of_items, of_outputs, every, every, every)
+        return Shares(*(share.astype(problem.priors[0].mean.dtype) for share in shares))
 
     def _epoch_over(self, problem: Problem, state: State) -> State:
         """Return the state at the start of the next epoch."""
@@ -316,8 +316,8 @@ def _passed(state: State, users: np.ndarray, local: Learned) -> State:
     weights, moments = state.learned
     if len(weights.recurrent) == 1:
         return state._replace(learned=local)
-    own = slice(len(users))
-    visited = Visited(users, local.weights.recurrent[own], local.moments[0].rows(own))
+    rows = slice(len(users))
+    visited = Visited(users, local.weights.recurrent[rows], local.moments[0].rows(rows))
     learned = Learned(local.weights._replace(recurrent=weights.recurrent), (moments[0], *local.moments[1:]))
     return state._replace(learned=learned, visited=(*state.visited, visited))
 
@@ -326,27 +326,27 @@ def _merged(state: State) -> Learned:
     """Return the tables with the recurrent matrices of all users that have passed."""
     if not state.visited:
         return state.learned
-    users = np.concatenate([one.users for one in state.visited])
+    users = np.concatenate([visit.users for visit in state.visited])
     weights, moments = state.learned
-    recurrent = replaced(weights.recurrent, users, [one.recurrent for one in state.visited])
-    parts = zip(moments[0], zip(*(one.moments for one in state.visited)))
-    of_recurrent = Moments(*(replaced(old, users, new) if len(old) else old for old, new in parts))
+    recurrent = replaced(weights.recurrent, users, [visit.recurrent for visit in state.visited])
+    averages = zip(moments[0], zip(*(visit.moments for visit in state.visited)))
+    of_recurrent = Moments(*(replaced(old, users, new) if len(old) else old for old, new in averages))
     return Learned(weights._replace(recurrent=recurrent), (of_recurrent, *moments[1:]))
 
 
 def _about_shared(
     learned: Learned, shared: np.ndarray, trained: np.ndarray, precision: np.ndarray, prior: Prior
 ) -> tuple[Learned, np.ndarray]:
-    """Return the mode of the matrices about which those of the users lie, (G, D, D), given those of trained users.
+    """Return the mode of the shared matrices, (G, D, D), given the matrices of trained users, which lie about them.
 
-    Those of the others, on which no event that is trained on depends, are put at the mode.
+    Matrices of other users, on which no event that is trained on depends, are put at the mode.
     """
     recurrent = learned.weights.recurrent
     of_users = np.broadcast_to(precision * trained.reshape(-1, 1, 1, 1), recurrent.shape)
     total = of_users.sum(axis=0) + prior.precision
     weighted = np.einsum("u...,u...->...", of_users, np.asarray(recurrent)) + prior.precision * prior.mean
-    known = total > 0
-    shared = np.where(known, weighted / np.where(known, total, 1.0), shared)
+    has_precision = total > 0
+    shared = np.where(has_precision, weighted / np.where(has_precision, total, 1.0), shared)
     others = np.flatnonzero(~trained)
     if len(others):
         recurrent = replaced(recurrent, others, [np.broadcast_to(shared, (len(others), *shared.shape))])

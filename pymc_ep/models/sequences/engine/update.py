@@ -21,18 +21,18 @@ class Settings(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """Shares of the events that a window has: it takes as much of the priors.
+    """Shares of the events that lie in a window, which takes the same shares of the priors.
 
     Attributes
     ----------
     users : ndarray, (P or 1,)
-        Of those of each user, or of all where the matrices are shared.
+        Share of each user's events, or of all events where the matrices are shared.
     items : ndarray, (I,)
-        Of those of each item.
+        Share of each item's events.
     outputs : ndarray, (1 or I,)
-        Of all; where there are candidates, times the factor of each, and zero for other items.
+        Share of all events; where there are candidates, times the factor of each, and zero for other items.
     memory, known, bias : ndarray, (1,)
-        Of all.
+        Share of all events.
     """
 
     users: np.ndarray
@@ -64,10 +64,10 @@ def updated(
 ) -> Updated:
     """Return weights after a step up the gradient of the log probability of a window's events and their prior.
 
-    It is divided by the number of events that a window has at most, and not by that of this one: the windows of an
-    epoch then weigh all events alike, where the last ones of a group, of its longest users alone, have few of them.
+    The gradient is divided by the largest number of events of a window, not by the number in this one: windows of an
+    epoch then weigh all events alike, though the last ones of a group, of its longest users alone, have few of them.
 
-    Arrays of `learned` are those of this group of users alone, and are overwritten. Rows of recurrent matrices and of
+    Arrays of `learned` belong to this group of users alone, and are overwritten. Rows of recurrent matrices and of
     inputs without an event in the window, of outputs that are no candidates, and their moments, stay as they are.
 
     Parameters
@@ -89,18 +89,18 @@ def updated(
     """
     tables = list(learned.weights)
     n_users = int(window.counts[0])
-    own = slice(None) if len(tables[0]) == 1 else slice(n_users)
+    user_slice = slice(None) if len(tables[0]) == 1 else slice(n_users)
     # What is not finite is seen below.
     with np.errstate(over="ignore", invalid="ignore"):
-        found = window_gradient(Weights(tables[0][own], *tables[1:]), window, first[:n_users], kept)
+        windowed = window_gradient(Weights(tables[0][user_slice], *tables[1:]), window, first[:n_users], kept)
     last = first.copy()
-    last[:n_users] = found.last
-    gradient, total = found.gradient, float(found.values.sum())
+    last[:n_users] = windowed.last
+    gradient, total = windowed.gradient, float(windowed.values.sum())
     candidates = slice(None) if window.candidates is None else window.candidates.items
-    places: tuple[Rows, ...] = own, gradient.items, candidates, slice(None), slice(None), slice(None)
+    places: tuple[Rows, ...] = user_slice, gradient.items, candidates, slice(None), slice(None), slice(None)
     gradients, scaled = [getattr(gradient, name) for name in Weights._fields], []
-    for g, table, prior, here, share in zip(gradients, tables, priors, places, shares):
-        of_prior = prior.rows(here).pull(table[here], share if len(share) == 1 else share[here])
+    for g, table, prior, rows, share in zip(gradients, tables, priors, places, shares):
+        of_prior = prior.rows(rows).pull(table[rows], share if len(share) == 1 else share[rows])
         scaled.append((g + of_prior) / most)
     with np.errstate(over="ignore", invalid="ignore"):
         norm = float(np.sqrt(sum(np.vdot(g, g) for g in scaled)))
@@ -108,10 +108,10 @@ def updated(
         return Updated(total, last, learned, False)
     shrink = min(1.0, settings.clip / norm) if norm > 0 else 1.0
     rule, rate = RULES[settings.optimizer], settings.learning_rate
-    for g, table, moments, here in zip(scaled, tables, learned.moments, places):
-        after, changed = stepped(rule, rate, table[here], shrink * g, moments.rows(here))
-        table[here] = after
+    for g, table, moments, rows in zip(scaled, tables, learned.moments, places):
+        after, changed = stepped(rule, rate, table[rows], shrink * g, moments.rows(rows))
+        table[rows] = after
         for old, new in zip(moments, changed):
             if len(old):
-                old[here] = new
+                old[rows] = new
     return Updated(total, last, learned, True)

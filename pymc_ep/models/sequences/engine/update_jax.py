@@ -51,16 +51,16 @@ def _updated(
     norm = jnp.sqrt(sum(jnp.vdot(g, g) for g in scaled))
     finite = jnp.isfinite(total) & jnp.isfinite(norm)
     shrink = jnp.minimum(1.0, settings.clip / jnp.where(norm > 0, norm, 1.0))
-    found = [
-        stepped(RULES[settings.optimizer], settings.learning_rate, table, shrink * g, own)
-        for table, g, own in zip(weights, scaled, moments)
+    steps = [
+        stepped(RULES[settings.optimizer], settings.learning_rate, table, shrink * g, table_moments)
+        for table, g, table_moments in zip(weights, scaled, moments)
     ]
     # Only rows with an event in the window move.
     moved = [finite & (jnp.broadcast_to(share, len(table)) > 0) for share, table in zip(shares, weights)]
-    tables = Weights(*(_where(rows, after, table) for rows, (after, _), table in zip(moved, found, weights)))
+    tables = Weights(*(_where(rows, after, table) for rows, (after, _), table in zip(moved, steps, weights)))
     changed = [
-        Moments(*(_where(rows, new, old) if len(old) else old for new, old in zip(after, own)))
-        for rows, (_, after), own in zip(moved, found, moments)
+        Moments(*(_where(rows, new, old) if len(old) else old for new, old in zip(after, table_moments)))
+        for rows, (_, after), table_moments in zip(moved, steps, moments)
     ]
     return total, last, Learned(tables, tuple(changed)), finite
 

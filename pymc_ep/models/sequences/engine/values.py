@@ -33,7 +33,7 @@ class Prior(NamedTuple):
 
     def rows(self, which: Rows) -> "Prior":
         """Return the prior of some rows."""
-        mean, precision = (part if len(part) == 1 else part[which] for part in self)
+        mean, precision = (array if len(array) == 1 else array[which] for array in self)
         return Prior(mean, precision)
 
     def pull(self, weights: Array, share: Array) -> Array:
@@ -60,8 +60,8 @@ class Problem(NamedTuple):
     priors : tuple of Prior
         Of the tables of weights.
     of_shared : Prior, optional
-        Prior of the matrices, (G, D, D), about which those of the users lie, with the precision of ``priors[0]``. None
-        where these have a mean that is known.
+        Prior of the matrices, (G, D, D), about which users' matrices lie, with the precision of ``priors[0]``. None
+        where the mean of users' matrices is known.
     """
 
     sequences: Sequences
@@ -116,8 +116,8 @@ class Learned(NamedTuple):
 
     def rows(self, users: Rows) -> "Learned":
         """Return copies, with the recurrent matrices of some users."""
-        weights, (own, *others) = self
-        some = Learned(weights._replace(recurrent=weights.recurrent[users]), (own.rows(users), *others))
+        weights, (recurrent, *others) = self
+        some = Learned(weights._replace(recurrent=weights.recurrent[users]), (recurrent.rows(users), *others))
         return converted(lambda array: array.copy(), some)
 
 
@@ -144,6 +144,6 @@ def first_learned(weights: Weights, *, with_first: bool) -> Learned:
 def converted(convert: Callable[[Array], Array], value: Any) -> Any:
     """Return nested tuples with each array converted, and all else as it is."""
     if isinstance(value, tuple):
-        parts = (converted(convert, part) for part in value)
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+        entries = (converted(convert, entry) for entry in value)
+        return type(value)(*entries) if hasattr(value, "_fields") else tuple(entries)
     return convert(value) if hasattr(value, "dtype") else value

@@ -25,7 +25,7 @@ def summed_blocks(block: Block, shared: Any, constants: Any, states: jax.Array, 
         Takes `shared`, `constants`, and `states` and `others` of one block, and returns a number. It captures no
         arrays.
     shared : nested tuples of jax.Array
-        What all blocks have in common.
+        Arguments that all blocks have in common.
     constants : nested tuples of jax.Array
         The same, without a gradient.
     states : jax.Array, (B, rows, D)
@@ -46,8 +46,8 @@ def _forward(
     def add(k: jax.Array, sums: tuple[jax.Array, Any, jax.Array]) -> tuple[jax.Array, Any, jax.Array]:
         total, of_shared, of_states = sums
         value, pull = jax.vjp(lambda common, h: block(common, constants, h, _of_block(others, k)), shared, states[k])
-        more, own = pull(jnp.ones_like(value))
-        return total + value, jax.tree.map(jnp.add, of_shared, more), of_states.at[k].set(own)
+        shared_gradient, state_gradient = pull(jnp.ones_like(value))
+        return total + value, jax.tree.map(jnp.add, of_shared, shared_gradient), of_states.at[k].set(state_gradient)
 
     first = jnp.zeros((), states.dtype), jax.tree.map(jnp.zeros_like, shared), jnp.zeros_like(states)
     total, of_shared, of_states = lax.fori_loop(0, n, add, first)
@@ -57,12 +57,12 @@ def _forward(
 def _backward(
     block: Block, gradient: tuple[Any, jax.Array], cotangent: jax.Array
 ) -> tuple[Any, None, jax.Array, None, None]:
-    of_shared, of_states = jax.tree.map(lambda part: cotangent * part, gradient)
+    of_shared, of_states = jax.tree.map(lambda array: cotangent * array, gradient)
     return of_shared, None, of_states, None, None
 
 
-def _of_block(parts: Any, k: jax.Array) -> Any:
-    return jax.tree.map(lambda part: part[k], parts)
+def _of_block(arrays: Any, k: jax.Array) -> Any:
+    return jax.tree.map(lambda array: array[k], arrays)
 
 
 summed_blocks.defvjp(_forward, _backward)

@@ -23,8 +23,8 @@ Gates may have biases, a table (C, G, D) with a row for each context x_{t+1} of 
 before its item, such as the hour: to W y_t is added the row of x_{t+1}. Without contexts there is one row, and none
 where there are no biases.
 
-Events of several users lie by time, the users of longer sequences first, so that those with an event at a time are the
-first ones of those at the time before, and nothing is padded.
+Events of several users lie by time, the users of longer sequences first, so that users with an event at a time are the
+first of the users at the time before, and nothing is padded.
 """
 
 from typing import NamedTuple
@@ -78,7 +78,7 @@ class Weights(NamedTuple):
     bias: np.ndarray
 
     def shift(self, states: np.ndarray) -> np.ndarray:
-        """Return what is added to the logits of known items, (n,), in states, (n, D)."""
+        """Return the shift of the logits of known items, (n,), in states, (n, D)."""
         return states @ self.known[:-1] + self.known[-1]
 
 
@@ -91,7 +91,7 @@ class Window(NamedTuple):
     counts : ndarray of int, (T,)
         Number of users with an event at each time, which never rises.
     past : Past, optional
-        What predictions of the events need, and their states do not.
+        Past that predictions of the events need, and their states do not.
     following : ndarray of int, (n,), optional
         Contexts of the events that follow; without, all have the first one.
     candidates : Candidates, optional
@@ -121,7 +121,7 @@ class Tape(NamedTuple):
     Attributes
     ----------
     states : ndarray, (n, D)
-        Those that predict the events.
+        States that predict the events.
     gates : ndarray, (n, G, D)
         Candidate, update and reset once an event is seen.
     last : ndarray, (P, D)
@@ -142,7 +142,7 @@ class Gradient(NamedTuple):
     items : ndarray of int, (k,)
         Distinct items of the window, ascending.
     inputs : ndarray, (k, G, D)
-        Rows of these items; those of others are zero.
+        Rows of these items; the other rows are zero.
     outputs : ndarray, (I or c, D)
         Rows of the window's candidates, where it has some.
     memory : ndarray, (K, D + 1)
@@ -168,25 +168,25 @@ class Windowed(NamedTuple):
 
 
 def forward(weights: Weights, window: Window, first: np.ndarray) -> Tape:
-    """Return the states of P users, from those before the window, (P, D); `recurrent` are the users' own, or one."""
+    """Return the states of P users, from states before the window, (P, D); `recurrent` has a set for each, or one."""
     recurrent, inputs = weights.recurrent, weights.inputs
     states = np.empty((len(window.items), first.shape[1]), dtype=first.dtype)
     gates = np.empty((len(window.items), *inputs.shape[1:]), dtype=first.dtype)
     last, h, begin = first.copy(), first, 0
     for n in window.counts.tolist():
-        here = slice(begin, begin + n)
-        states[here] = h = h[:n]
+        rows = slice(begin, begin + n)
+        states[rows] = h = h[:n]
         matrices = recurrent if len(recurrent) == 1 else recurrent[:n]
-        x = inputs[window.items[here]]
+        x = inputs[window.items[rows]]
         if len(weights.bias):
-            x = x + weights.bias[0 if window.following is None else window.following[here]]
+            x = x + weights.bias[0 if window.following is None else window.following[rows]]
         if x.shape[1] == 1:
             h = np.tanh(x[:, 0] + _products(matrices, h)[:, 0])
-            gates[here, 0] = h
+            gates[rows, 0] = h
         else:
             w, r = np.moveaxis(expit(x[:, 1:] + _products(matrices[:, 1:], h)), 1, 0)
             c = np.tanh(x[:, 0] + _products(matrices[:, :1], r * h)[:, 0])
-            gates[here, 0], gates[here, 1], gates[here, 2] = c, w, r
+            gates[rows, 0], gates[rows, 1], gates[rows, 2] = c, w, r
             h = h + w * (c - h)
         last[:n] = h
         begin += n
@@ -197,8 +197,8 @@ def _products(matrices: np.ndarray, h: np.ndarray) -> np.ndarray:
     """Return the products of matrices, (n or 1, g, D, D), and states, (n, D), as (n, g, D)."""
     m, g, width, _ = matrices.shape
     stacked = matrices.reshape(m, g * width, width)
-    found = h @ stacked[0].T if m == 1 else np.matmul(stacked, h[:, :, None])
-    return found.reshape(len(h), g, width)
+    products = h @ stacked[0].T if m == 1 else np.matmul(stacked, h[:, :, None])
+    return products.reshape(len(h), g, width)
 
 
 def _pullbacks(matrices: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -233,10 +233,10 @@ def window_gradient(
     """
     tape = forward(weights, window, first)
     seen = tape.states if kept is None else tape.states * kept
-    ones = np.ones(len(window.items), dtype=first.dtype) if cotangents is None else cotangents
+    event_weights = np.ones(len(window.items), dtype=first.dtype) if cotangents is None else cotangents
     assert window.past is not None, "predictions need the past of the events"
     values, of_states, (of_outputs, of_memory, of_known) = log_softmax(
-        weights, seen, window.items, window.past, ones, window.candidates
+        weights, seen, window.items, window.past, event_weights, window.candidates
     )
     gradient = _backward(weights, window, tape, of_states if kept is None else of_states * kept)
     return Windowed(values, tape.last, gradient._replace(outputs=of_outputs, memory=of_memory, known=of_known))
@@ -270,44 +270,44 @@ def log_softmax(
         of_states, of_table, of_constant = map(np.zeros_like, (states, table, weights.memory[:, -1:]))
         of_known = np.zeros_like(weights.known)
     for begin in range(0, n, step):
-        here = slice(begin, begin + step)
-        h, own = states[here], items[here]
+        block = slice(begin, begin + step)
+        h, block_items = states[block], items[block]
         logits = h @ table.T
         logits[:, n_items:] += log_items + weights.memory[:, -1]
         if candidates is not None:
             logits[:, :n_items] += candidates.offsets.astype(logits.dtype, copy=False)
         if len(weights.known):
-            events, columns = past.of(here).pairs()
+            events, columns = past.of(block).pairs()
             logits[events, columns] += weights.shift(h)[events]
         top = logits.max(axis=1)
         logits -= top[:, None]
-        ways[here, 0] = logits[np.arange(len(own)), own]
-        ways[here, 1:] = logits[:, n_items:] + past.log_shares[here]
+        ways[block, 0] = logits[np.arange(len(block_items)), block_items]
+        ways[block, 1:] = logits[:, n_items:] + past.log_shares[block]
         exponentials = np.exp(logits, out=logits)
         total = exponentials.sum(axis=1)
-        values[here] = np.logaddexp.reduce(ways[here], axis=1)
-        ways[here] -= values[here, None]
-        values[here] -= np.log(total)
+        values[block] = np.logaddexp.reduce(ways[block], axis=1)
+        ways[block] -= values[block, None]
+        values[block] -= np.log(total)
         if cotangents is not None:
             # Weights are divided by their sums after the products, which are far smaller.
-            share = (cotangents[here] / total)[:, None]
-            of_states[here] -= share * (exponentials @ table)
+            share = (cotangents[block] / total)[:, None]
+            of_states[block] -= share * (exponentials @ table)
             of_table -= exponentials.T @ (share * h)
             of_constant -= exponentials[:, n_items:].T @ share
             if len(weights.known):
-                sums = np.bincount(events, exponentials[events, columns], len(own))
+                sums = np.bincount(events, exponentials[events, columns], len(block_items))
                 of_shift = -share[:, 0] * sums.astype(h.dtype)
-                again = events[columns == own[events]]
-                of_shift[again] += np.exp(ways[here, 0][again]) * cotangents[here][again]
-                of_states[here] += of_shift[:, None] * weights.known[:-1]
+                repeats = events[columns == block_items[events]]
+                of_shift[repeats] += np.exp(ways[block, 0][repeats]) * cotangents[block][repeats]
+                of_states[block] += of_shift[:, None] * weights.known[:-1]
                 of_known += np.append(of_shift @ h, of_shift.sum())
     if cotangents is not None:
-        taken = np.exp(ways) * cotangents[:, None]
-        of_states += taken[:, :1] * outputs[items] + taken[:, 1:] @ table[n_items:]
-        rows, sums = summed_rows(items, taken[:, :1] * states)
+        way_weights = np.exp(ways) * cotangents[:, None]
+        of_states += way_weights[:, :1] * outputs[items] + way_weights[:, 1:] @ table[n_items:]
+        rows, sums = summed_rows(items, way_weights[:, :1] * states)
         of_table[rows] += sums
-        of_table[n_items:] += taken[:, 1:].T @ states
-        of_constant += taken[:, 1:].sum(axis=0)[:, None]
+        of_table[n_items:] += way_weights[:, 1:].T @ states
+        of_constant += way_weights[:, 1:].sum(axis=0)[:, None]
     return values, of_states, (of_table[:n_items], np.append(of_table[n_items:], of_constant, axis=1), of_known)
 
 
@@ -320,7 +320,7 @@ def summed_rows(index: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def _backward(weights: Weights, window: Window, tape: Tape, of_states: np.ndarray) -> Gradient:
-    """Return the gradient in recurrent matrices and inputs, from that in the states as they predict, (n, D)."""
+    """Return the gradient in recurrent matrices and inputs, from the gradient in the states that predict, (n, D)."""
     recurrent, (_, n_gates, width) = weights.recurrent, weights.inputs.shape
     begins, counts = window.begins.tolist(), window.counts.tolist()
     # Gradient before the nonlinearities of each event that another one follows; zero at the last ones of the window.
@@ -328,20 +328,20 @@ def _backward(weights: Weights, window: Window, tape: Tape, of_states: np.ndarra
     g = of_states[begins[-1] :] if counts else of_states
     for t in range(len(counts) - 2, -1, -1):
         n = counts[t + 1]
-        here = slice(begins[t], begins[t] + n)
+        rows = slice(begins[t], begins[t] + n)
         matrices = recurrent if len(recurrent) == 1 else recurrent[:n]
-        h, gates = tape.states[here], tape.gates[here]
+        h, gates = tape.states[rows], tape.gates[rows]
         c = gates[:, 0]
         if n_gates == 1:
-            inner[here, 0] = g * (1.0 - c**2)
-            back = _pullbacks(matrices, inner[here])
+            inner[rows, 0] = g * (1.0 - c**2)
+            back = _pullbacks(matrices, inner[rows])
         else:
             w, r = gates[:, 1], gates[:, 2]
-            inner[here, 0] = g * w * (1.0 - c**2)
-            of_reset = _pullbacks(matrices[:, :1], inner[here, :1])
-            inner[here, 1] = g * (c - h) * w * (1.0 - w)
-            inner[here, 2] = of_reset * h * r * (1.0 - r)
-            back = g * (1.0 - w) + of_reset * r + _pullbacks(matrices[:, 1:], inner[here, 1:])
+            inner[rows, 0] = g * w * (1.0 - c**2)
+            of_reset = _pullbacks(matrices[:, :1], inner[rows, :1])
+            inner[rows, 1] = g * (c - h) * w * (1.0 - w)
+            inner[rows, 2] = of_reset * h * r * (1.0 - r)
+            back = g * (1.0 - w) + of_reset * r + _pullbacks(matrices[:, 1:], inner[rows, 1:])
         g = of_states[begins[t] : begins[t] + counts[t]].copy()
         g[:n] += back
     items, of_inputs = summed_rows(window.items, inner)
@@ -355,16 +355,16 @@ def _backward(weights: Weights, window: Window, tape: Tape, of_states: np.ndarra
 
 
 def _outer_sums(recurrent: np.ndarray, window: Window, tape: Tape, inner: np.ndarray) -> np.ndarray:
-    """Return the sums of the outer products of `inner` and of what the matrices multiply, of each user or of all."""
+    """Return sums of outer products of `inner` and the vectors that the matrices multiply, of each user or of all."""
     n, n_gates, width = inner.shape
     reset = tape.states * tape.gates[:, 2] if n_gates == 3 else None
     if len(recurrent) == 1:
-        own = [np.arange(n)]
+        groups = [np.arange(n)]
     else:
         users = window.users
-        own = np.split(np.argsort(users, kind="stable"), np.cumsum(np.bincount(users))[:-1])
+        groups = np.split(np.argsort(users, kind="stable"), np.cumsum(np.bincount(users))[:-1])
     out = np.zeros((len(recurrent), n_gates, width, width), dtype=inner.dtype)
-    for k, events in enumerate(own):
+    for k, events in enumerate(groups):
         rows, h = inner[events].reshape(len(events), n_gates * width), tape.states[events]
         if reset is None:
             out[k, 0] = rows.T @ h

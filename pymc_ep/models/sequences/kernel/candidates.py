@@ -1,4 +1,4 @@
-"""Items that a softmax sums over in the place of all: those of a window's events, and a sample of the others."""
+"""Items that a softmax sums over in the place of all: items of a window's events, and a sample of the others."""
 
 from typing import NamedTuple
 
@@ -26,21 +26,21 @@ class Candidates(NamedTuple):
 
     def places(self, n_items: int) -> np.ndarray:
         """Return the place of each of all items among these, (I,), or -1."""
-        found = np.full(n_items, -1)
-        found[self.items] = np.arange(len(self.items))
-        return found
+        positions = np.full(n_items, -1)
+        positions[self.items] = np.arange(len(self.items))
+        return positions
 
 
 def sampled_candidates(items: np.ndarray, n_items: int, n: int, rng: np.random.Generator) -> Candidates:
-    """Return the distinct ones of some items, (n,), and n of the others, drawn without replacement.
+    """Return the distinct values of some items, (n,), and n of the others, drawn without replacement.
 
-    Of M others each drawn one stands for M / n, so that the sum is an unbiased estimate of that over all items. Its
+    Of M others each drawn item stands for M / n, so that the sum estimates the sum over all items without bias. Its
     logarithm is biased (as in Jean, Cho, Memisevic and Bengio 2015), by less the larger n, and not at all from M on.
     """
-    distinct, own = np.unique(items, return_inverse=True)
+    distinct, places = np.unique(items, return_inverse=True)
     others = np.delete(np.arange(n_items), distinct)
     if n >= len(others):
-        return Candidates(np.append(distinct, others), np.zeros(n_items), own)
+        return Candidates(np.append(distinct, others), np.zeros(n_items), places)
     drawn = rng.choice(others, n, replace=False, shuffle=False)
     offsets = np.repeat([0.0, np.log(len(others) / n)], [len(distinct), n])
-    return Candidates(np.append(distinct, drawn), offsets, own)
+    return Candidates(np.append(distinct, drawn), offsets, places)

@@ -26,7 +26,7 @@ DEVICE_BLOCK = 2**25
 
 
 class Grid(NamedTuple):
-    """Events of a window at places of a grid of T times and P users; those that count, padded to m, at least T P.
+    """Events of a window at places of a grid of T times and P users; events that count are padded to m, at least T P.
 
     Attributes
     ----------
@@ -42,13 +42,13 @@ class Grid(NamedTuple):
     log_shares : ndarray, (m, K)
         Logarithms of the shares of the events in the memories of their users.
     listed : ndarray of int, (P, M)
-        Items of each user in the order of its first events, as columns of the softmax, padded by the number of these.
+        Items of each user in the order of its first events, as columns of the softmax, padded by the number of columns.
     counts : ndarray of int, (m,)
-        How many of these are known before the events: the first ones.
+        Number of these, from the first on, that are known before the events.
     following : ndarray of int, (T, P), optional
         Contexts of the events that follow.
     candidates : Candidates, optional
-        Items that the softmax sums over, padded by ones whose factor is zero; by default all.
+        Items that the softmax sums over, padded by items whose factor is zero; by default all.
     """
 
     items: np.ndarray
@@ -78,7 +78,7 @@ def grid_of(
     ----------
     window : Window
     n_times, n_users : int
-        Bounds on those of all windows, T and P.
+        Bounds for all windows, T and P.
     n_items : int
     kept : ndarray, (n, D), optional
         Dropout.
@@ -96,8 +96,8 @@ def grid_of(
     # A power of two, which blocks of events divide, and the same for all windows.
     m = 1 << (n_times * n_users - 1).bit_length()
     places, valid, candidates = np.zeros(m, dtype=np.int32), np.zeros(m, dtype=dtype), window.candidates
-    own = (times * n_users + window.users)[counted]
-    places[: len(own)], valid[: len(own)] = own, 1.0
+    counted_places = (times * n_users + window.users)[counted]
+    places[: len(counted_places)], valid[: len(counted_places)] = counted_places, 1.0
     assert window.past is not None, "predictions need the past of the events"
     log_shares, counts = np.zeros((m, window.past.log_shares.shape[1]), dtype=dtype), np.zeros(m, dtype=np.int32)
     past, n_columns = window.past, n_items
@@ -105,7 +105,7 @@ def grid_of(
         past = past.among(candidates.places(n_items))
         candidates = _padded(candidates._replace(own=candidates.own[counted]), n_times * n_users, n_items, m, dtype)
         n_columns = len(candidates.items)
-    log_shares[: len(own)], counts[: len(own)] = past.log_shares[counted], past.counts[counted]
+    log_shares[: len(counted_places)], counts[: len(counted_places)] = past.log_shares[counted], past.counts[counted]
     following = None
     if window.following is not None:
         following = np.zeros_like(items)
@@ -115,12 +115,12 @@ def grid_of(
 
 
 def _listed(past: Past, users: np.ndarray, n_users: int, n_columns: int) -> np.ndarray:
-    """Return what each user knows before its last event, (P, M), padded; `users` are those of the events, (n,)."""
-    own, column = np.zeros(n_users, dtype=np.int64), np.arange(past.most)
-    np.maximum.at(own, users, past.counts)
+    """Return the items that each user knows before its last event, (P, M), padded; `users`, (n,), made the events."""
+    n_known, column = np.zeros(n_users, dtype=np.int64), np.arange(past.most)
+    np.maximum.at(n_known, users, past.counts)
     begins = np.zeros(n_users, dtype=np.int64)
     begins[users] = past.begins
-    there = column < own[:, None]
+    there = column < n_known[:, None]
     listed = np.full(there.shape, n_columns, dtype=np.int32)
     listed[there] = past.listed[(begins[:, None] + column)[there]]
     return listed
@@ -131,24 +131,24 @@ def _padded(candidates: Candidates, n_events: int, n_items: int, m: int, dtype: 
     n, n_drawn = len(candidates.items), int((candidates.offsets > 0).sum())
     more = max(0, min(n_items, n_events + n_drawn) - n)
     offsets = np.pad(candidates.offsets.astype(dtype), (0, more), constant_values=-np.inf)
-    own = np.pad(candidates.own, (0, m - len(candidates.own)))
-    return Candidates(np.pad(candidates.items, (0, more)), offsets, own)
+    places = np.pad(candidates.own, (0, m - len(candidates.own)))
+    return Candidates(np.pad(candidates.items, (0, more)), offsets, places)
 
 
 def grid_gradient(weights: Weights, grid: Grid, first: jax.Array) -> tuple[jax.Array, jax.Array, Weights]:
     """Return the sum of the log probabilities of a window, the states after it, (P, D), and the gradient of the sum.
 
-    `weights` have the recurrent matrices of the P users, or one set. What is added to the products of these and of the
-    states has the gradient before the nonlinearities, (T, P, G, D), of which those in matrices and inputs are sums:
-    taken once, after the loop over times, that would otherwise add to whole tables at each.
+    `weights` have the recurrent matrices of the P users, or one set. Gradients in matrices and inputs are sums of the
+    gradient before the nonlinearities, (T, P, G, D). They are taken once, after the loop over times, which would
+    otherwise add to whole tables at each time.
     """
     recurrent, inputs, *tables, bias = weights
     total = jax.value_and_grad(_total, argnums=(0, 1), has_aux=True)
     (value, (last, seen)), (inner, of_tables) = total(_given(weights, grid), tables, recurrent, grid, first)
-    own = "gde" if len(recurrent) == 1 else "ngde"
-    parts = (slice(1), slice(1, None))
+    subscripts = "gde" if len(recurrent) == 1 else "ngde"
+    gate_slices = (slice(1), slice(1, None))
     of_recurrent = jnp.concatenate(
-        [jnp.einsum(f"tngd,tne->{own}", inner[:, :, gates], h) for gates, h in zip(parts, seen)], axis=-3
+        [jnp.einsum(f"tngd,tne->{subscripts}", inner[:, :, gates], h) for gates, h in zip(gate_slices, seen)], axis=-3
     )
     of_inputs = jnp.zeros_like(inputs).at[grid.items].add(inner)
     contexts = jnp.zeros_like(grid.items) if grid.following is None else grid.following
@@ -168,7 +168,7 @@ def grid_total(weights: Weights, grid: Grid, first: jax.Array) -> tuple[jax.Arra
 
 
 def _given(weights: Weights, grid: Grid) -> jax.Array:
-    """Return what items and contexts add to the products of matrices and states, (T, P, G, D)."""
+    """Return the terms that items and contexts add to the products of matrices and states, (T, P, G, D)."""
     x = weights.inputs[grid.items]
     return x + weights.bias[0 if grid.following is None else grid.following] if len(weights.bias) else x
 
@@ -176,11 +176,11 @@ def _given(weights: Weights, grid: Grid) -> jax.Array:
 def _total(
     x: jax.Array, tables: list[jax.Array], recurrent: jax.Array, grid: Grid, first: jax.Array
 ) -> tuple[jax.Array, tuple[jax.Array, tuple[jax.Array, jax.Array]]]:
-    """Return the sum, the last states, and what the matrices of the candidate and of the other gates multiply."""
+    """Return the sum, the last states, and the vectors that matrices of the candidate and of other gates multiply."""
 
     def step(h: jax.Array, event: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        own, there = event
-        after, reset = _cell(recurrent, own, h)
+        inputs, there = event
+        after, reset = _cell(recurrent, inputs, h)
         return jnp.where(there[:, None], after, h), (reset, h)
 
     last, (reset, states) = lax.scan(step, first, (x, grid.there))
@@ -189,7 +189,7 @@ def _total(
 
 
 def _cell(recurrent: jax.Array, x: jax.Array, h: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the states after inputs, (P, G, D), given those before, (P, D), and what the candidate has of these."""
+    """Return states after inputs, (P, G, D), given states before, (P, D), and the states that the candidate sees."""
     if x.shape[1] == 1:
         return jnp.tanh(x[:, 0] + _products(recurrent, h)[:, 0]), h
     gates = jax.nn.sigmoid(x[:, 1:] + _products(recurrent[:, 1:], h))
@@ -215,8 +215,8 @@ def _log_softmax(tables: list[jax.Array], states: jax.Array, grid: Grid) -> jax.
         rows *= 2
     users = grid.places % len(grid.listed)
     h, *others = (
-        part.reshape(len(items) // rows, rows, *part.shape[1:])
-        for part in (states, items, grid.log_shares, users, grid.counts, grid.valid)
+        array.reshape(len(items) // rows, rows, *array.shape[1:])
+        for array in (states, items, grid.log_shares, users, grid.counts, grid.valid)
     )
     n_blocks = jnp.ceil(grid.valid.sum() / rows).astype(jnp.int32)
     log_items = jnp.log(n_items).astype(states.dtype)
@@ -226,14 +226,14 @@ def _log_softmax(tables: list[jax.Array], states: jax.Array, grid: Grid) -> jax.
 def _block(
     shared: tuple[jax.Array, ...], listed: jax.Array, states: jax.Array, events: tuple[jax.Array, ...]
 ) -> jax.Array:
-    (outputs, memory, known, offsets, log_items), (own, log_shares, users, counts, counted) = shared, events
+    (outputs, memory, known, offsets, log_items), (items, log_shares, users, counts, counted) = shared, events
     logits, of_memories = states @ outputs.T + offsets, states @ memory[:, :-1].T + memory[:, -1] + log_items
     if len(known):
         # Columns beyond the last one are dropped.
         columns = jnp.where(jnp.arange(listed.shape[1]) < counts[:, None], listed[users], len(outputs))
         shift = (states @ known[:-1] + known[-1])[:, None]
         logits = logits.at[jnp.arange(len(states))[:, None], columns].add(shift, mode="drop")
-    ways = [jnp.take_along_axis(logits, own[:, None], axis=1), of_memories + log_shares]
+    ways = [jnp.take_along_axis(logits, items[:, None], axis=1), of_memories + log_shares]
     of_item = jax.nn.logsumexp(jnp.concatenate(ways, axis=1), axis=1)
     total = jax.nn.logsumexp(jnp.concatenate([logits, of_memories], axis=1), axis=1)
     return (counted * (of_item - total)).sum()
@@ -248,7 +248,7 @@ def jax_sequences(op: SequenceLogp | SequenceGradient, **kwargs: object) -> Call
     def call(*inputs: jax.Array) -> Any:
         doubles = partial(jax.ShapeDtypeStruct, dtype=jnp.float64)
         shapes: Any = (
-            Weights(*(doubles(one.shape) for one in inputs[WEIGHTS])) if gradient else doubles(inputs[0].shape)
+            Weights(*(doubles(array.shape) for array in inputs[WEIGHTS])) if gradient else doubles(inputs[0].shape)
         )
         return jax.pure_callback(op.evaluate, shapes, *inputs, vmap_method="sequential")
 

@@ -1,11 +1,11 @@
-"""Memories of the items that users had before: how large a share of them an item is.
+"""Memories of the items that users had before: the share of an item in them.
 
 In a memory of half-life H an event counts half as much after H others, so that the share of an item i before event t is
 
     s(i) = sum_{s < t} [y_s = i] 2^{-(t - 1 - s) / H} / sum_{s < t} 2^{-(t - 1 - s) / H},
 
-that of the user's events before where H is infinite. The last event counts one, so that no sum vanishes. Before the
-first event all items have the same share.
+the share of the user's events before where H is infinite. The last event counts one, so that no sum vanishes. Before
+the first event all items have the same share.
 """
 
 from collections.abc import Sequence
@@ -34,23 +34,23 @@ def event_log_shares(
     lengths = np.diff(ends)
     users = np.repeat(np.arange(len(lengths)), lengths)
     times = np.arange(len(items)) - np.repeat(ends[:-1], lengths)
-    found = np.empty((len(items), len(half_lives)))
+    log_shares = np.empty((len(items), len(half_lives)))
     # Events of one user and item, in the order of time; of equally many before them together.
     order = np.argsort(users * n_items + items, kind="stable")
     begins = np.flatnonzero(np.diff(users[order] * n_items + items[order], prepend=-1))
     rank = np.arange(len(items)) - np.repeat(begins, np.diff(begins, append=len(items)))
     by_rank = np.argsort(rank, kind="stable")
-    parts = np.split(by_rank, np.cumsum(np.bincount(rank))[:-1]) if len(items) else []
+    groups = np.split(by_rank, np.cumsum(np.bincount(rank))[:-1]) if len(items) else []
     for k, half_life in enumerate(half_lives):
-        held = np.zeros(len(items))
-        for here in parts[1:]:
-            own, last = order[here], order[here - 1]
-            others = times[own] - times[last] - 1
-            held[own] = held[last] * 2.0 ** (-(others + 1) / half_life) + 2.0 ** (-others / half_life)
+        decayed = np.zeros(len(items))
+        for group in groups[1:]:
+            current, previous = order[group], order[group - 1]
+            others = times[current] - times[previous] - 1
+            decayed[current] = decayed[previous] * 2.0 ** (-(others + 1) / half_life) + 2.0 ** (-others / half_life)
         with np.errstate(divide="ignore", invalid="ignore"):
-            found[:, k] = np.log(held / _total(times, half_life))
-    found[times == 0] = -np.log(n_items)
-    return found
+            log_shares[:, k] = np.log(decayed / _total(times, half_life))
+    log_shares[times == 0] = -np.log(n_items)
+    return log_shares
 
 
 def last_log_shares(parts: Sequence[np.ndarray], n_items: int, half_lives: Sequence[float] | np.ndarray) -> np.ndarray:
@@ -63,17 +63,17 @@ def last_log_shares(parts: Sequence[np.ndarray], n_items: int, half_lives: Seque
     n_items : int
     half_lives : sequence of float, (K,)
     """
-    found = np.full((len(parts), len(half_lives), n_items), -np.log(n_items))
-    for own, items in zip(found, parts):
-        for log_shares, half_life in zip(own, half_lives if len(items) else ()):
-            held = np.bincount(items, 2.0 ** (-np.arange(len(items))[::-1] / half_life), n_items)
+    all_shares = np.full((len(parts), len(half_lives), n_items), -np.log(n_items))
+    for user_shares, items in zip(all_shares, parts):
+        for log_shares, half_life in zip(user_shares, half_lives if len(items) else ()):
+            decayed = np.bincount(items, 2.0 ** (-np.arange(len(items))[::-1] / half_life), n_items)
             with np.errstate(divide="ignore"):
-                log_shares[:] = np.log(held / _total(len(items), half_life))
-    return found
+                log_shares[:] = np.log(decayed / _total(len(items), half_life))
+    return all_shares
 
 
 def recalled(uniform: np.ndarray, times: np.ndarray, half_life: float) -> np.ndarray:
-    """Return how many events back the ones lie that uniform numbers draw from a memory before events at `times`."""
+    """Return the ages, in events, that uniform numbers draw from a memory before events at `times`."""
     if np.isinf(half_life):
         return 1 + (uniform * times).astype(np.int64)
     rate = -np.log(2.0) / half_life
@@ -82,7 +82,7 @@ def recalled(uniform: np.ndarray, times: np.ndarray, half_life: float) -> np.nda
 
 
 def _total(times: np.ndarray | int, half_life: float) -> np.ndarray:
-    """Return what all events before `times` count together."""
+    """Return the total weight of all events before `times`."""
     if np.isinf(half_life):
         return np.asarray(times, dtype=float)
     rate = -np.log(2.0) / half_life

@@ -22,9 +22,9 @@ WEIGHTS = slice(3, 9)
 
 
 class SequenceLogp(Op):
-    """Log probability of each event, (n,), given those of its user before it.
+    """Log probability of each event, (n,), given its user's events before it.
 
-    Inputs are users, items and contexts of the events, (n,) each, those of a user in their order, or no contexts, (0,);
+    Inputs are users, items and contexts of the events, (n,) each, in the order of each user, or no contexts, (0,);
     recurrent matrices, (users or 1, G, D, D); inputs, (I, G, D); outputs, (I, D); memories, (K, D + 1); known items,
     (D + 1,) or (0,); biases, (C, G, D); the number in all entries of the initial states; and the half-lives of the
     memories, (K,).
@@ -55,27 +55,27 @@ class SequenceLogp(Op):
 
     def pullback(self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
         """Return the gradient in the weights; there are no second derivatives."""
-        found = SequenceGradient()(*inputs, cotangents[0])
+        gradients = SequenceGradient()(*inputs, cotangents[0])
         why = "initial states and half-lives of a recurrent network are constants"
         undefined = [grad_undefined(self, k, inputs[k], why) for k in (9, 10)]
-        return [*(DisconnectedType()() for _ in range(3)), *found, *undefined]
+        return [*(DisconnectedType()() for _ in range(3)), *gradients, *undefined]
 
     L_op = pullback
 
     def connection_pattern(self, node: Apply) -> list[list[bool]]:
-        """Return that users, items and contexts have no gradient."""
+        """Return the pattern of gradients: users, items and contexts have none."""
         return [*[[False]] * 3, *[[True]] * 8]
 
 
 class SequenceGradient(Op):
-    """Gradient, in the network's weights, of a sum of the outputs of `SequenceLogp`; inputs are its own and factors."""
+    """Gradient, in the network's weights, of a weighted sum of outputs of `SequenceLogp`, whose inputs come first."""
 
     __props__ = ()
 
     def make_node(self, *inputs: Any) -> Apply:
         """Return the node."""
-        *own, cotangents = map(pt.as_tensor_variable, inputs)
-        return Apply(self, [*own, cotangents.astype("float64")], [one.type() for one in own[WEIGHTS]])
+        *variables, cotangents = map(pt.as_tensor_variable, inputs)
+        return Apply(self, [*variables, cotangents.astype("float64")], [weight.type() for weight in variables[WEIGHTS]])
 
     def infer_shape(self, *args: Any) -> list[tuple[Any, ...]]:
         """Return the shapes of the weights."""
@@ -89,8 +89,8 @@ class SequenceGradient(Op):
     @staticmethod
     def evaluate(*inputs: np.ndarray) -> Weights:
         """Return the gradient."""
-        *own, cotangents = inputs
-        weights, sequences, order, first = _arranged(*own)
+        *arrays, cotangents = inputs
+        weights, sequences, order, first = _arranged(*arrays)
         return sum_gradient(weights, sequences, first, np.asarray(cotangents)[order])
 
 
@@ -109,8 +109,8 @@ def _arranged(*inputs: np.ndarray) -> tuple[Weights, Sequences, np.ndarray, np.n
 def require_rows(weights: Weights, users: np.ndarray, items: np.ndarray, contexts: np.ndarray) -> int:
     """Return the number of users; raise unless all events have weights that fit, and all or none a context."""
     n_users = len(weights.recurrent) if len(weights.recurrent) > 1 else int(users.max(initial=-1)) + 1
-    found = ("user", users, n_users), ("item", items, len(weights.outputs)), ("context", contexts, len(weights.bias))
-    for what, index, n in found:
+    checks = ("user", users, n_users), ("item", items, len(weights.outputs)), ("context", contexts, len(weights.bias))
+    for what, index, n in checks:
         bad = (index < 0) | (index >= n)
         if bad.any():
             k = int(np.argmax(bad))

@@ -22,7 +22,7 @@ class Past(NamedTuple):
     begins : ndarray of int, (n,)
         Place of the first item of the event's user among these.
     counts : ndarray of int, (n,)
-        How many of this user's items are known before the event: the first ones.
+        Number of this user's items, from the first on, that are known before the event.
     most : int
         Number of items of the user that has most.
     """
@@ -34,25 +34,25 @@ class Past(NamedTuple):
     most: int
 
     def of(self, which: np.ndarray | slice) -> "Past":
-        """Return that of some of the events."""
+        """Return the past of some of the events."""
         return self._replace(log_shares=self.log_shares[which], begins=self.begins[which], counts=self.counts[which])
 
     def among(self, places: np.ndarray) -> "Past":
-        """Return the past of these events with items numbered by places, (I,), and without those of place -1.
+        """Return the past of these events with items numbered by places, (I,), and without items of place -1.
 
-        Lists are those of the events' users alone.
+        Only the events' users have lists.
         """
         begins, users = np.unique(self.begins, return_inverse=True)
         lengths = np.zeros(len(begins), dtype=np.int64)
         np.maximum.at(lengths, users, self.counts)
         ends = np.cumsum(lengths)
         listed = self.listed[np.repeat(begins - (ends - lengths), lengths) + np.arange(lengths.sum())]
-        there = places[listed] >= 0
+        kept = places[listed] >= 0
         # Items that are left before each of the joined lists' places.
-        before = np.append(0, np.cumsum(there))
+        before = np.append(0, np.cumsum(kept))
         first = (ends - lengths)[users]
         counts = before[first + self.counts] - before[first]
-        return self._replace(listed=places[listed[there]], begins=before[first], counts=counts)
+        return self._replace(listed=places[listed[kept]], begins=before[first], counts=counts)
 
     def pairs(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the events that know items, ascending, and these items: pairs that are all different."""
@@ -74,7 +74,7 @@ def event_past(
         The events of user u are ``items[ends[u] : ends[u + 1]]``.
     n_items : int
     half_lives : sequence of float, (K,)
-        Those of the memories.
+        Half-lives of the memories.
     """
     lengths = np.diff(ends)
     users = np.repeat(np.arange(len(lengths)), lengths)
@@ -88,8 +88,8 @@ def event_past(
 
 
 def known_items(parts: Sequence[np.ndarray], n_items: int) -> np.ndarray:
-    """Return whether items are known after all events of some users, (k, I), given the items of each of these."""
-    found = np.zeros((len(parts), n_items), dtype=bool)
-    for own, items in zip(found, parts):
-        own[items] = True
-    return found
+    """Return a mask of the items known after all events of some users, (k, I), given the items of each user."""
+    is_known = np.zeros((len(parts), n_items), dtype=bool)
+    for row, items in zip(is_known, parts):
+        row[items] = True
+    return is_known

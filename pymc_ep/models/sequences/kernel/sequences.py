@@ -54,7 +54,7 @@ class Sequences(NamedTuple):
         return cls(items, ends, event_past(items, ends, n_items, half_lives))
 
     def in_context(self, contexts: np.ndarray, then: int = 0) -> "Sequences":
-        """Return the sequences with contexts of their events, (N,), and one of what follows them."""
+        """Return the sequences with contexts of their events, (N,), and one context of the events that come then."""
         following = np.append(contexts[1:], then)
         following[self.ends[1:][self.lengths > 0] - 1] = then
         return self._replace(following=following)
@@ -87,7 +87,7 @@ class Scores(NamedTuple):
 
 
 def longest_first(lengths: np.ndarray, users: np.ndarray) -> np.ndarray:
-    """Return users in the order of falling lengths, (P,), as `window_of` takes them; those without events left out."""
+    """Return users with events in the order of falling lengths, (P,), as `window_of` takes them."""
     order = users[np.argsort(-lengths[users], kind="stable")]
     return order[lengths[order] > 0]
 
@@ -108,13 +108,13 @@ def window_of(
     Returns
     -------
     window : Window
-        Of the first of these users: those with an event at `begin`.
+        Of the first of these users, which have an event at `begin`.
     places : ndarray of int, (n,)
         Place of each event in the sequences.
     """
-    own = np.minimum(lengths[users] - begin, size)
-    own = own[own > 0]
-    counts = np.cumsum(np.bincount(own)[::-1])[::-1][1:] if len(own) else own
+    window_lengths = np.minimum(lengths[users] - begin, size)
+    window_lengths = window_lengths[window_lengths > 0]
+    counts = np.cumsum(np.bincount(window_lengths)[::-1])[::-1][1:] if len(window_lengths) else window_lengths
     times = np.repeat(np.arange(len(counts)), counts)
     window = Window(times, counts)
     places = sequences.ends[users[window.users]] + begin + times
@@ -135,7 +135,7 @@ def log_probabilities(
     first : ndarray, (U, D)
         States before all events.
     begins : ndarray of int, (U,), optional
-        Place in the sequence of each user's first event that is wanted; those before it set the state.
+        Place in the sequence of each user's first event that is wanted; events before it set the state.
     """
     lengths, last = sequences.lengths, first.copy()
     values = np.zeros(len(sequences.items), dtype=first.dtype)
@@ -143,16 +143,16 @@ def log_probabilities(
     if begins is not None:
         wanted = np.arange(len(values)) >= np.repeat(sequences.ends[:-1] + begins, lengths)
     for users in _groups(lengths):
-        own, h = _own(weights, users), first[users]
+        user_weights, h = _own(weights, users), first[users]
         for begin in range(0, int(lengths[users[0]]), _TIMES):
             window, places = window_of(sequences, lengths, users, begin, _TIMES)
             n = int(window.counts[0])
-            tape = forward(_first_users(own, n), window, h[:n])
+            tape = forward(_first_users(user_weights, n), window, h[:n])
             h[:n] = tape.last
-            asked = wanted[places]
+            is_wanted = wanted[places]
             assert window.past is not None, "windows of sequences have a past"
-            past = window.past.of(asked)
-            values[places[asked]] = log_softmax(weights, tape.states[asked], window.items[asked], past)[0]
+            past = window.past.of(is_wanted)
+            values[places[is_wanted]] = log_softmax(weights, tape.states[is_wanted], window.items[is_wanted], past)[0]
         last[users] = h
     return Scores(values[wanted], last)
 
@@ -176,34 +176,34 @@ def next_log_probabilities(
         logits += known * weights.shift(states)[:, None]
     of_memories = states @ weights.memory[:, :-1].T + weights.memory[:, -1] + np.log(len(weights.outputs))
     total = logsumexp(np.concatenate([logits, of_memories], axis=1), axis=1, keepdims=True)
-    for logit, own in zip(of_memories.T, log_shares.swapaxes(0, 1)):
-        logits = np.logaddexp(logits, logit[:, None] + own)
+    for logit, log_share in zip(of_memories.T, log_shares.swapaxes(0, 1)):
+        logits = np.logaddexp(logits, logit[:, None] + log_share)
     return logits - total
 
 
 def sum_gradient(weights: Weights, sequences: Sequences, first: np.ndarray, cotangents: np.ndarray) -> Weights:
     """Return the gradient of the weighted sum of the log probabilities of all events, with weights (N,)."""
-    found, lengths = Weights(*map(np.zeros_like, weights)), sequences.lengths
+    total, lengths = Weights(*map(np.zeros_like, weights)), sequences.lengths
     for users in _groups(lengths):
         window, places = window_of(sequences, lengths, users, 0, int(lengths[users[0]]))
-        own = window_gradient(_own(weights, users), window, first[users], cotangents=cotangents[places]).gradient
+        gradient = window_gradient(_own(weights, users), window, first[users], cotangents=cotangents[places]).gradient
         if len(weights.recurrent) == 1:
-            found.recurrent[...] += own.recurrent
+            total.recurrent[...] += gradient.recurrent
         else:
-            found.recurrent[users] = own.recurrent
-        found.inputs[own.items] += own.inputs
-        found.outputs[...] += own.outputs
-        found.memory[...] += own.memory
-        found.known[...] += own.known
-        found.bias[...] += own.bias
-    return found
+            total.recurrent[users] = gradient.recurrent
+        total.inputs[gradient.items] += gradient.inputs
+        total.outputs[...] += gradient.outputs
+        total.memory[...] += gradient.memory
+        total.known[...] += gradient.known
+        total.bias[...] += gradient.bias
+    return total
 
 
 def _groups(lengths: np.ndarray) -> Iterator[np.ndarray]:
     """Yield users with events, the longest first, of not too many events together."""
     users = longest_first(lengths, np.arange(len(lengths)))
     group = (np.cumsum(lengths[users]) - 1) // _EVENTS
-    yield from (part for part in np.split(users, np.flatnonzero(np.diff(group)) + 1) if len(part))
+    yield from (chunk for chunk in np.split(users, np.flatnonzero(np.diff(group)) + 1) if len(chunk))
 
 
 def _own(weights: Weights, users: np.ndarray) -> Weights:

@@ -45,7 +45,7 @@ _FIRST_CONSTANT = -2.3
 (MovieLens 100k) cost 0.03 nats a later event more than without memories, and from here no more (measured where known
 items had the weight of others)."""
 _LEAST = 3
-"""Smallest number of events of a user of which some are held out."""
+"""Smallest number of a user's events at which some of them are held out."""
 _OBJECTIVE = "nats a held-out event after each epoch"
 _WITHOUT = "nats a training event in each epoch, as no events are held out"
 
@@ -74,8 +74,8 @@ def solve(call: Call[CompiledSequences]) -> Solution:
     weights, shared = _first(form, settings) if call.start is None else _from_start(form, settings, call)
     start = first_learned(weights, with_first=RULES[settings["optimizer"]].first > 0), shared
     steps = 1 + settings["epochs"] * engine.groups(problem)
-    found = run(engine, problem, start, max_iter=steps, report=call.report, record=call.checkpoint.record())
-    return _solution(form, problem, engine, found, settings)
+    training_run = run(engine, problem, start, max_iter=steps, report=call.report, record=call.checkpoint.record())
+    return _solution(form, problem, engine, training_run, settings)
 
 
 def _check(options: Mapping[str, Any]) -> None:
@@ -119,9 +119,9 @@ def _problem(form: CompiledSequences, sequences: Sequences, settings: Mapping[st
 
 
 def _first(form: CompiledSequences, settings: Mapping[str, Any]) -> tuple[Weights, np.ndarray]:
-    """Return weights drawn from N(0, 1 / D); matrices about shared ones are these, and biases zero.
+    """Return weights drawn from N(0, 1 / D); matrices about shared ones equal these, and biases are zero.
 
-    So is the constant of known items; that of memories is `_FIRST_CONSTANT`.
+    The constant of known items is zero too, and the constant of memories is `_FIRST_CONSTANT`.
     """
     rng = np.random.default_rng(settings["seed"])
     recurrent, *others = form.shapes
@@ -158,31 +158,31 @@ def _from_start(
     about = start.get("shared", shared)
     if shared.size and about.shape == shared.shape:
         weights.recurrent[...] = about
-    found = {}
+    tables = {}
     for what, table in (weights._asdict() | {"shared": shared}).items():
-        one, held = getattr(form.form, what), start.get(what)
+        prior, saved = getattr(form.form, what), start.get(what)
         rows = None
-        if one is not None and held is not None and what != "shared" and not (what == "recurrent" and form.pooled):
-            rows = call.start_rows(one.name)
-        if held is not None and rows is not None and held.shape[1:] == table.shape[1:]:
-            known = rows >= 0
-            table[known] = held[rows[known]]
-            held = table
-        if held is None or held.shape != table.shape:
-            name = what if one is None else one.name
+        if prior is not None and saved is not None and what != "shared" and not (what == "recurrent" and form.pooled):
+            rows = call.start_rows(prior.name)
+        if saved is not None and rows is not None and saved.shape[1:] == table.shape[1:]:
+            is_old = rows >= 0
+            table[is_old] = saved[rows[is_old]]
+            saved = table
+        if saved is None or saved.shape != table.shape:
+            name = what if prior is None else prior.name
             raise ValueError(
-                f"start= holds {'nothing' if held is None else f'an array of shape {held.shape}'} as {name!r}, and the "
-                f"network needs {table.shape}; give cell=, hidden=, spread=, bias=, pooled= and repeats= of that fit, "
-                f"or fit without start=. Users and items may be others where both models have coordinates of them."
+                f"start= holds {'nothing' if saved is None else f'an array of shape {saved.shape}'} as {name!r}, and "
+                f"the network needs {table.shape}; give cell=, hidden=, spread=, bias=, pooled= and repeats= of that "
+                f"fit, or fit without start=. Users and items may be others where both models have coordinates of them."
             )
-        found[what] = held.astype(settings["dtype"])
-    return Weights(*(found[what] for what in Weights._fields)), found["shared"]
+        tables[what] = saved.astype(settings["dtype"])
+    return Weights(*(tables[what] for what in Weights._fields)), tables["shared"]
 
 
 def _solution(
-    form: CompiledSequences, problem: Problem, engine: Training, found: Run[State], settings: dict[str, Any]
+    form: CompiledSequences, problem: Problem, engine: Training, training_run: Run[State], settings: dict[str, Any]
 ) -> Solution:
-    state, trace = found.state, found.state.trace
+    state, trace = training_run.state, training_run.state.trace
     weights, shared = engine.result(problem, state)
     saved = weights._asdict() | {"shared": shared, "theta": form.start} | form.fingerprint()
     posterior = rebuild(form, saved)
@@ -202,8 +202,8 @@ def _solution(
         draws=posterior.draws,
         numbers_per_draw=posterior.unknowns,
         most_draws=form.most_draws,
-        status=_status(problem, found.status),
-        converged=found.status.converged,
+        status=_status(problem, training_run.status),
+        converged=training_run.status.converged,
         settings=settings,
         objective_is=_OBJECTIVE if engine.held_out else _WITHOUT,
         max_change_is="change of the objective in an epoch",

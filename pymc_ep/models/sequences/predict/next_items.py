@@ -53,16 +53,19 @@ def next_items(idata: Container, model: pm.Model, *, n: int, **user: Any) -> xr.
         context = int(numbers[0])
     n = min(n, n_items)
     users, labels = numbered_rows(model, dim, user[dim], posterior.n_users, f"{dim}=")
-    step, found = max(1, _NUMBERS // n_items), []
-    for own in (users[begin : begin + step] for begin in range(0, len(users), step)):
-        log_p = posterior.next_log_probabilities(own, context)
+    step, rankings = max(1, _NUMBERS // n_items), []
+    for chunk in (users[begin : begin + step] for begin in range(0, len(users), step)):
+        log_p = posterior.next_log_probabilities(chunk, context)
         best = np.argpartition(-log_p, n - 1, axis=1)[:, :n]
         values = np.take_along_axis(log_p, best, axis=1)
-        found.append(best_first(best, {"probability": np.exp(values)}, values))
+        rankings.append(best_first(best, {"probability": np.exp(values)}, values))
     return xr.Dataset(
         {
-            item: ((dim, "rank"), row_labels(model, item, n_items)[np.concatenate([part.others for part in found])]),
-            "probability": ((dim, "rank"), np.concatenate([part.values["probability"] for part in found])),
+            item: (
+                (dim, "rank"),
+                row_labels(model, item, n_items)[np.concatenate([ranking.others for ranking in rankings])],
+            ),
+            "probability": ((dim, "rank"), np.concatenate([ranking.values["probability"] for ranking in rankings])),
         },
         coords={dim: labels, "rank": 1 + np.arange(n)},
     )

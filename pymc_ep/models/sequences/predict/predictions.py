@@ -31,7 +31,7 @@ class SequencePredictions:
 
     @staticmethod
     def log_predictive(model: pm.Model, posterior: SequencesPosterior, data: Mapping[str, Any]) -> xr.Dataset:
-        """Return the log probability of each event, (n,), that follows those observed of its user.
+        """Return the log probability of each event, (n,), after the observed events of its user.
 
         Parameters
         ----------
@@ -62,19 +62,21 @@ class SequencePredictions:
         if isinstance(given, SequenceTable):
             given = relabelled(name, given, tuple(sizes), {dim: row_labels(model, dim, n) for dim, n in sizes.items()})
         users, items, contexts = _continuations(model, name, given, user, list(sizes.values()))
-        before, order = form.sequences()
+        observed, order = form.sequences()
         if of_contexts is not None:
             contexts = np.append(form.contexts[order], contexts)
-        both, order = form.arranged(
-            np.append(np.repeat(np.arange(n_users), before.lengths), users),
-            np.append(before.items, items),
+        joined, order = form.arranged(
+            np.append(np.repeat(np.arange(n_users), observed.lengths), users),
+            np.append(observed.items, items),
             contexts,
             n_users,
         )
         values = np.empty(len(items))
         # Events that follow come last, so that they are in the order of their rows.
-        values[order[order >= len(before.items)] - len(before.items)] = posterior.scores(both, before.lengths).values
-        seen = np.isin(items, before.items)
+        values[order[order >= len(observed.items)] - len(observed.items)] = posterior.scores(
+            joined, observed.lengths
+        ).values
+        seen = np.isin(items, observed.items)
         if not seen.all():
             warnings.warn(
                 f"{int((~seen).sum())} of {len(seen)} events of {name!r} have items that were never observed, whose "
@@ -84,7 +86,9 @@ class SequencePredictions:
             )
         dim = f"{name}_event"
         labels = {user: row_labels(model, user, n_users)[users], item: row_labels(model, item, n_items)[items]}
-        coords = {f"{name}_{what}": (dim, own) for what, own in zip(("user", "item"), labels.values())}
+        coords = {
+            f"{name}_{what}": (dim, event_labels) for what, event_labels in zip(("user", "item"), labels.values())
+        }
         coords[f"{name}_item_seen"] = (dim, seen)
         return xr.Dataset(
             {name: ((dim,), values)},
@@ -131,10 +135,10 @@ def _continuations(
         numbers, _ = numbered_rows(model, user, labels, n_users, f"{name!r} by {user}")
         given = list(given.values())
     rows = packed_sequences(name, given, n_items, empty=True, users=labels)
-    if labels is None and (found := len(getattr(given, "sequences", given))) != n_users:
+    if labels is None and (count := len(getattr(given, "sequences", given))) != n_users:
         raise InvalidDataError(
-            f"{name!r} is continued by {found} sequences, and there are {n_users} users; give each user one, which may "
-            f"be empty, or a mapping of some users to theirs."
+            f"{name!r} is continued by {count} sequences, and there are {n_users} users; give each user one, which "
+            f"may be empty, or a mapping of some users to theirs."
         )
     users, items = rows.T
     packed = np.zeros(0, dtype=np.int64)
@@ -148,7 +152,7 @@ def _unpaired(name: str, given: Any) -> tuple[Any, list[Any]]:
     """Return the sequences of a table or a mapping, and their contexts."""
     if isinstance(given, SequenceTable) and given.contexts is not None:
         return given.sequences, given.contexts
-    if isinstance(given, Mapping) and all(isinstance(one, tuple) and len(one) == 2 for one in given.values()):
+    if isinstance(given, Mapping) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in given.values()):
         return {user: items for user, (items, _) in given.items()}, [contexts for _, contexts in given.values()]
     raise InvalidDataError(
         f"Events of {name!r} have contexts; continue them by from_events(..., context=), or by a mapping of users to "

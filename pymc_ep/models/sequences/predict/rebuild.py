@@ -23,28 +23,28 @@ def sequences_posterior(idata: Container, model: pm.Model) -> SequencesPosterior
     Raises
     ------
     ValueError
-        If the model's weights or data are no longer those of the fit.
+        If the model's weights or data have changed since the fit.
     """
     form = cast(CompiledSequences, compiled_form(model, latent_of(idata, model)))
     state = fit_state(idata)
     tables = [*zip(Weights._fields, form.form.tables, form.shapes), ("shared", form.form.shared, form.shapes[0][-3:])]
-    for what, one, shape in tables:
-        held = state[what].shape
-        if (one is None) != (not state[what].size):
-            with_weights, without = ("result", "model") if one is None else ("model", "result")
+    for what, variable, shape in tables:
+        saved_shape = state[what].shape
+        if (variable is None) != (not state[what].size):
+            with_weights, without = ("result", "model") if variable is None else ("model", "result")
             raise ValueError(
                 f"The {with_weights} has {what!r} weights, and the {without} has none. Give repeats=, bias= and "
                 f"spread= of the fit again, or fit anew."
             )
-        if one is None:
+        if variable is None:
             continue
-        own = (1, *shape) if form.pooled and one is form.form.recurrent else shape
-        if held != own:
+        expected = (1, *shape) if form.pooled and variable is form.form.recurrent else shape
+        if saved_shape != expected:
             raise ValueError(
-                f"The result holds {one.name!r} of shape {held}, and in the model it is now {own}. Set the data, dims "
-                f"and variables of the fit again, or fit anew."
+                f"The result holds {variable.name!r} of shape {saved_shape}, and in the model it is now {expected}. "
+                f"Set the data, dims and variables of the fit again, or fit anew."
             )
-        if own == shape:
-            require_labels(idata, model, one.name)
+        if expected == shape:
+            require_labels(idata, model, variable.name)
     require_unchanged(state, form.fingerprint())
     return cast(SequencesPosterior, get_method(fit_method(idata), form.form).rebuild(form, state))

@@ -24,7 +24,7 @@ decomposition."""
 
 
 class SparseFieldRV(RandomVariable):
-    """Op of `SparseField`; its parameters are those of the potential without the location.
+    """Op of `SparseField`; its parameters are the potential's without the location.
 
     Parameters
     ----------
@@ -109,9 +109,9 @@ class SparseField(Continuous):
         ``pm.Laplace.dist(0, b)``, ``pm.StudentT.dist(nu=2.1, sigma=b)`` or ``pm.Normal.dist(0, b)``, located at zero.
         Parameters may be random variables: one value, or one for each group of coefficients (levels of
         `Wavelet2D`, finest first). Values for each group, and degrees of freedom, can be learned only where the rows
-        of B are linearly independent, as those of wavelets are.
+        of B are linearly independent, as for wavelets.
     shape : tuple of int, optional
-        Shape of x; by default that of the operator's input, or of `dims`.
+        Shape of x; by default from the operator's input, or from `dims`.
     rank : int, optional
         Rank of B, needed if the operator does not know it and is too large to compute it.
 

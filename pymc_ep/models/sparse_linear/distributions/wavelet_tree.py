@@ -48,7 +48,7 @@ class Component(NamedTuple):
     linear_map : LinearMap
         From the image to these coefficients; groups are the levels.
     potentials : tuple of Potential
-        Those of the low and the high state, or a single one without states.
+        Potentials of the low and the high state, or a single one without states.
     forest : Forest
         The forest of the state indicators.
     """
@@ -83,10 +83,10 @@ class WaveletTreeRV(SymbolicRandomVariable):
 def _split(components: Sequence[Component], parameters: Sequence[Any]) -> list[tuple[list[list[Any]], list[Any]]]:
     left, out = iter(parameters), []
     for component in components:
-        own = [[next(left) for _ in potential.ndims] for potential in component.potentials]
+        by_potential = [[next(left) for _ in potential.ndims] for potential in component.potentials]
         states = len(component.potentials) > 1
         probabilities = [next(left) for _ in range(1 + (len(component.forest.shapes) > 1))] if states else []
-        out.append((own, probabilities))
+        out.append((by_potential, probabilities))
     return out
 
 
@@ -110,10 +110,10 @@ def each_probability(forest: Forest, probabilities: Sequence[Any]) -> tuple[Any,
 def _wavelet_tree_logp(op: WaveletTreeRV, values: Any, *inputs: Any, **kwargs: Any) -> Any:
     (value,) = values
     total = pt.zeros(())
-    for component, (own, probabilities) in zip(op.components, op.split(inputs[1:])):
+    for component, (by_potential, probabilities) in zip(op.components, op.split(inputs[1:])):
         coefficients = apply_operator(component.linear_map, value).ravel()
         logs = []
-        for potential, parameters in zip(component.potentials, own):
+        for potential, parameters in zip(component.potentials, by_potential):
             _, state = potential.random(potential.each(parameters, component.linear_map.groups))
             logs.append(pm.logp(state, coefficients))
         if probabilities:
@@ -154,7 +154,7 @@ class WaveletTree(Continuous):
     Parameters
     ----------
     shape : (int, int), optional
-        Rows and columns of the image, multiples of ``2**levels``; by default those of `dims`.
+        Rows and columns of the image, multiples of ``2**levels``; by default from `dims`.
     wavelet : str or pywt.Wavelet
         An orthonormal one; the transform is periodic.
     levels : int
@@ -167,7 +167,7 @@ class WaveletTree(Continuous):
         high state. Their prior is flat by default.
     transition : mapping, optional
         Probabilities of the high state, values or random variables: ``"root"``, (), and ``"child"``, (levels - 1, 2),
-        where ``child[l, d]`` is that of a node of level l with a parent in state d. With a pair for `scaling` also
+        where ``child[l, d]`` is for a node of level l with a parent in state d. With a pair for `scaling` also
         ``"scaling"``. Those left out become variables of the model, named ``<name>_root`` and so on, with the prior
         Beta(2, 2).
 
@@ -227,7 +227,7 @@ class WaveletTree(Continuous):
         if shape is None:
             raise InvalidDataError("A WaveletTree needs its shape=(rows, columns), or dims= that have lengths.")
         shape = static_shape(shape)
-        details, whole = (Wavelet2D(shape, wavelet, levels, scaling=own) for own in (False, True))
+        details, whole = (Wavelet2D(shape, wavelet, levels, scaling=with_scaling) for with_scaling in (False, True))
         kinds, states = _potentials({"low": low, "high": high}, details.levels)
         others, of_scaling = _scaling_potentials(scaling)
         forests = [quad_forest(3, *details.band_shapes[0], details.levels), quad_forest(1, *details.band_shapes[-1], 1)]
@@ -251,8 +251,8 @@ class WaveletTree(Continuous):
         """Return the random variable."""
         rng = normalize_rng_param(rng)
         following, coefficients = rng, []
-        for component, (own, probabilities) in zip(components, _split(components, parameters)):
-            following, drawn = _drawn(component, own, probabilities, following)
+        for component, (grouped, probabilities) in zip(components, _split(components, parameters)):
+            following, drawn = _drawn(component, grouped, probabilities, following)
             coefficients.append(drawn)
         if len(components) == 1:
             flat = linear_map.output_shape[0] - components[0].forest.size
@@ -260,7 +260,7 @@ class WaveletTree(Continuous):
             coefficients.append(drawn)
         image = apply_operator(linear_map.T, pt.concatenate(coefficients))
         axes = (",".join(f"p{i}_{axis}" for axis in range(p.type.ndim)) for i, p in enumerate(parameters))
-        signature = ",".join(f"({own})" for own in axes)
+        signature = ",".join(f"({grouped})" for grouped in axes)
         op = WaveletTreeRV(
             inputs=[rng, *parameters],
             outputs=[following, image],
@@ -276,11 +276,11 @@ class WaveletTree(Continuous):
 
 
 def _drawn(
-    component: Component, own: Sequence[Sequence[Any]], probabilities: Sequence[Any], rng: Any
+    component: Component, by_potential: Sequence[Sequence[Any]], probabilities: Sequence[Any], rng: Any
 ) -> tuple[Any, Any]:
     """Return the next generator and a draw of the coefficients, (J,)."""
     states = []
-    for potential, parameters in zip(component.potentials, own):
+    for potential, parameters in zip(component.potentials, by_potential):
         each = potential.each(parameters, component.linear_map.groups)
         rng, draws = potential.random([pt.broadcast_to(p, (component.forest.size,)) for p in each], rng)
         states.append(draws)
@@ -293,11 +293,11 @@ def _drawn(
 
 def _potentials(given: Mapping[str, Any], levels: int) -> tuple[tuple[Potential, ...], list[Any]]:
     """Read potentials by their names in the call; return them and the parameters of all."""
-    out, found = [], []
+    out, by_potential = [], []
     for argument, potential in given.items():
-        kind, own = read_potential(potential, "WaveletTree", argument)
-        require_positive(kind, own, "WaveletTree", argument)
-        for parameter in own:
+        kind, parameters = read_potential(potential, "WaveletTree", argument)
+        require_positive(kind, parameters, "WaveletTree", argument)
+        for parameter in parameters:
             length = length_of(parameter)
             if length not in (None, levels):
                 raise InvalidDataError(
@@ -305,20 +305,20 @@ def _potentials(given: Mapping[str, Any], levels: int) -> tuple[tuple[Potential,
                     f"level{'' if levels == 1 else 's'}; give as many, the finest first, or one."
                 )
         out.append(kind)
-        found.append(own)
-    if len(out) > 1 and out[0].op == out[1].op and all(map(_same, *found)):
+        by_potential.append(parameters)
+    if len(out) > 1 and out[0].op == out[1].op and all(map(_same, *by_potential)):
         names = "= and ".join(given)
         raise InvalidDataError(
             f"{names}= of a WaveletTree are the same distribution, so that its states mean nothing; give the high "
             f"state another scale, or use a SparseField with this potential."
         )
-    return tuple(out), [p for own in found for p in own]
+    return tuple(out), [p for parameters in by_potential for p in parameters]
 
 
-def _same(one: object, other: object) -> bool:
-    if isinstance(one, Constant) and isinstance(other, Constant):
-        return bool(np.all(np.equal(one.data, other.data)))
-    return one is other
+def _same(first: object, second: object) -> bool:
+    if isinstance(first, Constant) and isinstance(second, Constant):
+        return bool(np.all(np.equal(first.data, second.data)))
+    return first is second
 
 
 def _scaling_potentials(scaling: Any) -> tuple[tuple[Potential, ...], list[Any]]:
@@ -359,16 +359,16 @@ def _given_probabilities(
                 f"are {' and '.join(map(repr, names))}. Leave it out, or correct it."
             )
     shapes = {name: (levels - 1, 2) if name == "child" else () for name in names}
-    found = {name: _probability(name, transition[name], shapes[name], levels) for name in transition}
+    probabilities = {name: _probability(name, transition[name], shapes[name], levels) for name in transition}
     for name in names:
-        if name not in found and learned is None:
+        if name not in probabilities and learned is None:
             raise InvalidDataError(
                 f"transition= of a WaveletTree lacks {name!r}; outside of a model there is nothing to learn it by, so "
                 f"give its value."
             )
-        if name not in found and learned is not None:
-            found[name] = learned(name, shapes[name])
-    return found
+        if name not in probabilities and learned is not None:
+            probabilities[name] = learned(name, shapes[name])
+    return probabilities
 
 
 def _probability(name: str, value: Any, shape: tuple[int, ...], levels: int) -> Any:
@@ -378,10 +378,10 @@ def _probability(name: str, value: Any, shape: tuple[int, ...], levels: int) -> 
         raise InvalidDataError(
             f"transition[{name!r}] of a WaveletTree is {value!r}; give numbers or a random variable of shape {shape}."
         ) from None
-    known = known_shape(value)
-    if len(known) != len(shape) or any(n not in (None, wanted) for n, wanted in zip(known, shape)):
+    static = known_shape(value)
+    if len(static) != len(shape) or any(n not in (None, wanted) for n, wanted in zip(static, shape)):
         raise InvalidDataError(
-            f"transition[{name!r}] of a WaveletTree has the shape {known}; with {levels} level"
+            f"transition[{name!r}] of a WaveletTree has the shape {static}; with {levels} level"
             f"{'' if levels == 1 else 's'} it must be {shape}."
         )
     outside = [index for index, p in np.ndenumerate(value.data) if not 0 < p < 1] if isinstance(value, Constant) else []

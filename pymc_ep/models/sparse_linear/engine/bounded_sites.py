@@ -105,10 +105,10 @@ class FactorSites:
             group.site.validate_parameters(parameters, group.name, y)
         bad = np.flatnonzero(~np.isfinite(prior.mean))
         if bad.size:
-            group, here = next((g, s) for g, s in zip(self.form.form.factors, self.slices) if bad[0] < s.stop)
+            group, places = next((g, s) for g, s in zip(self.form.form.factors, self.slices) if bad[0] < s.stop)
             raise NumericalError(
                 f"The predictor of {group.name!r} has the constant {prior.mean[bad[0]]} at index "
-                f"{bad[0] - here.start}; check offsets and the initial values of hyperparameters."
+                f"{bad[0] - places.start}; check offsets and the initial values of hyperparameters."
             )
         return prior
 
@@ -128,11 +128,11 @@ class BoundedSites(FactorSites):
 
     def bounded(self, prior: FactorValues, eta: np.ndarray, z: np.ndarray) -> Bounded:
         """Return the tightest Gaussian lower bounds at predictor means `eta` and variances `z`, (n,) each."""
-        parts = [
-            site.bounded(y, eta[here], z[here], *parameters)
-            for site, y, parameters, here in zip(self.sites, self.observed, prior.parameters, self.slices)
+        bounds = [
+            site.bounded(y, eta[places], z[places], *parameters)
+            for site, y, parameters, places in zip(self.sites, self.observed, prior.parameters, self.slices)
         ]
-        return self._joined(parts, eta, z)
+        return self._joined(bounds, eta, z)
 
     def hyper_objective(
         self, fitted: np.ndarray, z: np.ndarray, *, density: str = "natural"
@@ -147,37 +147,37 @@ class BoundedSites(FactorSites):
         def evaluate(theta: np.ndarray) -> tuple[float, np.ndarray]:
             prior = self.prior(theta)
             eta = prior.mean + fitted
-            parts, gradients = [], []
-            for site, y, parameters, here, varies in zip(
+            bounds, gradients = [], []
+            for site, y, parameters, places, varies in zip(
                 self.sites, self.observed, prior.parameters, self.slices, varying
             ):
                 if varies:
-                    part, gradient = site.bounded_with_gradient(y, eta[here], z[here], *parameters)
+                    bound, gradient = site.bounded_with_gradient(y, eta[places], z[places], *parameters)
                 else:
-                    part = site.bounded(y, eta[here], z[here], *parameters)
+                    bound = site.bounded(y, eta[places], z[places], *parameters)
                     gradient = tuple(np.zeros(len(y)) for _ in parameters)
-                parts.append(part)
+                bounds.append(bound)
                 gradients.append(gradient)
-            found = self._joined(parts, eta, z)
-            value = float(found.value.sum()) + prior.log_prior + prior.log_excess
-            return value, self.form.pullback(theta, found.gradient, None, gradients, density=density)
+            joined = self._joined(bounds, eta, z)
+            value = float(joined.value.sum()) + prior.log_prior + prior.log_excess
+            return value, self.form.pullback(theta, joined.gradient, None, gradients, density=density)
 
         return evaluate
 
     def _joined(self, parts: Sequence[Bounded], eta: np.ndarray, z: np.ndarray) -> Bounded:
         """Concatenate the bounds of the groups; raise unless all are finite."""
-        found = Bounded(*(np.concatenate(fields) for fields in zip(*parts)))
-        self._check_finite(found, eta, z)
-        return found
+        bounds = Bounded(*(np.concatenate(fields) for fields in zip(*parts)))
+        self._check_finite(bounds, eta, z)
+        return bounds
 
     def _check_finite(self, found: Bounded, eta: np.ndarray, z: np.ndarray) -> None:
-        finite = np.logical_and.reduce([np.isfinite(part) for part in found])
+        finite = np.logical_and.reduce([np.isfinite(field) for field in found])
         if finite.all():
             return
         index = int(np.flatnonzero(~finite)[0])
-        group, here = next((g, s) for g, s in zip(self.form.form.factors, self.slices) if index < s.stop)
+        group, places = next((g, s) for g, s in zip(self.form.form.factors, self.slices) if index < s.stop)
         raise NumericalError(
-            f"The bound of the {group.site.name} site at index {index - here.start} of {group.name!r} is not finite "
+            f"The bound of the {group.site.name} site at index {index - places.start} of {group.name!r} is not finite "
             f"for the predictor {eta[index]} with variance {z[index]}. Scale the predictor so that the likelihood is "
             f"finite there."
         )

@@ -21,7 +21,7 @@ _ROUNDING = 1e-13
 """Rounding error of a sum of n values, relative to the sum of their absolute values: a few hundred times the
 machine epsilon."""
 _LBFGS_TOL = 1e-4
-"""Tolerance of L-BFGS relative to that of reweighted least squares. One of its iterations gains so much less that the
+"""Tolerance of L-BFGS relative to reweighted least squares. One of its iterations gains so much less that the
 same tolerance would stop it early."""
 
 
@@ -92,26 +92,26 @@ def _irls(problem: InnerProblem, unknowns: np.ndarray, solver: PrecisionSolver, 
     solution to a relative tolerance becomes more exact with each iteration.
     """
     fitted = problem.forward(unknowns)
-    found = problem.bounded(problem.offset + fitted)
+    bounds = problem.bounded(problem.offset + fitted)
     solved = True
     for _ in range(max_iter):
-        right = problem.adjoint(found.gradient)
-        step, exact = solver.solve(found.weight, right)
+        right = problem.adjoint(bounds.gradient)
+        step, exact = solver.solve(bounds.weight, right)
         solved &= exact
         moved = problem.forward(step)
         gain = 0.0
         for halving in range(_HALVINGS):
             scale = 0.5**halving
             trial = problem.bounded(problem.offset + fitted + scale * moved)
-            gain = float((trial.value - found.value).sum())
-            if gain >= -_ROUNDING * float(np.abs(found.value).sum()):
-                unknowns, fitted, found = unknowns + scale * step, fitted + scale * moved, trial
+            gain = float((trial.value - bounds.value).sum())
+            if gain >= -_ROUNDING * float(np.abs(bounds.value).sum()):
+                unknowns, fitted, bounds = unknowns + scale * step, fitted + scale * moved, trial
                 break
         else:
             break
         if gain <= tol * len(fitted):
             break
-    return Inner(unknowns, fitted, found, solved)
+    return Inner(unknowns, fitted, bounds, solved)
 
 
 def _by_scipy(
@@ -120,7 +120,7 @@ def _by_scipy(
     """Return a minimiser by `scipy.optimize.minimize` that stops at a rise of `share` times the tolerance.
 
     SciPy's own stopping rules, first steps and finite differences count unknowns and objectives in units of one. The
-    unknowns are passed in units of their own, and the rule is that of `minimise`.
+    unknowns are passed in units of their own, and the rule is `minimise`'s.
     """
 
     def run(problem: InnerProblem, unknowns: np.ndarray, solver: PrecisionSolver, max_iter: int, tol: float) -> Inner:
@@ -134,8 +134,8 @@ def _by_scipy(
         before = last = -float(start.value.sum())
 
         def evaluate(scaled: np.ndarray) -> tuple[float, np.ndarray]:
-            found = problem.bounded(problem.offset + problem.forward(unit * scaled))
-            return -float(found.value.sum()), -unit * problem.adjoint(found.gradient)
+            outcome = problem.bounded(problem.offset + problem.forward(unit * scaled))
+            return -float(outcome.value.sum()), -unit * problem.adjoint(outcome.gradient)
 
         def stop(intermediate_result: "scipy.optimize.OptimizeResult") -> None:
             nonlocal last
@@ -144,8 +144,10 @@ def _by_scipy(
                 raise StopIteration
 
         kept = {"maxiter": max_iter, **options}
-        found = scipy.optimize.minimize(evaluate, unknowns / unit, jac=True, method=method, options=kept, callback=stop)
-        best = unit * found.x if found.fun <= before else unknowns
+        outcome = scipy.optimize.minimize(
+            evaluate, unknowns / unit, jac=True, method=method, options=kept, callback=stop
+        )
+        best = unit * outcome.x if outcome.fun <= before else unknowns
         fitted = problem.forward(best)
         return Inner(best, fitted, problem.bounded(problem.offset + fitted), True)
 

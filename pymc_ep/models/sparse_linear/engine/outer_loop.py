@@ -67,7 +67,7 @@ class Start(NamedTuple):
     unknowns : ndarray, (N,), optional
         x; by default 0.
     variance : ndarray, (n,), optional
-        z; by default that of each site alone.
+        z; by default the variance of each site alone.
     """
 
     theta: np.ndarray
@@ -182,8 +182,8 @@ class DoubleLoop:
             if self.smoothing is not None:
                 least = self.smoothing * np.maximum(alone, _LEAST_VARIANCE)
         z = np.maximum(z, np.maximum(least, _LEAST_VARIANCE))
-        found = problem.bounded(prior, eta, z)
-        problem.require_determined(self.solver.proper(found.precision))
+        bounds = problem.bounded(prior, eta, z)
+        problem.require_determined(self.solver.proper(bounds.precision))
         no_history = np.zeros((0, len(unknowns) + len(z) + start.theta.size))
         not_evaluated = np.nan, np.nan, np.inf, 0.0, True
         blank = State(unknowns, z, least, z, z, start.theta, *not_evaluated, no_history, no_history, _STRETCH, 0)
@@ -227,7 +227,7 @@ class DoubleLoop:
         If variances are estimates, root mean squares over the predictors replace the maxima: of thousands of potentials
         that are not log-concave, some jump to another maximum in every loop. For a mode it is sqrt(2 gain / n): the
         root mean square move, in standard deviations, to the top of a Gaussian. The gain of the log density is the
-        larger of that of the last outer loop, and of g^T A^{-1} g / 2, by the next step from where the gradient is g: a
+        larger of the last outer loop's and of g^T A^{-1} g / 2, by the next step from where the gradient is g: a
         search that stalls away from a stationary point has not converged.
         """
         return state.change
@@ -268,46 +268,46 @@ class DoubleLoop:
         start = _packed(before)
         points = np.concatenate([before.points, start[None]])[-_MEMORY:]
         moves = np.concatenate([before.moves, _packed(state)[None] - start])[-_MEMORY:]
-        found = None
+        accelerated = None
         if len(points) > 1 and (self._has_bound or state.change < _GROWTH * before.change):
             extrapolated = _extrapolated(state, points, moves)
             if self._has_bound or _cosine(state, _packed(extrapolated) - start, moves[-1]) > 0.0:
-                found = self._tight_or_none(problem, extrapolated)
-        if found is not None and (not self._has_bound or found.objective >= guaranteed):
-            return found._replace(stretch=_STRETCH)
+                accelerated = self._tight_or_none(problem, extrapolated)
+        if accelerated is not None and (not self._has_bound or accelerated.objective >= guaranteed):
+            return accelerated._replace(stretch=_STRETCH)
         last = slice(None) if len(points) == 1 else slice(-1, None)
         state = state._replace(points=points[last], moves=moves[last], stretch=_STRETCH)
         if len(points) > 1 and (self._has_bound or _cosine(state, *moves[-2:]) > _ALIGNED):
-            found = self._tight_or_none(problem, _unpacked(state, start + before.stretch * moves[-1]))
-            if found is not None and (not self._has_bound or found.objective >= guaranteed):
-                return found._replace(stretch=min(_STRETCH * before.stretch, _LONGEST_STRETCH))
+            accelerated = self._tight_or_none(problem, _unpacked(state, start + before.stretch * moves[-1]))
+            if accelerated is not None and (not self._has_bound or accelerated.objective >= guaranteed):
+                return accelerated._replace(stretch=min(_STRETCH * before.stretch, _LONGEST_STRETCH))
         return self._tight(problem, state)
 
     def _tight_or_none(self, problem: BoundedSites, state: State) -> State | None:
         """Return `_tight`, or None if it fails or is rounding error, as far away from the data."""
         try:
-            found = self._tight(problem, state)
+            tight = self._tight(problem, state)
         except (NumericalError, InvalidDataError):
             return None
-        rounding = np.finfo(float).eps * float(found.variance @ found.precision)
-        return found if rounding < _ROUNDING_LIMIT else None
+        rounding = np.finfo(float).eps * float(tight.variance @ tight.precision)
+        return tight if rounding < _ROUNDING_LIMIT else None
 
     def _tight(self, problem: BoundedSites, state: State) -> State:
         """Return the state with the tightest Gaussian lower bounds of the sites, and the bound B."""
         prior = problem.prior(state.theta)
         eta = prior.mean + self.linear.forward(state.unknowns)
-        found = problem.bounded(prior, eta, state.variance)
-        total = float(found.value.sum()) + prior.log_excess
+        bounds = problem.bounded(prior, eta, state.variance)
+        total = float(bounds.value.sum()) + prior.log_excess
         if self.smoothing is not None:
             # At a mode a flat density counts as 1.
             total -= 0.5 * self.linear.size * np.log(2 * np.pi)
         log_bound = np.nan
         if self._has_bound:
-            total += 0.5 * float(state.variance @ found.precision) - 0.5 * self.solver.log_det(found.precision)
+            total += 0.5 * float(state.variance @ bounds.precision) - 0.5 * self.solver.log_det(bounds.precision)
             log_bound = total
         return state._replace(
-            shift=found.gradient + found.precision * eta,
-            precision=found.precision,
+            shift=bounds.gradient + bounds.precision * eta,
+            precision=bounds.precision,
             log_bound=log_bound,
             objective=total + prior.log_prior,
         )
@@ -358,11 +358,11 @@ def _unpacked(state: State, packed: np.ndarray) -> State:
     return state._replace(unknowns=unknowns, variance=np.exp(np.clip(log_variance, *_LOG_VARIANCE_RANGE)), theta=theta)
 
 
-def _cosine(state: State, one: np.ndarray, other: np.ndarray) -> float:
+def _cosine(state: State, first: np.ndarray, second: np.ndarray) -> float:
     """Return the cosine between the log z and theta parts of two moves, (N + n + p,); 0 if either is zero."""
     n = len(state.unknowns)
-    lengths = float(np.linalg.norm(one[n:]) * np.linalg.norm(other[n:]))
-    return float(one[n:] @ other[n:]) / lengths if lengths > 0.0 else 0.0
+    lengths = float(np.linalg.norm(first[n:]) * np.linalg.norm(second[n:]))
+    return float(first[n:] @ second[n:]) / lengths if lengths > 0.0 else 0.0
 
 
 def _root_mean_square(size: np.ndarray) -> float:

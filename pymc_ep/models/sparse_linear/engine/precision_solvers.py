@@ -23,7 +23,7 @@ _PROGRESS = 0.1
 dominate the right-hand side, next to which changes of the potentials are small: without this, the old draw would pass
 for a solution."""
 _KEPT_NOISE = 2**28
-"""Largest size, B, of the random numbers that are kept from one outer loop to the next: 256 MiB, those of 30 draws for
+"""Largest size, B, of the random numbers that are kept from one outer loop to the next: 256 MiB, as 30 draws take for
 an image of 512 x 512. They take as long to draw as a third of the solutions."""
 
 
@@ -42,7 +42,7 @@ class Variances(NamedTuple):
     solved : bool
         Whether all linear systems behind them were solved to their tolerance.
     samples : tuple of ndarray, (N,)
-        Draws behind estimates, from which those at a near precision start.
+        Draws behind estimates, from which draws at a near precision start.
     """
 
     values: np.ndarray
@@ -96,7 +96,7 @@ class PrecisionSolver(Protocol):
 
 
 class Exact:
-    """Exact solver by a factor of A; that of the last pi is cached.
+    """Exact solver by a factor of A; the factor at the last pi is cached.
 
     Parameters
     ----------
@@ -142,8 +142,8 @@ class Exact:
 class Iterative:
     """Matrix-free solver: conjugate gradients, and variances by sampling or from a Krylov space.
 
-    Every outer loop uses the same random numbers, so that the iteration converges, and each draw starts from that of
-    the last loop.
+    Every outer loop uses the same random numbers, so that the iteration converges, and each draw starts from its
+    solution in the last loop.
 
     Parameters
     ----------
@@ -190,8 +190,8 @@ class Iterative:
     def solve(self, precision: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, bool]:
         """Return an approximation of A^{-1} b, (N,), and whether conjugate gradients converged."""
         if not self._truncate:
-            found = self._solution(precision)(b, None)
-            return found.x, found.converged
+            solution = self._solution(precision)(b, None)
+            return solution.x, solution.converged
         return newton_step(
             self._linear.normal(precision),
             b,
@@ -208,12 +208,12 @@ class Iterative:
             bound = lanczos(self._linear.forward, normal, self._steps, rng, n_unknowns=self._linear.size)
             return Variances(bound.variance, np.nan, _median_ratio(bound.last_increment, bound.variance), True)
         solution = self._solution(precision, _DRAW_TOL)
-        found = perturb_and_map(*self._maps, precision, self._noise(len(precision)), solution, start=samples or None)
-        if not found.converged and precision.min() < np.finfo(float).eps * precision.max():
+        estimate = perturb_and_map(*self._maps, precision, self._noise(len(precision)), solution, start=samples or None)
+        if not estimate.converged and precision.min() < np.finfo(float).eps * precision.max():
             # More iterations would not help: rounding errors of the precise sites exceed the precision of the others.
             raise _singular(precision)
-        error = _median_ratio(found.standard_error, found.variance)
-        return Variances(found.variance, np.nan, error, found.converged, tuple(found.samples))
+        error = _median_ratio(estimate.standard_error, estimate.variance)
+        return Variances(estimate.variance, np.nan, error, estimate.converged, tuple(estimate.samples))
 
     def log_det(self, precision: np.ndarray) -> float:
         """Return NaN."""
@@ -274,5 +274,7 @@ def _singular(precision: np.ndarray) -> NumericalError:
     )
 
 
-def _median_ratio(one: np.ndarray, other: np.ndarray) -> float:
-    return float(np.median(one[other > 0] / other[other > 0])) if (other > 0).any() else 0.0
+def _median_ratio(numerator: np.ndarray, denominator: np.ndarray) -> float:
+    return (
+        float(np.median(numerator[denominator > 0] / denominator[denominator > 0])) if (denominator > 0).any() else 0.0
+    )

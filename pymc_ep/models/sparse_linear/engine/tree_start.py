@@ -4,7 +4,7 @@ The bound has several maxima, and the start decides among them (Ko and Seeger 20
 it also has a saddle where they are equal. The start is found in three steps:
 
 1. Interpolation. Gaussian potentials of fixed precision replace the mixtures. Their scales double from each level to
-   the next coarser one, as those of pictures do.
+   the next coarser one, as in pictures.
 2. Hyperparameters. The largest coefficients of each level are assigned to the high state, and the hyperparameters of
    the mixtures maximise likelihood times prior, first of this assignment, then of the mixtures. EP starts its search
    here.
@@ -51,15 +51,15 @@ derivatives in the parameters."""
 def first_hyperparameters(sites: FactorSites, theta: np.ndarray) -> np.ndarray:
     """Return the hyperparameters, (p,), at which EP starts its search.
 
-    Those that differ from the form's initial values were given by the user and are kept. In the interpolation the
+    Values other than the form's initial ones were given by the user and are kept. In the interpolation the
     factors that are no mixtures are replaced by rough Gaussian approximations.
     """
     prior = sites.form.prior(theta)
     shift, precision = sites.form.first_sites(prior)
     data_precision = _data_precision(sites, precision)
     ridge = _ridge(sites, data_precision)
-    own = ~np.isnan(ridge)
-    shift, precision = np.where(own, 0.0, shift), np.where(own, ridge, precision)
+    in_tree = ~np.isnan(ridge)
+    shift, precision = np.where(in_tree, 0.0, shift), np.where(in_tree, ridge, precision)
     posterior = prior.gaussian.posterior(prior.mean, shift, precision, log_concave=True)
     return _fitted_theta(sites, theta, np.asarray(posterior.mean) - np.asarray(prior.mean), data_precision)
 
@@ -86,8 +86,10 @@ def fitted_start(
     if learn:
         theta = _fitted_theta(sites, theta, smooth.fitted, data_precision)
         prior = sites.prior(theta)
-    found = _posterior_under_gaussians(sites, linear, solver, prior, _expected_precision(sites, prior, smooth, solver))
-    return Start(theta, found.unknowns, solver.variances(found.bounded.precision).values)
+    posterior = _posterior_under_gaussians(
+        sites, linear, solver, prior, _expected_precision(sites, prior, smooth, solver)
+    )
+    return Start(theta, posterior.unknowns, solver.variances(posterior.bounded.precision).values)
 
 
 def _posterior_under_gaussians(
@@ -97,12 +99,12 @@ def _posterior_under_gaussians(
 
     `ridge`, (n,), is NaN for sites that are no mixture.
     """
-    own, z = ~np.isnan(ridge), 1.0 / sites.form.first_sites(prior)[1]
+    in_tree, z = ~np.isnan(ridge), 1.0 / sites.form.first_sites(prior)[1]
 
     def bounded(eta: np.ndarray) -> Bounded:
-        found = sites.bounded(prior, eta, z)
+        bounds = sites.bounded(prior, eta, z)
         quadratic = (-0.5 * ridge * eta**2, -ridge * eta, ridge, ridge)
-        return Bounded(*(np.where(own, one, other) for one, other in zip(quadratic, found)))
+        return Bounded(*(np.where(in_tree, gaussian, bound) for gaussian, bound in zip(quadratic, bounds)))
 
     sites.require_determined(solver.proper(bounded(prior.mean).precision))
     problem = InnerProblem(linear.forward, linear.adjoint, prior.mean, bounded)
@@ -112,19 +114,19 @@ def _posterior_under_gaussians(
 def _data_precision(sites: FactorSites, precision: np.ndarray) -> float:
     """Return the median precision of the sites that are no mixture, from the precisions of all, (n,)."""
     data = np.ones(len(precision), dtype=bool)
-    for _, _, here in trees(sites):
-        data[here] = False
+    for _, _, places in trees(sites):
+        data[places] = False
     return float(np.median(precision[data]))
 
 
 def _ridge(sites: FactorSites, data_precision: float) -> np.ndarray:
     """Return precisions, (n,), of the Gaussian potentials in place of mixtures; NaN for other sites.
 
-    They are a quarter of those of the next finer level.
+    They are a quarter of the next finer level's.
     """
     ridge = np.full(sites.slices[-1].stop, np.nan)
-    for _, tree, here in trees(sites):
-        ridge[here] = np.concatenate([np.full(np.prod(s), 0.25**k) for k, s in enumerate(tree.forest.shapes)])
+    for _, tree, places in trees(sites):
+        ridge[places] = np.concatenate([np.full(np.prod(s), 0.25**k) for k, s in enumerate(tree.forest.shapes)])
     return _RIDGE * data_precision * ridge
 
 
@@ -138,35 +140,35 @@ def _expected_precision(sites: BoundedSites, prior: FactorValues, smooth: Inner,
     """
     out = np.full(len(smooth.fitted), np.nan)
     z = solver.variances(smooth.bounded.precision).values
-    for i, tree, here in trees(sites):
+    for i, tree, places in trees(sites):
         y, parameters = sites.observed[i], prior.parameters[i]
         low, high = (
-            np.asarray(site.typical(y, *own)[1])
-            for site, own in zip((tree.site.low, tree.site.high), state_parameters(tree, parameters))
+            np.asarray(site.typical(y, *state_values)[1])
+            for site, state_values in zip((tree.site.low, tree.site.high), state_parameters(tree, parameters))
         )
-        lam = np.maximum(1.0 / z[here] - smooth.bounded.precision[here], 0.0)
-        pull = (smooth.fitted[here] / z[here]) ** 2
+        lam = np.maximum(1.0 / z[places] - smooth.bounded.precision[places], 0.0)
+        pull = (smooth.fitted[places] / z[places]) ** 2
         log_evidence = [0.5 * pull * v / (1.0 + lam * v) - 0.5 * np.log1p(lam * v) for v in (low, high)]
         states = tree.forest.posterior(log_evidence[1] - log_evidence[0], *parameters[-2:])
-        out[here] = (1.0 - states.high) / low + states.high / high
+        out[places] = (1.0 - states.high) / low + states.high / high
     return out
 
 
 def _fitted_theta(sites: FactorSites, theta: np.ndarray, fitted: np.ndarray, data_precision: float) -> np.ndarray:
     """Return the hyperparameters at which the mixtures fit given coefficients, (n,), best."""
     spread, high = np.zeros_like(fitted), np.zeros_like(fitted)
-    for _, tree, here in trees(sites):
-        levels = tree.forest.levels(fitted[here])
+    for _, tree, places in trees(sites):
+        levels = tree.forest.levels(fitted[places])
         squares = [max(np.mean(level**2), _LEAST_SQUARE / data_precision) for level in levels]
-        spread[here] = _SPREAD * np.repeat(squares, [level.size for level in levels])
-        high[here] = np.concatenate([_largest(level) for level in levels])
+        spread[places] = _SPREAD * np.repeat(squares, [level.size for level in levels])
+        high[places] = np.concatenate([_largest(level) for level in levels])
 
-    def assigned(tree: CompiledTreeMixture, here: slice, arguments: tuple[Any, ...]) -> tuple[float, Any]:
-        return tree.assigned(np.zeros(here.stop - here.start), *arguments[:2], high[here], *arguments[2:])
+    def assigned(tree: CompiledTreeMixture, places: slice, arguments: tuple[Any, ...]) -> tuple[float, Any]:
+        return tree.assigned(np.zeros(places.stop - places.start), *arguments[:2], high[places], *arguments[2:])
 
-    def summed(tree: CompiledTreeMixture, here: slice, arguments: tuple[Any, ...]) -> tuple[float, Any]:
-        found, gradient = tree.bounded_with_gradient(np.zeros(here.stop - here.start), *arguments)
-        return float(found.value.sum()), gradient
+    def summed(tree: CompiledTreeMixture, places: slice, arguments: tuple[Any, ...]) -> tuple[float, Any]:
+        bounds, gradient = tree.bounded_with_gradient(np.zeros(places.stop - places.start), *arguments)
+        return float(bounds.value.sum()), gradient
 
     movable = theta == sites.form.start
     for value in (assigned, summed):
@@ -197,17 +199,17 @@ def _maximised(
     def evaluate(point: np.ndarray, density: str = "natural") -> tuple[float, np.ndarray]:
         prior = sites.prior(point)
         eta = prior.mean + fitted
-        gradients = [tuple(np.zeros(y.size) for _ in own) for y, own in zip(sites.observed, prior.parameters)]
+        gradients = [tuple(np.zeros(y.size) for _ in of_group) for y, of_group in zip(sites.observed, prior.parameters)]
         total = prior.log_prior
-        for i, tree, here in trees(sites):
-            own, gradients[i] = value(tree, here, (eta[here], spread[here], *prior.parameters[i]))
-            total += own
+        for i, tree, places in trees(sites):
+            of_group, gradients[i] = value(tree, places, (eta[places], spread[places], *prior.parameters[i]))
+            total += of_group
         return total, sites.form.pullback(point, np.zeros(len(eta)), None, gradients, density=density)
 
     free = (evaluate(theta, "none")[1] != 0.0) & movable
 
-    def evaluate_free(part: np.ndarray) -> tuple[float, np.ndarray]:
-        total, gradient = evaluate(_replaced(theta, free, part))
+    def evaluate_free(free_values: np.ndarray) -> tuple[float, np.ndarray]:
+        total, gradient = evaluate(_replaced(theta, free, free_values))
         return total, gradient[free]
 
     if not free.any():
@@ -215,8 +217,8 @@ def _maximised(
     return _replaced(theta, free, lbfgs_steps(evaluate_free, theta[free], _ITERATIONS)[0]), True
 
 
-def _replaced(theta: np.ndarray, free: np.ndarray, part: np.ndarray) -> np.ndarray:
+def _replaced(theta: np.ndarray, free: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Return theta, (p,), with new values of its free entries."""
     out = theta.copy()
-    out[free] = part
+    out[free] = values
     return out

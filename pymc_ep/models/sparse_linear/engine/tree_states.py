@@ -47,8 +47,8 @@ def state_warnings(sites: FactorSites, theta: np.ndarray) -> str:
         name = sites.form.form.factors[i].name
         parameters = sites.prior(theta).parameters[i]
         low, high = (
-            np.sqrt(tree.site.by_level(site.typical(sites.observed[i], *own)[1]))
-            for site, own in zip((tree.site.low, tree.site.high), state_parameters(tree, parameters))
+            np.sqrt(tree.site.by_level(site.typical(sites.observed[i], *state_values)[1]))
+            for site, state_values in zip((tree.site.low, tree.site.high), state_parameters(tree, parameters))
         )
         same = (np.abs(high - low) <= _SAME * np.maximum(low, high)) & (tree.site.low is tree.site.high)
         crossed = (low > high) & ~same
@@ -69,17 +69,17 @@ def state_warnings(sites: FactorSites, theta: np.ndarray) -> str:
 
 def trees(sites: FactorSites) -> Iterator[tuple[int, CompiledTreeMixture, slice]]:
     """Yield the index of each tree mixture among the groups, the mixture, and its slice among all sites."""
-    for i, (site, here) in enumerate(zip(sites.sites, sites.slices)):
+    for i, (site, places) in enumerate(zip(sites.sites, sites.slices)):
         if isinstance(site, CompiledTreeMixture):
-            yield i, site, here
+            yield i, site, places
 
 
 def state_parameters(tree: CompiledTreeMixture, parameters: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Return the parameters of the low and of the high state among those of a mixture."""
+    """Return the parameters of the low and of the high state, from all parameters of a mixture."""
     first = len(tree.site.low.parameters)
     return parameters[:first], parameters[first:-2]
 
 
 def _listed(levels: np.ndarray) -> str:
-    which = [str(k) for k in np.flatnonzero(levels)]
-    return f"level {which[0]}" if len(which) == 1 else f"levels {', '.join(which[:-1])} and {which[-1]}"
+    numbers = [str(k) for k in np.flatnonzero(levels)]
+    return f"level {numbers[0]}" if len(numbers) == 1 else f"levels {', '.join(numbers[:-1])} and {numbers[-1]}"

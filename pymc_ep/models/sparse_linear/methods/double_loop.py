@@ -215,7 +215,7 @@ def find_mode(call: Call[CompiledSparseLinear]) -> BoundFit:
 
     Sites may have a kink at their centre. It is smoothed: ``smoothing`` times the variance of the site alone is added
     to the squared distance of the predictor from the centre. By default a Laplace potential of scale b is rounded over
-    1e-4 b. The smoothing starts at the full variance, or that of the start, and decreases with each outer loop
+    1e-4 b. The smoothing starts at the full variance, or at the start's, and decreases with each outer loop
     (graduated non-convexity; Blake and Zisserman 1987).
 
     Raises
@@ -256,22 +256,22 @@ def _averaged(form: CompiledSparseLinear, fit: BoundFit, call: Call[CompiledSpar
             return fit._replace(status=Status(False, f"{fit.status.sentence}; interrupted on the translated grids"))
     evidence = fit.log_evidence
     if evidence is not None:
-        known = [one.log_evidence for one in (fit, *others) if one.log_evidence is not None]
-        evidence = averaged_evidence(known)
+        evidences = [grid_fit.log_evidence for grid_fit in (fit, *others) if grid_fit.log_evidence is not None]
+        evidence = averaged_evidence(evidences)
     status = averaged_status(fit.status, [other.status for other in others])
     return fit._replace(status=status, log_evidence=evidence, translated=tuple(others))
 
 
 def _by_level(form: CompiledSparseLinear, fit: BoundFit) -> np.ndarray:
-    """Return the variances of a fit, (n,); those of potentials that are translated are medians over each level."""
+    """Return the variances of a fit, (n,), with medians over each level for potentials that are translated."""
     out = fit.state.variance.copy()
-    for known, here in zip(form.form.maps, group_slices(fit.observed)[len(form.form.groups) :]):
-        if known is not None and known[1].period is not None:
-            part = out[here]
+    for block_map, places in zip(form.form.maps, group_slices(fit.observed)[len(form.form.groups) :]):
+        if block_map is not None and block_map[1].period is not None:
+            variance = out[places]
             # Without groups all coefficients form one level.
-            groups = np.zeros(len(part)) if known[1].groups is None else known[1].groups
+            groups = np.zeros(len(variance)) if block_map[1].groups is None else block_map[1].groups
             for level in np.unique(groups):
-                part[groups == level] = np.median(part[groups == level])
+                variance[groups == level] = np.median(variance[groups == level])
     return out
 
 
@@ -293,16 +293,16 @@ def _run(
         tol=settings["tol"],
         **choices,
     )
-    found = run(loop, sites, start_state, max_iter=settings["outer"] + 1, report=report, record=record)
+    history = run(loop, sites, start_state, max_iter=settings["outer"] + 1, report=report, record=record)
     return BoundFit(
-        found.state,
+        history.state,
         sites.observed,
-        found.objective,
-        found.change,
-        found.thetas,
-        found.status,
-        found.state.log_bound if solver.exact else None,
-        {"n_iter": found.state.loop},
+        history.objective,
+        history.change,
+        history.thetas,
+        history.status,
+        history.state.log_bound if solver.exact else None,
+        {"n_iter": history.state.loop},
         settings,
     )
 

@@ -67,7 +67,7 @@ def solve(call: Call[CompiledSparseLinear]) -> Solution:
         require_two_states(trees, call.theta, learn=call.hyper != "fixed")
         if call.hyper != "fixed" and call.start is None:
             call = replace(call, theta=first_hyperparameters(trees, call.theta))
-    evidence, found, integral, settings = latent.fitted(call, settings, spread=not translated_forms)
+    evidence, optimum, integral, settings = latent.fitted(call, settings, spread=not translated_forms)
     if integral is not None:
         return integral_solution(form, evidence, integral, settings)
     if translated_forms:
@@ -75,46 +75,49 @@ def solve(call: Call[CompiledSparseLinear]) -> Solution:
             evidence_of(grid, settings, report=call.report, checkpoint=call.checkpoint, grid=f"translated {k}")
             for k, grid in enumerate(translated_forms)
         ]
-        fits = [(own, own.at(found.at.theta)) for own in others]
-        solution = _averaged_solution(form, evidence, found, settings, fits)
+        fits = [(grid_evidence, grid_evidence.at(optimum.at.theta)) for grid_evidence in others]
+        solution = _averaged_solution(form, evidence, optimum, settings, fits)
     else:
-        solution = mode_solution(form, evidence, found, settings)
+        solution = mode_solution(form, evidence, optimum, settings)
     if call.hyper == "fixed" or trees is None:
         return solution
-    return replace(solution, status=solution.status + state_warnings(trees, found.at.theta))
+    return replace(solution, status=solution.status + state_warnings(trees, optimum.at.theta))
 
 
 def _averaged_solution(
     form: CompiledSparseLinear,
     evidence: Evidence,
-    found: Hyper[EvidenceAt],
+    optimum: Hyper[EvidenceAt],
     settings: dict[str, Any],
     translated: Sequence[tuple[Evidence, EvidenceAt]],
 ) -> Solution:
-    """Return the solution that averages the fit and those on translated grids."""
-    fits = [(evidence, found.at), *translated]
-    state = mode_state(evidence, found)
-    state |= grid_state([site_state(own, at) for own, at in translated])
-    status = averaged_status(combined_status(found.at, found), [at.run.status for _, at in translated])
+    """Return the solution that averages the fit and the fits on translated grids."""
+    fits = [(evidence, optimum.at), *translated]
+    state = mode_state(evidence, optimum)
+    state |= grid_state([site_state(on_grid, at) for on_grid, at in translated])
+    status = averaged_status(combined_status(optimum.at, optimum), [at.run.status for _, at in translated])
 
-    def rebuilt(part: CompiledSparseLinear, own: Mapping[str, np.ndarray]) -> LatentPosterior | PosteriorMixture:
-        return rebuild(part, own, at_mode(found.at) if part is form else None)
+    def rebuilt(
+        grid_form: CompiledSparseLinear, on_grid: Mapping[str, np.ndarray]
+    ) -> LatentPosterior | PosteriorMixture:
+        return rebuild(grid_form, on_grid, at_mode(optimum.at) if grid_form is form else None)
 
     return solution_at(
         form,
         evidence,
-        found.at,
+        optimum.at,
         state,
         settings,
         posterior=rebuild_average(form, state, rebuilt),
         log_predictive=left_out_of_all(
-            np.full(len(fits), 1.0 / len(fits)), np.array([own.leave_one_out(at) for own, at in fits])
+            np.full(len(fits), 1.0 / len(fits)),
+            np.array([on_grid.leave_one_out(at) for on_grid, at in fits]),
         ),
         scalars={
             "log_evidence": averaged_evidence([at.log_z for _, at in fits]),
-            "n_iter": len(found.at.run.objective),
+            "n_iter": len(optimum.at.run.objective),
         },
-        traces=mode_traces(found),
+        traces=mode_traces(optimum),
         status=status,
         log_evidence_is=AT_VALUES,
     )

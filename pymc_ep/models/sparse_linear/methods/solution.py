@@ -67,8 +67,8 @@ def conditional_solution(form: CompiledSparseLinear, found: ManyFits[BoundAt], s
     moments = {name: (m.mean, m.sd) for name, m in (posterior.hyper_moments() | posterior.moments()).items()}
 
     def draws(size: int, rng: np.random.Generator, *, log_likelihood: bool = False) -> JointDraws:
-        which = np.repeat(np.arange(len(states)), size // len(states))
-        return posterior.draws_of(which, rng, log_likelihood=log_likelihood)
+        components = np.repeat(np.arange(len(states)), size // len(states))
+        return posterior.draws_of(components, rng, log_likelihood=log_likelihood)
 
     return Solution(
         moments=lambda: moments,
@@ -123,8 +123,8 @@ def _shared(form: CompiledSparseLinear, fit: BoundFit, state: dict[str, np.ndarr
     eta = np.asarray(prior.mean) + form.linear.forward(fit.state.unknowns)
     sd = None if "smoothing" in fit.settings else np.sqrt(variance)
 
-    def bounded(site: CompiledSite, y: np.ndarray, here: slice, parameters: Sequence[np.ndarray]) -> dict[str, Any]:
-        return site.report(y, eta[here], variance[here], *parameters)
+    def bounded(site: CompiledSite, y: np.ndarray, places: slice, parameters: Sequence[np.ndarray]) -> dict[str, Any]:
+        return site.report(y, eta[places], variance[places], *parameters)
 
     return {
         "hyper_modes": form.constrained(fit.state.theta),
@@ -156,20 +156,20 @@ def _scale_warning(form: CompiledSparseLinear, thetas: np.ndarray) -> str:
 
 
 def _state(form: CompiledSparseLinear, fit: BoundFit) -> dict[str, np.ndarray]:
-    found = fit.state
-    n, p = len(found.shift), found.theta.size
+    state = fit.state
+    n, p = len(state.shift), state.theta.size
     return {
-        "theta": found.theta,
-        "shift": found.shift,
-        "precision": found.precision,
-        "unknowns": found.unknowns,
-        "variance": found.variance,
+        "theta": state.theta,
+        "shift": state.shift,
+        "precision": state.precision,
+        "unknowns": state.unknowns,
+        "variance": state.variance,
         "directions": np.zeros((0, p)),
         "d_shift": np.zeros((0, n)),
         "d_precision": np.zeros((0, n)),
         # Data that the sites belong to: predictions compare them with the model's.
         "observed": np.concatenate([np.ravel(y) for y in form.observed()]),
-        "prior_mean": np.asarray(form.factors_at(found.theta).mean),
+        "prior_mean": np.asarray(form.factors_at(state.theta).mean),
     }
 
 
@@ -177,8 +177,8 @@ def _sites(form: CompiledSparseLinear, fit: BoundFit) -> dict[str, dict[str, np.
     """Return the Gaussian lower bounds of the sites of each observed variable."""
     out = {}
     slices = group_slices(fit.observed)
-    for group, y, origin, here in zip(form.form.groups, form.observed(), form.origins(), slices):
-        shift, precision = fit.state.shift[here], fit.state.precision[here]
-        parts = {"site_precision": precision, "site_shift": shift + precision * origin}
-        out[group.name] = {name: part.reshape(y.shape) for name, part in parts.items()}
+    for group, y, origin, places in zip(form.form.groups, form.observed(), form.origins(), slices):
+        shift, precision = fit.state.shift[places], fit.state.precision[places]
+        natural = {"site_precision": precision, "site_shift": shift + precision * origin}
+        out[group.name] = {name: values.reshape(y.shape) for name, values in natural.items()}
     return out
