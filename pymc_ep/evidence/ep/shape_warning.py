@@ -19,6 +19,7 @@ from pymc_ep.evidence.ep.shape import (
     variance_ratio,
 )
 from pymc_ep.evidence.ep.sweep import Kinds
+from pymc_ep.exceptions import NumericalError
 from pymc_ep.sites.rows_of_two import ROWS
 
 if TYPE_CHECKING:
@@ -39,9 +40,10 @@ _NARROW_BY_A_TENTH = 0.27
 Measured for a location and the logarithm of a scale with 2 to 20 observations, of prior standard deviations 1 to 5 and
 0.5 to 2: up to it corrected standard deviations are 0.91 to 1.04 of the exact ones, EP's 0.82 to 1.12; at 0.27 to 0.5
 these are 0.76 to 0.98 and 0.65 to 0.89."""
-_SAMPLED, _NEAR = 10, 40
-"""Predictors whose error is computed where they are too many to be corrected, and the number most correlated with each
-that are used: a second for 10^5."""
+_SAMPLED, _SAMPLED_OF, _NEAR = (2, 10), 10**5, 40
+"""Least and most predictors of which the error is looked at where they are too many to be corrected, 10^5 over their
+number between these, and those most correlated with each that are used: a solution of 40 right sides each, some
+seconds in all."""
 _CAUSE = "observations whose predictors hardly differ under a wide prior"
 _CURE = (
     "round covariates so that counts and bits have one predictor, which is exact, give the latent variables narrower "
@@ -60,13 +62,19 @@ and has the other sign."""
 
 def error_warning(evidence: "Evidence", at: EvidenceAt) -> str:
     """Return a warning where EP errs so much that its correction does; empty where it does not, or is not known."""
-    sweep, predictors = at.run.state.sweep, len(at.problem.mean)
     if not at.run.status.converged or evidence.why_no_correction(0):
         return ""
-    if predictors > (MOST_ROWS if evidence.of_two else MOST_PAIRED):
-        return _warning_of_sample(evidence, at)
-    if evidence.of_two:
-        return _warning_of_two(evidence, at)
+    try:
+        if len(at.problem.mean) > (MOST_ROWS if evidence.of_two else MOST_PAIRED):
+            return _warning_of_sample(evidence, at)
+        return _warning_of_two(evidence, at) if evidence.of_two else _warning_of_one(evidence, at)
+    except NumericalError:  # of cumulants that are not finite
+        return ""
+
+
+def _warning_of_one(evidence: "Evidence", at: EvidenceAt) -> str:
+    """Return a warning where the error of a predictor is so large that its correction errs; empty where not."""
+    sweep, predictors = at.run.state.sweep, len(at.problem.mean)
     skewness, kurtosis = evidence.cumulants(at)
     # A bound, with all correlations equal to one: ordinary data of many predictors end here.
     if 0.5 * (np.abs(skewness).sum() ** 2 + np.abs(kurtosis).sum() ** 2 / 3.0) < _NARROW_AT_KINKS:
@@ -100,17 +108,18 @@ def error_warning(evidence: "Evidence", at: EvidenceAt) -> str:
 
 def _warning_of_sample(evidence: "Evidence", at: EvidenceAt) -> str:
     """Return a warning where standard deviations of a sample of many predictors are far too small; empty where not."""
-    error, row = max((error, row) for row, error in sampled_errors(evidence, at))
-    if error < _NARROW_BY_A_TENTH:
+    errors = dict(sampled_errors(evidence, at))
+    row = max(errors, key=errors.__getitem__)
+    if errors[row] < _NARROW_BY_A_TENTH:
         return ""
     limit, cause, cure = MOST_PAIRED, _CAUSE, _CURE
     if evidence.of_two:
         limit, cause, cure = MOST_ROWS // ROWS, _CAUSE_OF_TWO, _CURE_OF_TWO
     return (
-        f"EP's own error is large: of {_SAMPLED} predictors that were looked at, that of "
+        f"EP's own error is large: of {len(errors)} predictors that were looked at, that of "
         f"{evidence.observation(int(at.repeats.first[row]))} has a posterior standard deviation some "
-        f"{_shortfall(error):.0%} too small, as {cause} make it; beyond {limit} observations that is not corrected: "
-        f"{cure}, or compare with pm.sample, started by pmep.start_point(idata)"
+        f"{_shortfall(errors[row]):.0%} too small, as {cause} make it; beyond {limit} observations that is not "
+        f"corrected: {cure}, or compare with pm.sample, started by pmep.start_point(idata)"
     )
 
 
@@ -123,7 +132,8 @@ def sampled_errors(evidence: "Evidence", at: EvidenceAt) -> Iterator[tuple[int, 
     variance, pairs = np.asarray(posterior.variance), Kinds.of(at.repeats.sites).pairs(at.problem.observed)
     scale, covariance = inverse_sd(variance), at.problem.prior.posterior_rows(posterior)
     skewness = None if evidence.of_two else used_skewness(evidence.cumulants(at)[0], variance)
-    for row in rng.choice(len(variance), min(_SAMPLED, len(variance)), replace=False):
+    size = min(max(_SAMPLED_OF // len(variance), _SAMPLED[0]), _SAMPLED[1], len(variance))
+    for row in rng.choice(len(variance), size, replace=False):
         correlation = np.asarray(covariance(np.array([row])))[0] * scale[row] * scale
         if skewness is None:
             near = _whole_sites(np.argsort(-np.abs(correlation), kind="stable")[:_NEAR], pairs)
