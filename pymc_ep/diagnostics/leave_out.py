@@ -129,7 +129,6 @@ def weights_without(log_weights: np.ndarray, log_predictives: np.ndarray) -> np.
 def _loo_names(fit: xr.Dataset) -> list[str]:
     """Return the names of observed variables with leave-one-out densities in the fit."""
     names = [name.removesuffix(_LOO) for name in map(str, fit) if name.endswith(_LOO)]
-    names = [name for name in names if f"{name}_site_shift" in fit]
     if not names:
         raise ValueError(
             f"A fit by {fit.attrs['method']!r} has no cavities of observed variables in its result, and so no "

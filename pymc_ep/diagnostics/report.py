@@ -245,7 +245,7 @@ def _sites(
     sites = repeats.together(posterior.shift), repeats.together(posterior.precision)
     if repeats.any:
         gaussian = on_host(problem.prior).posterior(np.asarray(problem.mean), *sites)
-    mean, variance, *_ = cavities(gaussian, sites[1], 1.0, pairs=Kinds.of(repeats.sites).pairs(problem.observed))
+    mean, variance, *_ = cavities(gaussian, sites[1], 1.0, joint=Kinds.of(repeats.sites).joint(problem.observed))
     observed = posterior.form.observed()
     slices = group_slices([y.ravel() for y in observed])
     skewness, kurtosis = all_cumulants(repeats.sites, problem.observed, problem.parameters, mean, variance)
@@ -257,8 +257,8 @@ def _sites(
     }
     power = settings(idata).get("power", 1.0) if fit.attrs["method"] == "ep" else 0.0
     reason = why_no_correction(posterior.form, float(power), len(mean))
-    if of_two := [factor.name for factor in posterior.form.form.factors if factor.site.predictors > 1]:
-        reason = f"{of_two[0]!r} has two predictors, whose sites have no indicators of their own"
+    if of_several := [factor.name for factor in posterior.form.form.factors if factor.site.predictors > 1]:
+        reason = f"{of_several[0]!r} has several predictors, whose sites have no indicators of their own"
     if not bool(fit["converged"]):
         reason = "the fit did not converge, and the expansion is about what it converges to"
     correction = None

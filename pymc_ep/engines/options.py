@@ -94,10 +94,10 @@ def require_bounds(factors: Sequence[NamedSite]) -> None:
 
 def require_parallel(factors: Sequence[NamedSite]) -> None:
     """Raise `UnsupportedModelError` for the first group whose sites cannot be updated one by one."""
-    of_two = next((group for group in factors if group.site.predictors > 1), None)
-    if of_two is not None:
+    joint = next((group for group in factors if group.site.predictors > 1), None)
+    if joint is not None:
         raise UnsupportedModelError(
-            f"{of_two.name!r} has two predictors, whose sites are updated together; use schedule='parallel'."
+            f"{joint.name!r} has several predictors, whose sites are updated together; use schedule='parallel'."
         )
     coupled = next((group for group in factors if group.site.coupled), None)
     if coupled is not None:

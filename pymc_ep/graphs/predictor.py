@@ -155,14 +155,14 @@ def needing_gradients(name: str) -> Iterator[None]:
 
 
 class Found(NamedTuple):
-    """Predictor, site, link and site parameters of a likelihood, and its second predictor, if it has one."""
+    """Predictor, site, link and site parameters of a likelihood, and its further predictors, if it has any."""
 
     site: Site
     options: dict[str, Any]
     predictor: TensorVariable
     link: str
     parameters: list[TensorVariable]
-    second: TensorVariable | None = None
+    others: tuple[TensorVariable, ...] = ()
 
 
 def find_predictor(

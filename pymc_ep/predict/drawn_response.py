@@ -28,12 +28,12 @@ def drawn_response(
 ) -> xr.Dataset:
     """Return mean, sd and quantiles, over the draws of a fit, of a likelihood's mean in PyMC or of draws from it.
 
-    Of ordered categories the mean is the probability of each, with a last dimension ``<name>_category``.
+    Of categories the mean is the probability of each, with a last dimension ``<name>_category``.
 
     Raises
     ------
     UnsupportedModelError
-        For new observations of ordered categories, where the fit has no draws, and for distributions without a mean in
+        For new observations of categories, where the fit has no draws, and for distributions without a mean in
         PyMC.
     """
     name = group.name
@@ -48,7 +48,7 @@ def drawn_response(
     categories = isinstance(variable.owner.op, CategoricalRV)
     if categories and kind == "observation":
         raise UnsupportedModelError(
-            f"{name!r} has ordered categories, whose numbers have no mean; use kind='expectation', the probabilities "
+            f"{name!r} has categories, whose numbers have no mean; use kind='expectation', the probabilities "
             f"of categories, or pm.sample_posterior_predictive(idata, var_names=[{name!r}])."
         )
     with clone:

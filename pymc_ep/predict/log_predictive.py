@@ -19,6 +19,7 @@ from pymc_ep.numerics.skewed_normal import gaussian_parts, skewed
 from pymc_ep.predict.rebuild import own_predictions, posterior_of
 from pymc_ep.results import labelled
 from pymc_ep.sites import CompiledSite, check_finite
+from pymc_ep.sites.likelihoods.categorical import SoftmaxSite
 
 __all__ = ["AtPredictor", "at_predictor", "likelihoods", "log_predictive", "require_observations", "require_separate"]
 
@@ -96,10 +97,10 @@ def require_separate(form: SiteForm, names: Sequence[str]) -> None:
 
 
 def require_one_predictor(group: Likelihood) -> None:
-    """Raise for a likelihood with two predictors."""
+    """Raise for a likelihood with several predictors."""
     if group.site.predictors > 1:
         raise UnsupportedModelError(
-            f"{group.name!r} has two predictors, of which this takes one: compare draws of "
+            f"{group.name!r} has several predictors, of which this takes one: compare draws of "
             f"pm.sample_posterior_predictive(idata, var_names=[{group.name!r}]) with the data instead."
         )
 
@@ -173,11 +174,16 @@ def _site_at(
     return site, [np.broadcast_to(p, size).reshape(shape) for p in parameters]
 
 
-def _of_two_predictors(posterior: SitePosterior, group: Likelihood, y: np.ndarray) -> np.ndarray:
-    """Return the log integrals of a likelihood over both of its predictors, at the shape of `y`."""
+def _of_several_predictors(posterior: SitePosterior, group: Likelihood, y: np.ndarray) -> np.ndarray:
+    """Return the log integrals of a likelihood over all of its predictors, at the shape of `y`."""
     moments = posterior.moments([group.affine_predictor])[group.name]
     site, parameters = _site_at(posterior, group, moments.mean.shape[1:])
-    require_observations(group, y, moments.mean.shape[1:])
+    if isinstance(group.site, SoftmaxSite) and group.site.parameters:
+        require_counts(group.name, group.site, y, moments.mean.shape[1:])
+        counts, y = np.moveaxis(y, -1, 0), y.sum(axis=-1)
+        parameters = [y, *counts]
+    else:
+        require_observations(group, y, moments.mean.shape[1:])
     rows = np.asarray(y, dtype=float).ravel()
     repeated = (np.tile(values.ravel(), len(moments.mean)) for values in (rows, *parameters))
     first, *others = repeated
@@ -185,6 +191,16 @@ def _of_two_predictors(posterior: SitePosterior, group: Likelihood, y: np.ndarra
     log_z = np.asarray(tilted.log_z)[: rows.size]
     check_finite([log_z], rows, moments.mean[0].ravel(), moments.sd[0].ravel() ** 2, group.name)
     return log_z.reshape(y.shape)
+
+
+def require_counts(name: str, site: SoftmaxSite, y: np.ndarray, shape: tuple[int, ...]) -> None:
+    """Raise for new counts of categories of another shape than their predictors, or that are none."""
+    if y.shape != (*shape, site.categories):
+        raise InvalidDataError(
+            f"{name!r} has counts of shape {(*shape, site.categories)} but the given values have shape {y.shape}. Give "
+            f"a row of counts for each; for others set their inputs in the model first, by pm.set_data."
+        )
+    site.validate(y, name)
 
 
 def require_observations(group: Likelihood, y: np.ndarray, shape: tuple[int, ...]) -> None:
@@ -205,7 +221,7 @@ def require_observations(group: Likelihood, y: np.ndarray, shape: tuple[int, ...
 def _log_predictive(posterior: SitePosterior, group: Likelihood, y: np.ndarray) -> Iterator[tuple[float, np.ndarray]]:
     """Yield weights of Gaussians, and the log integrals of the likelihood over these, at the shape of `y`."""
     if group.site.predictors > 1:
-        yield 1.0, _of_two_predictors(posterior, group, y)
+        yield 1.0, _of_several_predictors(posterior, group, y)
         return
     at = at_predictor(posterior, group)
     require_observations(group, y, at.mean.shape)

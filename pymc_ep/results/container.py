@@ -84,7 +84,11 @@ def build_container(
     if posterior is not None:
         groups["posterior"] = labelled(posterior, sample_dims=_SAMPLE_DIMS)
     if log_likelihood is not None:
-        groups["log_likelihood"] = labelled(log_likelihood, sample_dims=_SAMPLE_DIMS, skip_event_dims=True)
+        # A row of counts of categories has one.
+        of_rows = {n: list(dims.get(n, ()))[: v.ndim - len(_SAMPLE_DIMS)] for n, v in log_likelihood.items()}
+        groups["log_likelihood"] = labelled(
+            log_likelihood, sample_dims=_SAMPLE_DIMS, skip_event_dims=True, dims=of_rows
+        )
     groups |= {name: sealed(name, labelled(values), free=True) for name, values in moments.items() if values}
     groups["observed_data"] = labelled(find_observations(model))
     if constants := find_constants(model):
@@ -113,7 +117,7 @@ def labelled(
         Coordinates of some dims that differ from the model's.
     """
     coords = coords_and_dims_for_inferencedata(model)[0] | dict(new or {})
-    dims = {name: list(model_dims(model, of)) for name, (of, _) in variables.items()}
+    dims = {name: list(model_dims(model, of))[: values.ndim] for name, (of, values) in variables.items()}
     arrays = {name: values for name, (_, values) in variables.items()}
     return to_dataset(arrays, coords=_matching_coords(coords, dims, arrays), dims=dims, attrs=_library_attrs())
 

@@ -133,7 +133,8 @@ def _fit_variables(model: pm.Model, solution: Solution) -> dict[str, tuple[Seque
         _add(out, f"hyper_point_{name}", ("hyper_point", *model_dims(model, name)), values)
     for name, results in solution.sites.items():
         for what, value in results.items():
-            _add(out, f"{name}_{what}", model_dims(model, name), value)
+            # Counts of categories have one result a row.
+            _add(out, f"{name}_{what}", model_dims(model, name)[: np.ndim(value)], value)
     for name, results in solution.coefficients.items():
         for what, value in results.items():
             _add(out, f"{name}_{what}", (f"{name}_coefficient",) * np.ndim(value), value)

@@ -208,7 +208,7 @@ class Site:
         """Pickle a registered site by its name, so that its functions need not be picklable."""
         if _REGISTRY.get(self.name) is self:
             return get_site, (self.name,)
-        return type(self), tuple(getattr(self, f.name) for f in fields(self))
+        return _site_of, (type(self), {f.name: getattr(self, f.name) for f in fields(self)})
 
     @property
     def scanned(self) -> bool:
@@ -276,6 +276,11 @@ class Site:
                 f"{name!r} has the value {np.broadcast_to(y, holds.shape)[index]}{at_index(index)} with "
                 f"{', '.join(of)}, but a {self.name} site takes {self.relation.wanted}. Correct one of them."
             )
+
+
+def _site_of(kind: type[Site], values: dict[str, Any]) -> Site:
+    """Return a site that was pickled."""
+    return kind(**values)
 
 
 def require_domain(y: np.ndarray, domain: str, name: str, site: str) -> None:

@@ -29,12 +29,12 @@ from pymc_ep.sites.expectations import ExpectationFunctions
 from pymc_ep.sites.log_density_rows import by_rows
 from pymc_ep.sites.quadrature import QuadratureFunctions, among, gathered
 
-__all__ = ["COMPILED", "CompiledSite", "check_finite", "compile_site"]
+__all__ = ["COMPILED", "STEP", "CompiledSite", "check_finite", "compile_site"]
 
 _KEPT = 2 * 10**8
 """Largest count of doubles in quadrature rules that are kept for reuse, 1.5 GiB. The moments of further sites are
 computed anew."""
-_STEP = 0.03
+STEP = 0.03
 """Step of the differences, in units of one over the tilted standard deviation. Truncation, step^4 / 30 times the
 seventh cumulant, is 2e-5 for an exponential distribution; rounding of the variances adds about 1e-7."""
 
@@ -230,14 +230,14 @@ class CompiledSite(QuadratureFunctions, BoundFunctions, ExpectationFunctions):
             skewness, kurtosis = (_shaped(cumulant, shape) for cumulant in self._cumulants_by_quadrature(*arrays))
             return skewness, kurtosis
         scale = np.asarray(self.moments(y, mean, variance, 1.0, *parameters).variance)
-        unit = _STEP * variance / np.sqrt(scale)
+        unit = STEP * variance / np.sqrt(scale)
 
         def ratio(steps: int) -> np.ndarray:
             return np.asarray(self.moments(y, mean + steps * unit, variance, 1.0, *parameters).variance) / scale
 
         back2, back1, ahead1, ahead2 = (ratio(steps) for steps in (-2, -1, 1, 2))
-        skewness = (8.0 * (ahead1 - back1) - (ahead2 - back2)) / (12.0 * _STEP)
-        return skewness, (16.0 * (ahead1 + back1) - (ahead2 + back2) - 30.0) / (12.0 * _STEP**2)
+        skewness = (8.0 * (ahead1 - back1) - (ahead2 - back2)) / (12.0 * STEP)
+        return skewness, (16.0 * (ahead1 + back1) - (ahead2 + back2) - 30.0) / (12.0 * STEP**2)
 
     def parameter_gradient(
         self, y: Array, mean: Array, variance: Array, power: Array = 1.0, *parameters: Array

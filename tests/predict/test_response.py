@@ -203,7 +203,7 @@ def test_probabilities_of_ordered_categories():
     exact = np.diff(below, axis=-1, prepend=0.0, append=1.0).transpose(0, 2, 1) @ MASS
     assert found["y_mean"].dims == ("row", "y_category")
     np.testing.assert_allclose(found["y_mean"], exact, atol=0.01)
-    with pytest.raises(pmep.UnsupportedModelError, match=r"'y' has ordered categories.*kind='expectation'"):
+    with pytest.raises(pmep.UnsupportedModelError, match=r"'y' has categories.*kind='expectation'"):
         pmep.predict(result, model, response=True, kind="observation")
 
 

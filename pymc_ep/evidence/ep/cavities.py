@@ -1,8 +1,8 @@
-"""Cavities of sites, of one predictor or of two, and the terms that they have in EP's log evidence.
+"""Cavities of sites, of one predictor or of several, and the terms that they have in EP's log evidence.
 
-A site of two predictors has three rows, see `pymc_ep.sites.rows_of_two`. Its posterior covariance V follows from their
+A site of several predictors has rows, see `pymc_ep.sites.rows_of_many`. Its posterior covariance V follows from their
 variances and its precision Pi from theirs; with V = L L^T and M = I - power L^T Pi L the cavity has the covariance
-L M^-1 L^T.
+L M^-1 L^T. Two predictors have elements in place of matrices, which takes a fraction of the time.
 """
 
 from collections.abc import Sequence
@@ -12,9 +12,13 @@ import numpy as np
 
 from pymc_ep.numerics.backend.namespace import Array, namespace
 from pymc_ep.numerics.gaussian.protocol import GaussianPosterior
+from pymc_ep.sites import rows_of_many
 from pymc_ep.sites.rows_of_two import ROWS, covariance_of, precision_of, precision_rows, slopes_of
 
-__all__ = ["FLAT", "Cavities", "cavities", "change_of_sites", "without_negative"]
+__all__ = ["FLAT", "Cavities", "JointRows", "cavities", "change_of_sites", "without_negative"]
+
+JointRows = tuple[slice, int]
+"""Rows of a group of sites of several predictors, and the number of these."""
 
 FLAT = 1e-9
 """Share 1 - pi_i V_i of the posterior precision below which the cavity of a Gaussian site counts as flat or improper.
@@ -48,7 +52,7 @@ def cavities(
     power: float,
     exact: Array = False,
     flat: float = 1.0,
-    pairs: Sequence[slice] = (),
+    joint: Sequence[JointRows] = (),
 ) -> Cavities:
     """Return the cavities.
 
@@ -68,8 +72,8 @@ def cavities(
     flat : float
         Or by what has this share of its precision: the gradient in a parameter of the site, at a fixed cavity, is the
         right one where that is small.
-    pairs : sequence of slice
-        Rows of the sites of two predictors.
+    joint : sequence of (slice, int)
+        Rows of the sites of several predictors.
     """
     xp = namespace(posterior.mean)
     kept = (1.0 - power) + power * posterior.remainder
@@ -83,22 +87,34 @@ def cavities(
             xp.log(1.0 + power * precision * variance),
             power * variance * slope**2,
         )
-        for rows in pairs:
+        for rows, predictors in joint:
             mean, marginal_variance, row_slope, site_precision = (
                 array[rows] for array in (posterior.mean, posterior.variance, slope, precision)
             )
-            for field, value in zip(cavity, _of_pair(mean, marginal_variance, row_slope, site_precision, power)):
+            if predictors == 2:
+                fields = _of_pair(mean, marginal_variance, row_slope, site_precision, power)
+            else:
+                fields = _of_many(mean, marginal_variance, row_slope, site_precision, power, predictors)
+            for field, value in zip(cavity, fields):
                 field[rows] = value.ravel()
     return cavity
 
 
 def change_of_sites(
-    posterior: GaussianPosterior, d_precision: Array, d_slope: Array, pairs: Sequence[slice] = ()
+    posterior: GaussianPosterior, d_precision: Array, d_slope: Array, joint: Sequence[JointRows] = ()
 ) -> Array:
     """Return the largest change of a site, free of the predictors' units, see `pymc_ep.evidence.ep.sweep.Sweep`."""
     xp = namespace(posterior.mean)
     curvature, slope = xp.abs(d_precision) * posterior.variance, xp.abs(d_slope) * xp.sqrt(xp.abs(posterior.variance))
-    for rows in pairs:
+    for rows, predictors in joint:
+        if predictors > 2:
+            root = _root(np.asarray(posterior.variance)[rows], predictors)
+            back = root.transpose(0, 2, 1)
+            of_sites = back @ rows_of_many.precisions(np.asarray(d_precision)[rows], predictors) @ root
+            moved = back @ rows_of_many.slopes(np.asarray(d_slope)[rows], predictors)[..., None]
+            for values, changes in ((curvature, of_sites), (slope, moved)):
+                values[rows] = np.tile(np.abs(changes).max(axis=(1, 2)), rows_of_many.number_of_rows(predictors))
+            continue
         l_1, l_21, l_2 = _factor(np.asarray(posterior.variance)[rows])
         w_11, w_12, w_22 = _whitened(np.asarray(d_precision)[rows], l_1, l_21, l_2)
         s_1, s_2 = slopes_of(np.asarray(d_slope)[rows])
@@ -107,10 +123,14 @@ def change_of_sites(
     return xp.maximum(xp.max(curvature), xp.max(slope))
 
 
-def without_negative(precision: np.ndarray, variance: np.ndarray, pairs: Sequence[slice]) -> np.ndarray:
+def without_negative(precision: np.ndarray, variance: np.ndarray, joint: Sequence[JointRows]) -> np.ndarray:
     """Return precisions, (n,), without the negative eigenvalues of L^T Pi L, for the variance V = L L^T of rows."""
     out = np.maximum(precision, 0.0)
-    for rows in pairs:
+    for rows, predictors in joint:
+        if predictors > 2:
+            # Their sites are log-concave.
+            out[rows] = precision[rows]
+            continue
         l_1, l_21, l_2 = _factor(variance[rows])
         l_2 = np.maximum(l_2, np.sqrt(FLAT) * np.sqrt(variance[rows].reshape(ROWS, -1)[1]))
         w_11, w_12, w_22 = _whitened(precision[rows], l_1, l_21, l_2)
@@ -170,3 +190,45 @@ def _of_pair(
         np.array([-np.log(det), none, none]),
         np.array([pull, none, none]),
     )
+
+
+def _root(variance: np.ndarray, predictors: int) -> np.ndarray:
+    """Return L, (n, D, D), with V = L L^T, from the variances of the rows, (r n,)."""
+    covariance = rows_of_many.covariances(variance, predictors)
+    try:
+        return np.linalg.cholesky(covariance)
+    except np.linalg.LinAlgError:  # of predictors that are functions of others, or known
+        values, axes = np.linalg.eigh(covariance)
+        return axes * np.sqrt(np.maximum(values, 0.0))[:, None, :]
+
+
+def _of_many(
+    mean: np.ndarray, variance: np.ndarray, slope: np.ndarray, precision: np.ndarray, power: float, predictors: int
+) -> tuple[np.ndarray, ...]:
+    """Return the fields of `Cavities` of sites of several predictors, (r n,) each, from rows."""
+    root = _root(variance, predictors)
+    back = root.transpose(0, 2, 1)
+    kept = np.eye(predictors) - power * back @ rows_of_many.precisions(precision, predictors) @ root
+    proper = _is_proper(kept)
+    kept = np.where(proper[:, None, None], kept, np.eye(predictors))
+    covariance = root @ np.linalg.solve(kept, back)
+    slopes = rows_of_many.slopes(slope, predictors)
+    moved = (covariance @ slopes[..., None])[..., 0]
+    own = mean.reshape(-1, len(root))[:predictors].T - power * moved
+    rows = rows_of_many.variance_rows(covariance).reshape(-1, len(root))
+    first = np.arange(len(rows))[:, None] == 0
+    return (
+        rows_of_many.sums(own),
+        np.where(proper, rows, _IMPROPER),
+        np.where(first, -np.linalg.slogdet(kept)[1], 0.0),
+        np.where(first, power * (slopes * moved).sum(axis=1), 0.0),
+    )
+
+
+def _is_proper(kept: np.ndarray) -> np.ndarray:
+    """Return whether all eigenvalues of matrices exceed `FLAT`, (n,)."""
+    try:
+        np.linalg.cholesky(kept - FLAT * np.eye(kept.shape[1]))
+    except np.linalg.LinAlgError:
+        return np.linalg.eigvalsh(np.nan_to_num(kept, nan=-1.0))[:, 0] > FLAT
+    return np.ones(len(kept), dtype=bool)

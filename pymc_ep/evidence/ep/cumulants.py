@@ -143,6 +143,8 @@ def why_no_correction(form: CompiledSiteForm, power: float, predictors: int) -> 
     """Return the reason why a form's evidence has no correction; empty where it has one."""
     if coupled := [factor.name for factor in form.form.factors if factor.site.coupled]:
         return f"the prior of {coupled[0]!r} is one factor of many predictors, whose cumulants are not known"
+    if several := [factor.name for factor in form.form.factors if factor.site.predictors > 2]:
+        return f"{several[0]!r} has more than two predictors an observation, whose cumulants are not known"
     if power != 1.0:
         return "the expansion is about EP with power 1, whose tilted moments match the posterior's"
     many = predictors > _LARGEST

@@ -114,9 +114,9 @@ class EP:
         self.schedule = schedule
         self.log_concave = all(s.site.log_concave for s in self.sites)
         self.inner = _INNER if self.automatic and schedule == "parallel" else 0
-        self.pairs = any(s.site.predictors > 1 for s in self.sites)
+        self.joint = any(s.site.predictors > 1 for s in self.sites)
         self.one_fixed_point = all(s.site.log_concave or s.site.predictors > 1 for s in self.sites)
-        """Whether a fit is the same from any start, in practice; sites of two predictors start near the mode."""
+        """Whether a fit is the same from any start, in practice; sites of several predictors start near the mode."""
 
     def with_sites(self, sites: Sequence[CompiledSite]) -> "EP":
         """Return the engine with the same options and other sites."""
@@ -170,7 +170,7 @@ class EP:
                 return unmatched._replace(damping=_CAREFUL_DAMPING, careful=True)
             if bool(first.proper):
                 return self._accept(shift, precision, first, None, self.inner)
-        if self.pairs and start is None and (near := self._near_mode(problem)) is not None:
+        if self.joint and start is None and (near := self._near_mode(problem)) is not None:
             return near
         zero = np.zeros(n)
         regular = problem.prior.regular()
@@ -251,19 +251,19 @@ class EP:
         return self._accept(shift, precision, first, None, self.inner) if bool(first.proper) else None
 
     def _near_mode(self, problem: Problem) -> State | None:
-        """Return the state near the posterior mode of sites of two predictors; None if it is improper.
+        """Return the state near the posterior mode of sites of several predictors; None if it is improper.
 
         Under wide priors their tilted distributions have ridges and several peaks, which near the mode they have not.
         """
         narrow = _CLOSE_TO_MODE * np.asarray(problem.prior.regular().variances()) + KNOWN
-        pairs = Kinds.of(self.sites).pairs(problem.observed)
+        joint = Kinds.of(self.sites).joint(problem.observed)
 
         def at(sites: np.ndarray) -> tuple[float, GaussianPosterior, np.ndarray]:
             """Return the log joint density at the posterior mean, the posterior, and the sites that follow."""
             posterior = problem.prior.posterior(problem.mean, *sites)
             eta = np.asarray(posterior.mean)
             tilted, _ = joined_moments(self.sites, 1.0, eta, narrow, problem.observed, problem.parameters)
-            precision = without_negative(np.asarray(tilted.precision), narrow, pairs)
+            precision = without_negative(np.asarray(tilted.precision), narrow, joint)
             value = float(np.sum(tilted.log_z)) - 0.5 * float(problem.prior.energy(posterior, problem.mean))
             return value, posterior, np.array([np.asarray(tilted.gradient) + precision * eta, precision])
 

@@ -33,7 +33,7 @@ from pymc_ep.evidence.ep.shape import shape_at, shape_of_two, used_skewness
 from pymc_ep.evidence.ep.sweep import group_slices
 from pymc_ep.evidence.mode import hyper_names_of
 from pymc_ep.exceptions import ImpossibleDensityError, InvalidDataError, NumericalError
-from pymc_ep.sites.rows_of_two import ROWS
+from pymc_ep.sites.rows_of_many import number_of_rows
 
 __all__ = ["Evidence", "evidence_of"]
 
@@ -109,8 +109,8 @@ class Evidence(LogEvidence[EvidenceAt]):
         self.checkpoint = checkpoint or Checkpoint()
         self.grid = grid
         self.exact = exact
-        self.of_two = any(factor.site.predictors > 1 for factor in form.form.factors)
-        """Whether any sites have two predictors."""
+        self.joint = any(factor.site.predictors > 1 for factor in form.form.factors)
+        """Whether any sites have several predictors."""
         self._checked = False
         if engine.schedule == "sequential":
             require_parallel(form.form.factors)
@@ -210,7 +210,7 @@ class Evidence(LogEvidence[EvidenceAt]):
 
     def kept(self, at: EvidenceAt) -> KeptFit:
         """Return moments of the predictors, leave-one-out densities, and skewness of sites."""
-        skewness = None if self.of_two else np.zeros(len(at.repeats.owner))
+        skewness = None if self.joint else np.zeros(len(at.repeats.owner))
         if skewness is not None and (tilted_skewness := self._skewness(at)) is not None:
             variance = np.asarray(at.run.state.sweep.posterior.variance)
             skewness[at.repeats.first] = used_skewness(tilted_skewness, variance)
@@ -218,9 +218,9 @@ class Evidence(LogEvidence[EvidenceAt]):
 
     def shape(self, at: EvidenceAt) -> Shape:
         """Return the shape at a fit; Gaussian where sites have no finite third cumulants at a fixed point of EP."""
-        if self.of_two and self._has_shape(at):
+        if self.joint and self._has_shape(at):
             return shape_of_two(at, self.directions(at))
-        if self.of_two or (skewness := self._skewness(at)) is None:
+        if self.joint or (skewness := self._skewness(at)) is None:
             return Shape(*np.zeros((4, len(at.repeats.owner))))
         return shape_at(at, skewness)
 
@@ -245,7 +245,7 @@ class Evidence(LogEvidence[EvidenceAt]):
 
     def why_no_correction(self, predictors: int) -> str:
         """Return the reason why there is no correction; empty where there is one."""
-        many = self.of_two and predictors > MOST_ROWS
+        many = self.joint and predictors > MOST_ROWS
         no_room = (
             f"over {MOST_ROWS} rows of sites of two predictors, for all pairs of which there is no room" if many else ""
         )
@@ -266,7 +266,7 @@ class Evidence(LogEvidence[EvidenceAt]):
 
     def correction(self, at: EvidenceAt) -> float:
         """Return the correction by cumulants of the sites, in nats; NaN where the series diverges."""
-        if self.of_two:
+        if self.joint:
             of_two = self.directions(at).correction()
             return np.nan if of_two.diverges else of_two.total
         # One sample for all hyperparameters, so that its error hardly depends on them; the first fit tells how large.
@@ -398,8 +398,9 @@ class Evidence(LogEvidence[EvidenceAt]):
 
     def _check_prior(self, theta: np.ndarray, prior: Prior) -> None:
         for group, y, parameters in zip(self.form.form.factors, self.observed, prior.parameters):
+            of_each = y.reshape(number_of_rows(group.site.predictors), -1)[0]
             try:
-                group.site.validate_parameters(parameters, group.name, y)
+                group.site.validate_parameters(parameters, group.name, of_each)
             except InvalidDataError as error:
                 raise of_hyperparameters(self.form, theta, group, error) from None
         bad = np.flatnonzero(~np.isfinite(np.asarray(prior.mean)))
@@ -429,8 +430,8 @@ class Evidence(LogEvidence[EvidenceAt]):
         group, places = next(
             (g, s) for g, s in zip(self.form.form.factors, group_slices(self.observed)) if predictor < s.stop
         )
-        # Sites of two predictors have a row for each of these, and one for the sum.
-        rows = ROWS if group.site.predictors > 1 else 1
+        # Sites of several predictors have a row for each of these, and for the sum of each two.
+        rows = number_of_rows(group.site.predictors)
         return f"observation {(predictor - places.start) % ((places.stop - places.start) // rows)} of {group.name!r}"
 
     def require_covariance(self, theta: np.ndarray, prior: Prior) -> None:

@@ -18,7 +18,7 @@ from pymc_ep.evidence.ep.sweep import Problem, group_slices
 from pymc_ep.numerics.backend.namespace import Array
 from pymc_ep.sites.compiled import CompiledSite, compile_site
 from pymc_ep.sites.repeated import is_additive, repeated
-from pymc_ep.sites.rows_of_two import ROWS
+from pymc_ep.sites.rows_of_many import number_of_rows
 
 __all__ = ["RepeatedGroup", "Repeats", "repeats_at"]
 
@@ -246,20 +246,20 @@ class RepeatedGroup:
 
 
 @dataclass(frozen=True)
-class TwoPredictorGroup(RepeatedGroup):
-    """The observations of a variable with two predictors each: `y`, `owner` and `first` are of its rows, (3 n,).
+class JointGroup(RepeatedGroup):
+    """The observations of a variable with several predictors each: `y`, `owner` and `first` are of its rows, (r n,).
 
     Parameters have one value for each observation.
     """
 
-    def subset(self, which: np.ndarray) -> "TwoPredictorGroup":
+    def subset(self, which: np.ndarray) -> "JointGroup":
         """Return the group of some rows, with all rows of each of their observations."""
         rows = np.arange(len(which))
-        return TwoPredictorGroup(self.single, self.y[which], rows, rows)
+        return JointGroup(self.single, self.y[which], rows, rows)
 
     def parameters(self, values: Sequence[Array]) -> tuple[Array, ...]:
         """Return the parameters of the rows."""
-        return tuple(np.tile(np.asarray(value), ROWS) for value in values)
+        return tuple(np.tile(np.asarray(value), number_of_rows(self.single.site.predictors)) for value in values)
 
     def parameter_gradient(
         self, values: Sequence[Array], mean: Array, variance: Array, power: float
@@ -382,7 +382,7 @@ def repeats_of(sites: Sequence[CompiledSite], observed: Sequence[np.ndarray], pr
         second is not asked for where the first tells all predictors apart.
     """
     slices = group_slices(observed)
-    kinds = (TwoPredictorGroup if site.site.predictors > 1 else RepeatedGroup for site in sites)
+    kinds = (JointGroup if site.site.predictors > 1 else RepeatedGroup for site in sites)
     alone = [of(site, y, np.arange(len(y)), np.arange(len(y))) for of, site, y in zip(kinds, sites, observed)]
     columns: dict[int, list[np.ndarray]] = {k: [] for k, site in enumerate(sites) if is_additive(site.site)}
     grouped: dict[int, RepeatedGroup] = {}

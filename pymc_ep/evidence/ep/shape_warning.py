@@ -65,9 +65,9 @@ def error_warning(evidence: "Evidence", at: EvidenceAt) -> str:
     if not at.run.status.converged or evidence.why_no_correction(0):
         return ""
     try:
-        if len(at.problem.mean) > (MOST_ROWS if evidence.of_two else MOST_PAIRED):
+        if len(at.problem.mean) > (MOST_ROWS if evidence.joint else MOST_PAIRED):
             return _warning_of_sample(evidence, at)
-        return _warning_of_two(evidence, at) if evidence.of_two else _warning_of_one(evidence, at)
+        return _warning_of_two(evidence, at) if evidence.joint else _warning_of_one(evidence, at)
     except NumericalError:  # of cumulants that are not finite
         return ""
 
@@ -113,7 +113,7 @@ def _warning_of_sample(evidence: "Evidence", at: EvidenceAt) -> str:
     if errors[row] < _NARROW_BY_A_TENTH:
         return ""
     limit, cause, cure = MOST_PAIRED, _CAUSE, _CURE
-    if evidence.of_two:
+    if evidence.joint:
         limit, cause, cure = MOST_ROWS // ROWS, _CAUSE_OF_TWO, _CURE_OF_TWO
     return (
         f"EP's own error is large: of {len(errors)} predictors that were looked at, that of "
@@ -131,7 +131,7 @@ def sampled_errors(evidence: "Evidence", at: EvidenceAt) -> Iterator[tuple[int, 
     posterior, rng = at.run.state.sweep.posterior, np.random.default_rng(0)
     variance, pairs = np.asarray(posterior.variance), Kinds.of(at.repeats.sites).pairs(at.problem.observed)
     scale, covariance = inverse_sd(variance), at.problem.prior.posterior_rows(posterior)
-    skewness = None if evidence.of_two else used_skewness(evidence.cumulants(at)[0], variance)
+    skewness = None if evidence.joint else used_skewness(evidence.cumulants(at)[0], variance)
     size = min(max(_SAMPLED_OF // len(variance), _SAMPLED[0]), _SAMPLED[1], len(variance))
     for row in rng.choice(len(variance), size, replace=False):
         correlation = np.asarray(covariance(np.array([row])))[0] * scale[row] * scale

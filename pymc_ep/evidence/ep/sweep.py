@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pymc_ep.evidence.ep.cavities import Cavities, cavities, change_of_sites
+from pymc_ep.evidence.ep.cavities import Cavities, JointRows, cavities, change_of_sites
 from pymc_ep.exceptions import ImpossibleDensityError
 from pymc_ep.numerics.backend.namespace import Array, namespace, while_loop
 from pymc_ep.numerics.gaussian.protocol import GaussianPosterior, GaussianPrior
@@ -68,21 +68,27 @@ class Kinds(NamedTuple):
 
     Attributes
     ----------
-    gaussian, of_two : tuple of bool
-        Whether they are Gaussian, and whether they have two predictors.
+    gaussian : tuple of bool
+        Whether they are Gaussian.
+    predictors : tuple of int
+        How many predictors they have.
     """
 
     gaussian: tuple[bool, ...]
-    of_two: tuple[bool, ...]
+    predictors: tuple[int, ...]
 
     @classmethod
     def of(cls, sites: Sequence[CompiledSite]) -> "Kinds":
         """Return the kinds of compiled sites."""
-        return cls(tuple(s.site.gaussian for s in sites), tuple(s.site.predictors > 1 for s in sites))
+        return cls(tuple(s.site.gaussian for s in sites), tuple(s.site.predictors for s in sites))
 
     def pairs(self, observed: Sequence[Any]) -> list[slice]:
         """Return the rows of each group of two predictors."""
-        return [rows for rows, has_two in zip(group_slices(observed), self.of_two) if has_two]
+        return [rows for rows, number in self.joint(observed) if number == 2]
+
+    def joint(self, observed: Sequence[Any]) -> list[JointRows]:
+        """Return the rows of each group of several predictors, and their number."""
+        return [(rows, number) for rows, number in zip(group_slices(observed), self.predictors) if number > 1]
 
 
 class Sweep(NamedTuple):
@@ -157,8 +163,8 @@ def sweep(
     xp = namespace(problem.mean)
     posterior = problem.prior.posterior(problem.mean, shift, precision, log_concave=log_concave)
     exact = xp.concatenate([xp.full(len(y), is_gaussian) for y, is_gaussian in zip(problem.observed, kinds.gaussian)])
-    pairs = kinds.pairs(problem.observed)
-    cavity = cavities(posterior, precision, power, exact, pairs=pairs)
+    joint = kinds.joint(problem.observed)
+    cavity = cavities(posterior, precision, power, exact, joint=joint)
     cavity_mean, cavity_variance = cavity.mean, cavity.variance
     # A predictor of prior variance zero is known: its site has no effect but a factor t at that value.
     is_known = problem.prior.variances() <= 0
@@ -169,13 +175,13 @@ def sweep(
     log_z = log_evidence(problem, posterior, cavity, tilted.log_z, power)
     d_precision = tilted.precision / power - precision
     d_slope = tilted.shift / power - shift - d_precision * posterior.mean
-    change = change_of_sites(posterior, d_precision, d_slope, pairs)
+    change = change_of_sites(posterior, d_precision, d_slope, joint)
     refined = tilted
     if inner:
         limit = xp.where(proper & (change > enough), inner, 0)
 
         def centres(moved: GaussianPosterior) -> Array:
-            return cavities(moved, precision, power, exact, pairs=pairs).mean
+            return cavities(moved, precision, power, exact, joint=joint).mean
 
         refined = match_means(problem, posterior, shift, precision, tilted, nearby, power, limit, centres)
     for field in (*tilted, *refined):

@@ -99,8 +99,8 @@ class RowFunctions(HyperRows):
         out = {}
         rest = iter(parts)
         for group, site, y in zip(self.form.factors, self._compiled.sites, self._compiled.observed()):
-            eta, *seconds = (np.asarray(next(rest)) for _ in group.rows[:2])
-            parameters = [*seconds, *(np.asarray(next(rest)).reshape(eta.shape) for _ in group.parameters)]
+            eta, *others = (np.asarray(next(rest)) for _ in group.predictors)
+            parameters = [*others, *(np.asarray(next(rest)).reshape(eta.shape) for _ in group.parameters)]
             out[group.name] = np.asarray(site.log_density(y, eta, *parameters))
         return out
 
@@ -208,7 +208,7 @@ class RowFunctions(HyperRows):
 
     @property
     def _site_graphs(self) -> list[Any]:
-        return [v for g in self.form.factors for v in (*g.rows[:2], *g.parameters)]
+        return [v for g in self.form.factors for v in (*g.predictors, *g.parameters)]
 
     @property
     def _evaluated(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ of C_j twice; A_j itself is never formed, and an identity map costs nothing.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import combinations
 
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
@@ -113,8 +114,8 @@ class SiteGroup:
         Name of the link between eta and the distribution's parameter, for `explain`.
     correlated : bool
         Whether the predictor includes noise of an observed vector: the sites then are only a part of the likelihood.
-    second : TensorVariable, optional
-        Second predictor, of the shape of `observed`, of a site that has two.
+    others : tuple of TensorVariable
+        Further predictors of a site that has several, each of the shape of `observed`.
     """
 
     name: str
@@ -125,17 +126,22 @@ class SiteGroup:
     parameters: tuple[TensorVariable, ...]
     link: str
     correlated: bool = False
-    second: TensorVariable | None = None
+    others: tuple[TensorVariable, ...] = ()
+
+    @property
+    def predictors(self) -> tuple[TensorVariable, ...]:
+        """All predictors."""
+        return (self.predictor, *self.others)
 
     @property
     def rows(self) -> tuple[TensorVariable, ...]:
-        """The predictor, or two predictors and their sum."""
-        return (self.predictor,) if self.second is None else (self.predictor, self.second, self.predictor + self.second)
+        """The predictors, and the sums of each two."""
+        return (*self.predictors, *(first + second for first, second in combinations(self.predictors, 2)))
 
     @property
     def affine_predictor(self) -> "AffineVariable":
-        """The predictor as a variable, for its moments; of a site of two predictors its three rows."""
-        return AffineVariable(self.name, self.predictor if self.second is None else pt.stack(self.rows))
+        """The predictor as a variable, for its moments; of a site of several predictors all rows."""
+        return AffineVariable(self.name, pt.stack(self.rows) if self.others else self.predictor)
 
 
 @dataclass(frozen=True)
@@ -236,7 +242,7 @@ class LatentGaussian(Hyperparameters):
 
     @property
     def predictor(self) -> TensorVariable:
-        """Predictors of all factors, (n,), ravelled and concatenated; of sites of two predictors all rows."""
+        """Predictors of all factors, (n,), ravelled and concatenated; of sites of several predictors all rows."""
         return _joined([row for group in self.factors for row in group.rows])
 
     @property

@@ -65,8 +65,17 @@ def mean_and_scale():
     pm.Normal("y", pm.Normal("f", 0.0, pt.exp(normal("g"))), 1.0, observed=REALS)
 
 
-def free_categories():
-    pm.Categorical("y", p=pt.special.softmax(normal(shape=(4, 3)), axis=-1), observed=np.array([0, 1, 2, 1]))
+def separate_categories():
+    rates = pm.math.exp(normal(shape=(4, 3)))
+    pm.Categorical("y", p=rates[:, [0, 1, 1]] / 3.0, observed=np.array([0, 1, 2, 1]))
+
+
+def many_categories():
+    pm.Categorical("y", logit_p=normal(shape=(4, 16)), observed=np.array([0, 1, 2, 1]))
+
+
+def two_counts():
+    pm.Multinomial("y", n=3, p=pm.math.softmax(normal(shape=(2, 2)), axis=-1), observed=np.array([[1, 2], [3, 0]]))
 
 
 def batches():
@@ -111,7 +120,9 @@ CASES = [
     (running_product, {}, r"'y'.*CumOp.*not elementwise"),
     (three_predictors, {"latent": ["f", "g"]}, r"'y' has more than one predictor.*'f', 'g'"),
     (mean_and_scale, {"latent": ["f", "g"]}, r"latent= names 'g', which enters a scale"),
-    (free_categories, {}, r"categories of 'y'.*OrderedLogistic"),
+    (separate_categories, {}, r"categories of 'y'.*softmax.*OrderedLogistic"),
+    (many_categories, {}, r"'y' has 16 categories.*15 at most.*Merge"),
+    (two_counts, {}, r"'y' counts two categories.*pm.Binomial"),
     (batches, {}, r"'y' is observed in batches.*whole data"),
     (named_axes, {}, r"'f' is a variable of pymc.dims.*dims="),
     (mixture_of_means, {}, r"'y' is a Mixture of Normal with latent variables in several components.*pm.sample"),

@@ -27,7 +27,7 @@ from pymc_ep.models.latent_gaussian.site_functions import SiteFunctions
 from pymc_ep.numerics.gaussian.protocol import GaussianPosterior
 from pymc_ep.numerics.interpolation.spline import Spline
 from pymc_ep.sites.compiled import CompiledSite
-from pymc_ep.sites.rows_of_two import precision_of, slopes_of
+from pymc_ep.sites.rows_of_two import ROWS, precision_of, slopes_of
 
 __all__ = [
     "AT_VALUES",
@@ -386,9 +386,14 @@ def _site_results(
 
 
 def _sites_of(shift: np.ndarray, precision: np.ndarray, n: int) -> dict[str, np.ndarray]:
-    """Return the fields of the sites of n observations by name, (n,) each, from the sites of their rows."""
+    """Return the fields of the sites of n observations by name, (n,) each, from the sites of their rows.
+
+    More than two predictors have none: their sites are in the saved state alone.
+    """
     if len(shift) == n:
         return {"site_precision": precision, "site_shift": shift}
+    if len(shift) > ROWS * n:
+        return {}
     first_precision, second_precision, cross_precision = precision_of(precision)
     first_shift, second_shift = slopes_of(shift)
     return {

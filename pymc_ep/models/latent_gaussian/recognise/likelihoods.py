@@ -18,6 +18,7 @@ from pymc_ep.graphs.random_nodes import distribution_name, parameters_of, separa
 from pymc_ep.models.latent_gaussian.recognise.any_density import find_generic
 from pymc_ep.models.latent_gaussian.recognise.observed_vectors import correlated_gaussian
 from pymc_ep.models.latent_gaussian.recognise.ordered import find_ordered
+from pymc_ep.models.latent_gaussian.recognise.softmax import find_softmax, is_counted
 from pymc_ep.models.latent_gaussian.recognise.two_predictors import find_two_predictors
 
 __all__ = ["find_site", "outside_predictor", "require_univariate"]
@@ -25,6 +26,8 @@ __all__ = ["find_site", "outside_predictor", "require_univariate"]
 
 def require_univariate(rv: TensorVariable) -> None:
     """Raise where the elements of an observed variable are not independent given its parameters."""
+    if is_counted(rv):
+        return
     if isinstance(rv.owner.op, PartialObservedRV):
         raise UnsupportedModelError(
             f"{rv.name.removesuffix('_observed')!r} is a vector with missing values, which depend on the observed "
@@ -81,21 +84,19 @@ def find_site(
     UnsupportedModelError
         Names the operation that prevents one affine predictor.
     """
+    if isinstance(rv.owner.op, CategoricalRV) or is_counted(rv):
+        return _find_categories(rv, parameters, observed, affine, several=two)
     if two:
         try:
             return find_site(rv, parameters, observed, affine, registered_only=registered_only)
         except NotAffineError:
             return find_two_predictors(rv, parameters, observed, affine)
-    if isinstance(rv.owner.op, CategoricalRV):
-        ordered = find_ordered(rv.name, parameters, affine)
-        if ordered is None:
-            raise NotAffineError(
-                f"The probabilities of the categories of {rv.name!r} are not those of pm.OrderedLogistic or "
-                f"pm.OrderedProbit with one affine predictor, and other categories have one predictor each. Use one of "
-                f"these two, pm.Binomial for two categories, or for more their counts of zero and one as pm.Poisson, "
-                f"with the exponential of each predictor and a pm.Flat intercept for each observation."
-            )
-        return ordered
+        except UnsupportedModelError as refusal:
+            # Columns of one matrix are no predictor value by value.
+            try:
+                return find_two_predictors(rv, parameters, observed, affine)
+            except UnsupportedModelError:
+                raise refusal from None
     family = family_of(rv)
     if family is None:
         return find_generic(rv.name, rv.owner, parameters, observed, affine)
@@ -108,6 +109,26 @@ def find_site(
             return find_generic(rv.name, rv.owner, parameters, observed, affine)
         except NotAffineError:
             raise refusal from None
+
+
+def _find_categories(
+    rv: TensorVariable,
+    parameters: Sequence[TensorVariable],
+    observed: TensorVariable | None,
+    affine: AffineTest,
+    *,
+    several: bool,
+) -> Found:
+    """Return predictors and site of categories, ordered or not."""
+    match = None if is_counted(rv) else find_ordered(rv.name, parameters, affine)
+    match = match or find_softmax(rv, parameters, observed, affine, several=several)
+    if match is None:
+        raise NotAffineError(
+            f"The probabilities of the categories of {rv.name!r} are not a softmax of one array of affine predictors, "
+            f"along its last axis, nor those of pm.OrderedLogistic or pm.OrderedProbit with one affine predictor. "
+            f"Write them as pm.math.softmax(eta, axis=-1), or as logit_p=eta."
+        )
+    return match
 
 
 def outside_predictor(

@@ -32,7 +32,7 @@ from pymc_ep.graphs.queries import apply_path, depends_on, dominators, value_dep
 from pymc_ep.numerics.backend.namespace import namespace
 from pymc_ep.sites.base import Relation, Site, get_site
 
-__all__ = ["find_ordered", "ordered_site"]
+__all__ = ["before_selection", "find_ordered", "ordered_site"]
 
 _NOISE: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
     "ordered logit": ("ordered_logit", scipy.special.expit),
@@ -114,7 +114,7 @@ def find_ordered(name: str, parameters: Sequence[TensorVariable], affine: Affine
     predictor, or the negative, along its last axis: the first one that is written so, else the nearest. The part that
     depends on noise must be the same in all columns.
     """
-    probabilities, path = _before_selection(parameters[0])
+    probabilities, path = before_selection(parameters[0])
     require_latent(name, parameters, affine)
     candidates = [
         candidate
@@ -131,7 +131,7 @@ def find_ordered(name: str, parameters: Sequence[TensorVariable], affine: Affine
     return matched._replace(predictor=predictor, parameters=columns)
 
 
-def _before_selection(graph: TensorVariable) -> tuple[TensorVariable, list[Apply]]:
+def before_selection(graph: TensorVariable) -> tuple[TensorVariable, list[Apply]]:
     """Return the probabilities before a selection of observations, such as the present ones, and the selection."""
     path: list[Apply] = []
     while isinstance(getattr(graph.owner, "op", None), AdvancedSubtensor | DimShuffle):

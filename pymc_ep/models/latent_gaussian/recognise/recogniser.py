@@ -49,6 +49,7 @@ from pymc_ep.models.latent_gaussian.recognise.observed_vectors import (
 )
 from pymc_ep.models.latent_gaussian.recognise.potentials import find_potential, terms_of
 from pymc_ep.models.latent_gaussian.recognise.scales import absorb_scales
+from pymc_ep.models.latent_gaussian.recognise.softmax import is_counted
 
 __all__ = ["recognise_latent_gaussian"]
 
@@ -279,6 +280,8 @@ def _build(
         with needing_gradients(rv.name):
             match = find_site(present_rv, rv_parameters, observed, test, registered_only=registered_only, two=two)
         warn_of_missing_groups(rv.name, match.predictor, list(test.noise))
+        if is_counted(present_rv) and observed is not None:
+            observed = observed.sum(axis=-1)
         groups.append(_site_group(rv.name, match, observed))
     terms = outputs[len(outputs) - len(potentials) :]
     of_potentials = [_site_group(p.name, *find_potential(p.name, array, test)) for p, array in zip(potentials, terms)]
@@ -349,31 +352,28 @@ def _prediction_variables(
 def _has_predictor(rv: TensorVariable, latents: Sequence[TensorVariable]) -> bool:
     """Whether a variable has independent elements and parameters that depend on another latent variable."""
     others = [v for v in latents if v is not rv]
-    return not rv.owner.op.ndim_supp and depends_on(parameters_of(rv), others)
+    return (is_counted(rv) or not rv.owner.op.ndim_supp) and depends_on(parameters_of(rv), others)
 
 
 def _site_group(name: str, match: Found, observed: TensorVariable | None) -> SiteGroup:
     """Return the sites of an observed variable, with predictor and parameters broadcast to its observations."""
-    predictor, second = match.predictor, match.second
-    observed = predictor if observed is None else observed
-    require_shape(name, observed.type.shape, predictor.type.shape)
+    observed = match.predictor if observed is None else observed
+    predictors = []
+    for predictor in (match.predictor, *match.others):
+        require_shape(name, observed.type.shape, predictor.type.shape)
+        whole = predictor.type.broadcastable == observed.type.broadcastable
+        predictors.append(predictor if whole else pt.broadcast_to(predictor, observed.shape))
     for parameter in match.parameters:
         require_shape(name, observed.type.shape, parameter.type.shape, "parameter beside the predictor")
-    if predictor.type.broadcastable != observed.type.broadcastable:
-        predictor = pt.broadcast_to(predictor, observed.shape)
-    if second is not None:
-        require_shape(name, observed.type.shape, second.type.shape, "second predictor")
-        if second.type.broadcastable != observed.type.broadcastable:
-            second = pt.broadcast_to(second, observed.shape)
     return SiteGroup(
         name=name,
         site=match.site,
         options=match.options,
         observed=observed,
-        predictor=predictor,
+        predictor=predictors[0],
         parameters=tuple(pt.broadcast_to(p, observed.shape).ravel().astype("float64") for p in match.parameters),
         link=match.link,
-        second=second,
+        others=tuple(predictors[1:]),
     )
 
 

@@ -67,7 +67,7 @@ def find_two_predictors(
                 match = _given_second(rv, parameters, first, second, affine, registered=registered)
                 if observed is not None:
                     density = log_density(with_parameters(rv.owner, parameters), observed)
-                    as_parameters = match._replace(parameters=[match.second, *match.parameters])
+                    as_parameters = match._replace(parameters=[*match.others, *match.parameters])
                     verify(name, density, observed, as_parameters, match.site.logp, affine)
             except UnsupportedModelError as error:
                 refusals.append(error)
@@ -92,7 +92,9 @@ def _predictors(
     noise = list(affine.noise)
     dependent = value_dependent(parameters, noise)
     if sum(parameter in dependent for parameter in parameters) < 2:
-        raise NotAffineError(not_affine_message(name, next(p for p in parameters if p in dependent), affine))
+        parameter = next(p for p in parameters if p in dependent)
+        alone = f"{name!r} has one predictor, in one of its parameters."
+        raise NotAffineError(alone if affine(parameter) else not_affine_message(name, parameter, affine))
     etas: dict[TensorVariable, None] = {}
     seen: set[TensorVariable] = set()
 
@@ -174,7 +176,7 @@ def _given_second(
     site = two_predictor_site(match.site, arguments, tuple(leaf_name(leaf, k) for k, leaf in enumerate(leaves)))
     (second_predictor,) = graph_replace([rebuilder.predictor], {free: second}, strict=False)
     return Found(
-        site, match.options, match.predictor, f"{match.link}, and a second predictor", leaves, second_predictor
+        site, match.options, match.predictor, f"{match.link}, and a second predictor", leaves, (second_predictor,)
     )
 
 

@@ -1,0 +1,69 @@
+"""Rows by which engines know sites of several predictors: one for each of D, then one for the sum of each two.
+
+The variances of the rows tell the covariance of the predictors, and their precisions any site
+exp(b' eta - eta' Pi eta / 2): Pi_ij is the precision of the sum of i and j, and Pi_ii less all of these that of i. Two
+predictors have the rows of `pymc_ep.sites.rows_of_two`.
+"""
+
+import numpy as np
+
+__all__ = ["covariances", "number_of_rows", "precision_rows", "precisions", "slopes", "sums", "variance_rows"]
+
+
+def number_of_rows(predictors: int) -> int:
+    """Return the number of rows of an observation with so many predictors."""
+    return predictors * (predictors + 1) // 2
+
+
+def sums(vectors: np.ndarray) -> np.ndarray:
+    """Return the rows, (r n,), of vectors of the predictors, (n, D)."""
+    first, second = np.triu_indices(vectors.shape[1], 1)
+    return np.concatenate([vectors, vectors[:, first] + vectors[:, second]], axis=1).T.ravel()
+
+
+def variance_rows(covariance: np.ndarray) -> np.ndarray:
+    """Return the variances of the rows, (r n,), from covariances, (n, D, D)."""
+    first, second = np.triu_indices(covariance.shape[1], 1)
+    own = np.diagonal(covariance, axis1=1, axis2=2)
+    of_sums = own[:, first] + own[:, second] + 2.0 * covariance[:, first, second]
+    return np.concatenate([own, of_sums], axis=1).T.ravel()
+
+
+def covariances(variance: np.ndarray, predictors: int) -> np.ndarray:
+    """Return covariances, (n, D, D), from the variances of the rows, (r n,)."""
+    rows = variance.reshape(number_of_rows(predictors), -1)
+    first, second = np.triu_indices(predictors, 1)
+    return _symmetric(rows[:predictors], 0.5 * (rows[predictors:] - rows[first] - rows[second]))
+
+
+def precisions(precision: np.ndarray, predictors: int) -> np.ndarray:
+    """Return Pi, (n, D, D), from the precisions of the rows, (r n,)."""
+    rows = precision.reshape(number_of_rows(predictors), -1)
+    return _symmetric(slopes(precision, predictors).T, rows[predictors:])
+
+
+def precision_rows(matrices: np.ndarray) -> np.ndarray:
+    """Return the precisions of the rows, (r n,), from Pi, (n, D, D)."""
+    first, second = np.triu_indices(matrices.shape[1], 1)
+    own = 2.0 * np.diagonal(matrices, axis1=1, axis2=2) - matrices.sum(axis=2)
+    return np.concatenate([own, matrices[:, first, second]], axis=1).T.ravel()
+
+
+def slopes(slope: np.ndarray, predictors: int) -> np.ndarray:
+    """Return slopes in the predictors, (n, D), from slopes in the rows, (r n,): one in a sum is one in both."""
+    rows = slope.reshape(number_of_rows(predictors), -1)
+    out = rows[:predictors].copy()
+    for first, second, of_sum in zip(*np.triu_indices(predictors, 1), rows[predictors:]):
+        out[first] += of_sum
+        out[second] += of_sum
+    return out.T
+
+
+def _symmetric(own: np.ndarray, between: np.ndarray) -> np.ndarray:
+    """Return symmetric matrices, (n, D, D), from their diagonals, (D, n), and what is above these, (r - D, n)."""
+    size, n = own.shape
+    first, second = np.triu_indices(size, 1)
+    out = np.empty((n, size, size))
+    out[:, range(size), range(size)] = own.T
+    out[:, first, second] = out[:, second, first] = between.T
+    return out

@@ -1,0 +1,288 @@
+"""Tilted moments of counts of categories whose probabilities are a softmax, by quadrature about the tilted mode.
+
+With counts y of K categories, N in all, log-odds eta of the last K - 1 to the first and probabilities p, log t = y' eta
+- N log(1 + sum_k exp(eta_k)) has the gradient r = y - N p and the curvature -N W, W = diag(p) - p p'. Under the tilted
+density, proportional to N(eta; m, V) t^power, with V = L L' and eta = m + L z,
+
+    E[z] = power L' E[r],    Cov(z) = I - B,    B = L' (power E[N W] - power^2 Cov(r)) L,
+
+by integration by parts: differences from the cavity that keep their digits where a site tells little. Where it tells
+much, the moments of z itself have more. Nodes are those of a standard normal rule, moved to the tilted mode and by its
+curvature (Naylor and Smith 1982).
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import norm, qmc
+
+__all__ = ["SoftmaxMoments", "log_softmax", "softmax_moments"]
+
+_BANDS = ((0.7, 0.9), (1.5, 2.0))
+"""Largest tilted standard deviations of a log-odds between which one rule gives way to the next.
+
+At 0.6, 1 and 1.6 the worst of 60 random cavities of 3 to 7 log-odds errs, in its mean, by 1e-4, 2e-3 and 1e-2 standard
+deviations of the cavity by the first rule, and at 1.6 by 2e-3 and 1e-3 by the others."""
+_NODES = {2: (6, 12), 3: (5, 8), 4: (4, 6)}
+"""Nodes of a product of Gauss-Hermite rules in each dimension, by their number: of the second and of the third rule."""
+_POINTS = (256, 1024)
+"""Points of a sequence of Sobol, and as many opposite ones, where products have too many nodes."""
+_TELLING = (0.3, 0.6)
+"""Least eigenvalues of Cov(z) between which the moments of z themselves, of the second rule at least, give way to those
+by parts. For 20 counts the first rule errs in the former by 3% of a variance."""
+_LEAST = 1e-12
+"""Least variance of a combination of log-odds, relative to the largest."""
+_NEWTON, _HALVINGS, _CLOSE = 50, 30, 1e-9
+"""Most steps to the tilted mode, most halvings of one, and the length of z of a last step."""
+_BLOCK = 2**20
+"""Numbers in an array of all nodes of some sites, 8 MB."""
+
+
+class SoftmaxMoments(NamedTuple):
+    """Moments of n tilted densities.
+
+    Attributes
+    ----------
+    log_z : ndarray, (n,)
+    mean : ndarray, (n, D)
+    covariance : ndarray, (n, D, D)
+    gradient : ndarray, (n, D)
+        Of log Z in the mean of the cavity.
+    precision : ndarray, (n, D, D)
+        Of the Gaussian that replaces t^power.
+    """
+
+    log_z: np.ndarray
+    mean: np.ndarray
+    covariance: np.ndarray
+    gradient: np.ndarray
+    precision: np.ndarray
+
+
+class _Whitened(NamedTuple):
+    """Log Z, and mean and I - covariance of z, of n tilted densities."""
+
+    log_z: np.ndarray
+    mean: np.ndarray
+    told: np.ndarray
+
+    def towards(self, other: "_Whitened", share: np.ndarray) -> "_Whitened":
+        """Return these moments, and a share, (n,), of others."""
+        return _Whitened(*(a + share.reshape(-1, *(1,) * (a.ndim - 1)) * (b - a) for a, b in zip(self, other)))
+
+
+def softmax_moments(counts: np.ndarray, mean: np.ndarray, covariance: np.ndarray, power: np.ndarray) -> SoftmaxMoments:
+    """Return the tilted moments.
+
+    Parameters
+    ----------
+    counts : ndarray, (n, K)
+    mean, covariance : ndarray, (n, D) and (n, D, D)
+        Of the cavity, for the D = K - 1 log-odds to the first category.
+    power : ndarray, (n,)
+    """
+    root, inverse = _root_and_inverse(covariance)
+    sites = _Sites(counts, mean, root, power)
+    at, sd = sites.mode()
+    spread = _largest_sd(sites.root @ sd)
+    whitened = sites.moments(at, sd, 0, np.ones(len(mean), dtype=bool))
+    telling = 1.0 - _between(np.square(sd).sum(axis=1).min(axis=1), _TELLING)
+    for level, band in enumerate(_BANDS):
+        share = np.maximum(_between(spread, band), telling * (level == 0))
+        if (wide := share > 0.0).any():
+            finer = sites.moments(at, sd, level + 1, wide)
+            moved = _Whitened(*(a[wide] for a in whitened)).towards(finer, share[wide])
+            for a, b in zip(whitened, moved):
+                a[wide] = b
+    told = whitened.told
+    kept = np.eye(told.shape[1]) - told
+    precision = inverse.transpose(0, 2, 1) @ np.linalg.solve(kept, told) @ inverse
+    return SoftmaxMoments(
+        whitened.log_z,
+        mean + (root @ whitened.mean[..., None])[..., 0],
+        root @ kept @ root.transpose(0, 2, 1),
+        (inverse.transpose(0, 2, 1) @ whitened.mean[..., None])[..., 0],
+        0.5 * (precision + precision.transpose(0, 2, 1)),
+    )
+
+
+def _largest_sd(root: np.ndarray) -> np.ndarray:
+    """Return the largest standard deviation of the log-odds of any two categories, (n,), from a root, (n, D, D)."""
+    of_all = np.concatenate([np.zeros_like(root[:, :1]), root], axis=1)
+    first, second = np.triu_indices(of_all.shape[1], 1)
+    return np.sqrt(np.square(of_all[:, first] - of_all[:, second]).sum(axis=2).max(axis=1))
+
+
+def log_softmax(log_odds: np.ndarray) -> np.ndarray:
+    """Return the log probabilities of all categories, (K, ...), from log-odds to the first, (K - 1, ...)."""
+    eta = np.concatenate([np.zeros_like(log_odds[:1]), log_odds])
+    top = eta.max(axis=0)
+    return eta - top - np.log(np.exp(eta - top).sum(axis=0))
+
+
+def _root_and_inverse(covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return L, with V = L L', and its inverse, (n, D, D) each."""
+    try:
+        root = np.linalg.cholesky(covariance)
+        inverse = np.linalg.inv(root)
+        if np.square(inverse).sum(axis=2).max() * np.diagonal(covariance, axis1=1, axis2=2).max() < 1.0 / _LEAST:
+            return root, inverse
+    except np.linalg.LinAlgError:  # of log-odds that are functions of others, or known
+        pass
+    variances, axes = np.linalg.eigh(covariance)
+    scale = np.sqrt(np.maximum(variances, _LEAST * variances[:, -1:]))[:, None, :]
+    return axes * scale, (axes / scale).transpose(0, 2, 1)
+
+
+class _Sites(NamedTuple):
+    """Sites with cavities m + L z.
+
+    Attributes
+    ----------
+    counts : ndarray, (n, K)
+    centre : ndarray, (n, D)
+        m.
+    root : ndarray, (n, D, D)
+        L.
+    power : ndarray, (n,)
+    """
+
+    counts: np.ndarray
+    centre: np.ndarray
+    root: np.ndarray
+    power: np.ndarray
+
+    def among(self, chosen: np.ndarray) -> "_Sites":
+        """Return some of the sites."""
+        return _Sites(*(array[chosen] for array in self))
+
+    @property
+    def total(self) -> np.ndarray:
+        """N, (n,)."""
+        return self.counts.sum(axis=1)
+
+    def log_density(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return power log t, (n, q), and the probabilities of all categories but the first, (n, D, q), at z, alike."""
+        log_p = log_softmax((self.centre[:, :, None] + self.root @ z).transpose(1, 0, 2))
+        return self.power[:, None] * np.einsum("nk,knq->nq", self.counts, log_p), np.exp(log_p[1:]).transpose(1, 0, 2)
+
+    def mode(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the tilted mode of z, (n, D), and a root of its inverse curvature there, (n, D, D).
+
+        By Newton's method: the tilted density is log-concave. The columns of the root are the common principal axes of
+        site and cavity, which are the same whichever category comes first.
+        """
+        z = np.zeros_like(self.centre)
+        for _ in range(_NEWTON):
+            value, slope, curvature = self._derivatives(z)
+            step = np.linalg.solve(curvature, slope[..., None])[..., 0]
+            length = np.ones(len(z))
+            for _ in range(_HALVINGS):
+                moved = z + length[:, None] * step
+                lower = self._log_tilted(moved)[0] < value - _LEAST
+                if not lower.any():
+                    break
+                length[lower] *= 0.5
+            z = moved
+            if np.square(step).sum(axis=1).max(initial=0.0) < _CLOSE**2:
+                break
+        values, axes = np.linalg.eigh(self._derivatives(z)[2])
+        return z, axes / np.sqrt(values)[:, None, :]
+
+    def _derivatives(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the log of the tilted density of z, (n,), its slope, (n, D), and its curvature, (n, D, D)."""
+        value, p = self._log_tilted(z)
+        total = (self.power * self.total)[:, None]
+        slope = self.power[:, None] * self.counts[:, 1:] - total * p
+        of_root = np.einsum("ndk,nd->nk", self.root, p)
+        curvature = np.einsum("nd,ndk,ndl->nkl", total * p, self.root, self.root)
+        curvature -= total[..., None] * of_root[:, :, None] * of_root[:, None, :]
+        back = np.einsum("ndk,nd->nk", self.root, slope) - z
+        return value, back, curvature + np.eye(z.shape[1])
+
+    def _log_tilted(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the log of the tilted density of z, (n,), and the probabilities, (n, D), at z, (n, D)."""
+        value, p = self.log_density(z[..., None])
+        return value[:, 0] - 0.5 * np.square(z).sum(axis=1), p[..., 0]
+
+    def moments(self, at: np.ndarray, sd: np.ndarray, level: int, chosen: np.ndarray) -> _Whitened:
+        """Return the moments of the chosen sites by the rule of a level, about the mode."""
+        nodes, weights = _rule(at.shape[1], level)
+        if level and at.shape[1] not in _NODES:
+            # Nodes without symmetry may not turn as principal axes do, whose order and signs are no smooth functions.
+            sd = np.linalg.cholesky(sd @ sd.transpose(0, 2, 1))
+        step = max(1, _BLOCK // (nodes.size + len(weights)))
+        index = np.flatnonzero(chosen)
+        parts = [self.among(part)._moments(at[part], sd[part], nodes, weights) for part in _pieces(index, step)]
+        return _Whitened(*(np.concatenate(field) for field in zip(*parts)))
+
+    def _moments(self, at: np.ndarray, sd: np.ndarray, nodes: np.ndarray, weights: np.ndarray) -> _Whitened:
+        z = at[:, :, None] + sd @ nodes
+        value, p = self.log_density(z)
+        log_ratio = value - 0.5 * np.square(z).sum(axis=1) + 0.5 * np.square(nodes).sum(axis=0)
+        top = log_ratio.max(axis=1, keepdims=True)
+        share = weights * np.exp(log_ratio - top)
+        whole = share.sum(axis=1)
+        share /= whole[:, None]
+        log_z = np.log(whole) + top[:, 0] + np.linalg.slogdet(sd)[1]
+        # By parts: in L' r, with r = power (y - N p).
+        expected = (p @ share[..., None])[..., 0]
+        spread = (p * share[:, None]) @ p.transpose(0, 2, 1)
+        total = (self.power * self.total)[:, None]
+        slope = self.power[:, None] * self.counts[:, 1:] - total * expected
+        outer = expected[:, :, None] * expected[:, None, :]
+        told = total[..., None] * (expected[:, :, None] * np.eye(at.shape[1]) - spread)
+        told -= total[..., None] ** 2 * (spread - outer)
+        back = self.root.transpose(0, 2, 1)
+        by_parts = _Whitened(log_z, (back @ slope[..., None])[..., 0], back @ told @ self.root)
+        mean = (z @ share[..., None])[..., 0]
+        covariance = (z * share[:, None]) @ z.transpose(0, 2, 1) - mean[:, :, None] * mean[:, None, :]
+        own = _Whitened(log_z, mean, np.eye(at.shape[1]) - covariance)
+        return own.towards(by_parts, _between(np.linalg.eigvalsh(covariance)[:, 0], _TELLING))
+
+
+def _between(value: np.ndarray, band: tuple[float, float]) -> np.ndarray:
+    """Return a share that rises from 0 to 1 between two values, without a kink at either."""
+    inside = np.clip((value - band[0]) / (band[1] - band[0]), 0.0, 1.0)
+    return inside**2 * (3.0 - 2.0 * inside)
+
+
+def _pieces(index: np.ndarray, step: int) -> Iterator[np.ndarray]:
+    return (index[start : start + step] for start in range(0, len(index), step))
+
+
+@lru_cache(maxsize=64)
+def _rule(dimensions: int, level: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return nodes, (D, q), and weights, (q,), of a rule for a standard normal vector."""
+    if level == 0:
+        return _fifth_degree(dimensions)
+    if dimensions in _NODES:
+        return _gauss_hermite(dimensions, _NODES[dimensions][level - 1])
+    half = norm.ppf(qmc.Sobol(dimensions, rng=0).random(_POINTS[level - 1])).T
+    nodes = np.concatenate([half, -half], axis=1)
+    count = nodes.shape[1]
+    # With the mean and the covariance of a standard normal.
+    return np.linalg.solve(np.linalg.cholesky(nodes @ nodes.T / count), nodes), np.full(count, 1.0 / count)
+
+
+def _fifth_degree(dimensions: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return a rule of degree 5: the centre, points on the axes, and on the diagonals of each two (Stroud 1971)."""
+    unit = np.sqrt(3.0) * np.eye(dimensions)
+    first, second = np.triu_indices(dimensions, 1)
+    signs = list(product((1.0, -1.0), repeat=2))
+    nodes = [np.zeros((1, dimensions)), unit, -unit, *(a * unit[first] + b * unit[second] for a, b in signs)]
+    weights = [1.0 + dimensions * (dimensions - 7) / 18.0, (4 - dimensions) / 18.0, 1.0 / 36.0]
+    counts = [1, 2 * dimensions, len(signs) * len(first)]
+    return np.concatenate(nodes).T, np.repeat(weights, counts)
+
+
+def _gauss_hermite(dimensions: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    x, w = np.polynomial.hermite_e.hermegauss(count)
+    nodes = np.array(list(product(x, repeat=dimensions))).T
+    weights = np.array(list(product(w / w.sum(), repeat=dimensions))).prod(axis=1)
+    # Those of a corner count for nothing.
+    kept = weights > 1e-7 * weights.max()
+    return nodes[:, kept], weights[kept] / weights[kept].sum()
