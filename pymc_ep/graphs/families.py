@@ -171,14 +171,15 @@ def family_of(rv: TensorVariable) -> Family | None:
 
 
 def site_names() -> list[tuple[str, str, str]]:
-    """Return (distribution, link, site): of registered families, ordered categories, and any other distribution."""
+    """Return (distribution, link, site): of registered families, categories, and any other distribution."""
     registered = [
         (op_type.__name__.removesuffix("RV"), link, site)
         for op_type, family in _FAMILIES.items()
         for link, site in family.links.items()
     ]
-    ordered = [("Categorical", f"ordered {noise}", f"ordered_{noise}") for noise in ("logit", "probit")]
-    return [*registered, *ordered, ("any other, of scalars", "any, elementwise", "quadrature of its log density")]
+    categories = [("Categorical", f"ordered {noise}", f"ordered_{noise}") for noise in ("logit", "probit")]
+    categories += [("Categorical", "softmax", "categorical"), ("Multinomial", "softmax", "multinomial")]
+    return [*registered, *categories, ("any other, of scalars", "any, elementwise", "quadrature of its log density")]
 
 
 register_family(

@@ -202,7 +202,7 @@ def distributional() -> pm.Model:
     return _built(formula, pd.DataFrame({"x": x, "y": y}), "gamma", link={"mu": "log", "alpha": "log"})
 
 
-@public("bambi_categorical", SOURCE, simulated=True, obstacle="several predictors an observation")
+@public("bambi_categorical", SOURCE, simulated=True)
 def categorical() -> pm.Model:
     rng = np.random.default_rng(8)
     x = rng.normal(0, 1, 150)

@@ -268,7 +268,8 @@ class CompiledLatentGaussian(SiteFunctions):
     def describe(self) -> str:
         """Return the text of `pymc_ep.explain`, one line for each part of the form."""
         form = self.form
-        most = "several predictors" if any(group.others for group in form.groups) else "one predictor each"
+        number = max(len(group.predictors) for group in form.groups + form.potentials)
+        most = {1: "one predictor each", 2: "two predictors"}.get(number, f"{number} predictors")
         lines = [f"form             latent Gaussian: Gaussian variables, seen through likelihoods of {most}"]
         for block, shape in zip(form.blocks, self.rows.noise_shapes(*self.unpack(self.start))):
             how = "standard normal, times a factor of its covariance" if block.factor is not None else "Gaussian"
