@@ -28,9 +28,16 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add an option by which two stacks share slow tests."""
-    told = "of the slow tests for both stacks run one half, and leave the other to the other stack"
-    parser.addoption("--half", type=int, choices=(0, 1), help=told)
+    """Add an option by which runs share slow tests."""
+    told = "of the slow tests run one part of so many, such as 0/4, and leave the others to other runs"
+    parser.addoption("--part", type=_part, metavar="K/N", help=told)
+
+
+def _part(text: str) -> tuple[int, int]:
+    part, parts = map(int, text.split("/"))
+    if not 0 <= part < parts:
+        raise ValueError(text)
+    return part, parts
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -44,19 +51,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("one_stack")
         if names & (on_one | on_both):
             item.add_marker("slow")
-    half = config.getoption("half")
-    if half is not None:
-        left = {item for item in items if _of_both(item) and _half(item) != half}
+    if (chosen := config.getoption("part")) is not None:
+        part, parts = chosen
+        slow = [item for item in items if item.get_closest_marker("slow") is not None]
+        left = {item for item in slow if zlib.crc32(item.nodeid.encode()) % parts != part}
         config.hook.pytest_deselected(items=list(left))
         items[:] = [item for item in items if item not in left]
-
-
-def _of_both(item: pytest.Item) -> bool:
-    return item.get_closest_marker("slow") is not None and item.get_closest_marker("one_stack") is None
-
-
-def _half(item: pytest.Item) -> int:
-    return zlib.crc32(item.nodeid.encode()) % 2
 
 
 @pytest.hookimpl(trylast=True)
