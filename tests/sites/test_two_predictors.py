@@ -1,5 +1,6 @@
 """Tilted moments of sites of two predictors against sums over a fine grid, and the bodies against each other."""
 
+import cloudpickle
 import numpy as np
 import pytensor.tensor as pt
 import pytest
@@ -180,3 +181,10 @@ def test_one_predictor_that_is_known():
     noise = (1.3 * np.exp(0.4)) ** 2
     assert found.log_z[0] == pytest.approx(stats.norm.logpdf(1.7, 0.3, np.sqrt(0.5 + noise)), abs=1e-8)
     assert found.variance[0] == pytest.approx(0.5 * noise / (0.5 + noise), rel=1e-7)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sites_are_pickled(name):
+    """As for the processes of a sampler; functions of a model's own densities are pickled by value."""
+    site, _ = SITES[name]
+    assert cloudpickle.loads(cloudpickle.dumps(site)).predictors == 2
