@@ -287,3 +287,17 @@ def test_draws_have_the_moments_where_the_scale_may_be_near_zero(hyper):
         mean, sd = (group(idata, kind)[name].to_numpy() for kind in ("posterior_mean", "posterior_sd"))
         np.testing.assert_allclose(drawn.std(("chain", "draw")).to_numpy() / sd, 1.0, atol=0.12)
         np.testing.assert_allclose((drawn.mean(("chain", "draw")).to_numpy() - mean) / sd, 0.0, atol=0.1)
+
+
+def test_squares_of_scales_are_numbers():
+    """As those of the last frequencies of a smooth process, whose spectral densities underflow."""
+    decay = np.array([0.0, 1.0, 370.0, 800.0])
+    with pm.Model() as model:
+        s = pm.HalfNormal("s", 1)
+        spectrum = pm.math.exp(-decay * s)
+        pm.Normal("y", pm.math.dot(np.ones((20, 4)), pm.Normal("z", shape=4) * spectrum), 0.5, observed=X[:20])
+    form = compiled_form(model, None)
+    scale = form.rows.outer_scales(np.zeros((1, 1)))["z"]
+    assert np.isfinite(1.0 / scale**2).all() and (scale[0, 2:] < 1e-90).all()
+    found = pmep.fit(model=model, hyper="fixed", start={"s": 1.0}, random_seed=1, progressbar=False)
+    np.testing.assert_allclose(group(found, "posterior_sd")["z"][2:], 1.0, rtol=1e-9)

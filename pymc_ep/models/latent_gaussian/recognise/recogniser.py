@@ -108,8 +108,15 @@ def recognise_latent_gaussian(
     if latent is not None:
         names = [latent] if isinstance(latent, str) else latent
         chosen = _chosen(model, names, relevant, prior, candidates, of_two)
-        ways = [partial(build, chosen, wanted=wanted, two=with_second) for with_second in (False, True)[: 1 + two]]
-        return _try_in_order(*(lambda registered, way=way: way(registered=registered) for way in ways))
+
+        def with_chosen(with_second: bool) -> LatentGaussian:
+            return _try_in_order(
+                lambda registered: build(chosen, wanted=wanted, registered=registered, two=with_second)
+            )
+
+        if not two:
+            return with_chosen(False)
+        return _first_or_its_refusal(lambda: with_chosen(False), lambda: with_chosen(True))
     if not candidates and not any(map(correlated_gaussian, model.observed_RVs)):
         for rv in model.observed_RVs:
             require_univariate(separated(rv))
@@ -136,13 +143,7 @@ def recognise_latent_gaussian(
 
     if left([rv.name for rv in candidates]) > _MOST_OUTSIDE:
         return _first_that_fits(with_two, with_one)
-    try:
-        form = with_one()
-    except UnsupportedModelError as refusal:
-        try:
-            return with_two()
-        except UnsupportedModelError:
-            raise refusal from None
+    form = _first_or_its_refusal(with_one, with_two)
     return _first_that_fits(with_two, lambda: form) if left(form.latent_names) > _MOST_OUTSIDE else form
 
 
@@ -177,6 +178,16 @@ def _first_that_fits(first: Callable[[], LatentGaussian], second: Callable[[], L
         return first()
     except UnsupportedModelError:
         return second()
+
+
+def _first_or_its_refusal(first: Callable[[], LatentGaussian], second: Callable[[], LatentGaussian]) -> LatentGaussian:
+    try:
+        return first()
+    except UnsupportedModelError as refusal:
+        try:
+            return second()
+        except UnsupportedModelError:
+            raise refusal from None
 
 
 def _size(model: Model, variables: Sequence[TensorVariable]) -> int:

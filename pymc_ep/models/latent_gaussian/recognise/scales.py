@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
 import pytensor.scalar as ps
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, equal_computations
@@ -67,6 +68,9 @@ Factors = tuple[TensorVariable | _Mixing, ...]
 _POSITIVE = (ps.Exp, ps.Sqrt, Sigmoid, Softplus)
 """Functions whose values scale a variable: positive wherever their arguments are what a model gives them. Squares and
 absolute values of what has a sign are zero where that is."""
+_LEAST_SCALE = 1e-100
+"""Least scale: spectral densities of smooth processes underflow at their last frequencies. What is multiplied by less
+changes no predictor, and 1e-200 and its inverse are numbers."""
 _OF_FIRST = (Alloc, DimShuffle, Subtensor, AdvancedSubtensor, Reshape, SpecifyShape, Sum)
 """Operations that are linear in their first input."""
 
@@ -104,7 +108,7 @@ def absorb_scales(
             continue
         mixing, name = _mixing_among(factors), f"{v.name}_scaled"
         if mixing is None:
-            w, scale = v.type(name=name), _product(_scales(factors), v)
+            w, scale = v.type(name=name), _not_vanishing(_product(_scales(factors), v))
             scaled[v] = _scaled(block, w, scale)
             replacement[v] = w / scale
         elif variances_of(block) is not None:
@@ -126,6 +130,11 @@ def absorb_scales(
     # Shapes of the former noise may be left.
     written = graph_replace(graph.written(leaf), replacement, strict=False)
     return list(scaled.values()), written, replacement
+
+
+def _not_vanishing(scale: TensorVariable) -> TensorVariable:
+    """Return a scale, with the least one for what is less, so that w / s and its variance are numbers."""
+    return pt.switch(pt.abs(scale) < _LEAST_SCALE, np.asarray(_LEAST_SCALE, dtype=scale.dtype), scale)
 
 
 def _scaled(block: NoiseBlock, w: TensorVariable, scale: TensorVariable) -> NoiseBlock:

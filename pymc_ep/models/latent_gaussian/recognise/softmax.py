@@ -63,11 +63,11 @@ def find_softmax(
     if categories > MOST_CATEGORIES:
         raise UnsupportedModelError(
             f"{rv.name!r} has {categories} categories, and a softmax takes {MOST_CATEGORIES} at most. Merge rare ones, "
-            f"or write counts of zero and one as pm.Poisson, with the exponential of each predictor and a pm.Flat "
-            f"intercept for each observation, which errs more."
+            f"or use pm.sample."
         )
     if not several:
-        raise NotAffineError(
+        # Of fewer latent variables as well.
+        raise UnsupportedModelError(
             f"{rv.name!r} has {categories} categories without order, which have a predictor each, and this form takes "
             f"one predictor. Give its latent variables Gaussian priors."
         )
