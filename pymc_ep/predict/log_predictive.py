@@ -179,7 +179,7 @@ def _of_several_predictors(posterior: SitePosterior, group: Likelihood, y: np.nd
     moments = posterior.moments([group.affine_predictor])[group.name]
     site, parameters = _site_at(posterior, group, moments.mean.shape[1:])
     if isinstance(group.site, SoftmaxSite) and group.site.parameters:
-        require_counts(group.name, group.site, y, moments.mean.shape[1:])
+        require_rows_of_counts(group.name, group.site, y, moments.mean.shape[1:])
         counts, y = np.moveaxis(y, -1, 0), y.sum(axis=-1)
         parameters = [y, *counts]
     else:
@@ -193,7 +193,7 @@ def _of_several_predictors(posterior: SitePosterior, group: Likelihood, y: np.nd
     return log_z.reshape(y.shape)
 
 
-def require_counts(name: str, site: SoftmaxSite, y: np.ndarray, shape: tuple[int, ...]) -> None:
+def require_rows_of_counts(name: str, site: SoftmaxSite, y: np.ndarray, shape: tuple[int, ...]) -> None:
     """Raise for new counts of categories of another shape than their predictors, or that are none."""
     if y.shape != (*shape, site.categories):
         raise InvalidDataError(

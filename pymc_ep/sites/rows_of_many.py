@@ -1,7 +1,7 @@
 """Rows by which engines know sites of several predictors: one for each of D, then one for the sum of each two.
 
 The variances of the rows tell the covariance of the predictors, and their precisions any site
-exp(b' eta - eta' Pi eta / 2): Pi_ij is the precision of the sum of i and j, and Pi_ii less all of these that of i. Two
+exp(b' eta - eta' Pi eta / 2): Pi_ij is the precision of the sum of i and j, and i has Pi_ii less all of these. Two
 predictors have the rows of `pymc_ep.sites.rows_of_two`.
 """
 
@@ -24,9 +24,9 @@ def sums(vectors: np.ndarray) -> np.ndarray:
 def variance_rows(covariance: np.ndarray) -> np.ndarray:
     """Return the variances of the rows, (r n,), from covariances, (n, D, D)."""
     first, second = np.triu_indices(covariance.shape[1], 1)
-    own = np.diagonal(covariance, axis1=1, axis2=2)
-    of_sums = own[:, first] + own[:, second] + 2.0 * covariance[:, first, second]
-    return np.concatenate([own, of_sums], axis=1).T.ravel()
+    diagonal = np.diagonal(covariance, axis1=1, axis2=2)
+    of_sums = diagonal[:, first] + diagonal[:, second] + 2.0 * covariance[:, first, second]
+    return np.concatenate([diagonal, of_sums], axis=1).T.ravel()
 
 
 def covariances(variance: np.ndarray, predictors: int) -> np.ndarray:
@@ -45,8 +45,8 @@ def precisions(precision: np.ndarray, predictors: int) -> np.ndarray:
 def precision_rows(matrices: np.ndarray) -> np.ndarray:
     """Return the precisions of the rows, (r n,), from Pi, (n, D, D)."""
     first, second = np.triu_indices(matrices.shape[1], 1)
-    own = 2.0 * np.diagonal(matrices, axis1=1, axis2=2) - matrices.sum(axis=2)
-    return np.concatenate([own, matrices[:, first, second]], axis=1).T.ravel()
+    diagonal = 2.0 * np.diagonal(matrices, axis1=1, axis2=2) - matrices.sum(axis=2)
+    return np.concatenate([diagonal, matrices[:, first, second]], axis=1).T.ravel()
 
 
 def slopes(slope: np.ndarray, predictors: int) -> np.ndarray:
@@ -59,11 +59,11 @@ def slopes(slope: np.ndarray, predictors: int) -> np.ndarray:
     return out.T
 
 
-def _symmetric(own: np.ndarray, between: np.ndarray) -> np.ndarray:
+def _symmetric(diagonal: np.ndarray, between: np.ndarray) -> np.ndarray:
     """Return symmetric matrices, (n, D, D), from their diagonals, (D, n), and what is above these, (r - D, n)."""
-    size, n = own.shape
+    size, n = diagonal.shape
     first, second = np.triu_indices(size, 1)
     out = np.empty((n, size, size))
-    out[:, range(size), range(size)] = own.T
+    out[:, range(size), range(size)] = diagonal.T
     out[:, first, second] = out[:, second, first] = between.T
     return out

@@ -7,7 +7,7 @@ density, proportional to N(eta; m, V) t^power, with V = L L' and eta = m + L z,
     E[z] = power L' E[r],    Cov(z) = I - B,    B = L' (power E[N W] - power^2 Cov(r)) L,
 
 by integration by parts: differences from the cavity that keep their digits where a site tells little. Where it tells
-much, the moments of z itself have more. Nodes are those of a standard normal rule, moved to the tilted mode and by its
+much, the moments of z itself have more. The nodes of a standard normal rule are moved to the tilted mode and by its
 curvature (Naylor and Smith 1982).
 """
 
@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import norm, qmc
 
-__all__ = ["SoftmaxMoments", "log_softmax", "softmax_moments"]
+__all__ = ["SoftmaxMoments", "log_probabilities", "softmax_moments"]
 
 _BANDS = ((0.7, 0.9), (1.5, 2.0))
 """Largest tilted standard deviations of a log-odds between which one rule gives way to the next.
@@ -116,7 +116,7 @@ def _largest_sd(root: np.ndarray) -> np.ndarray:
     return np.sqrt(np.square(of_all[:, first] - of_all[:, second]).sum(axis=2).max(axis=1))
 
 
-def log_softmax(log_odds: np.ndarray) -> np.ndarray:
+def log_probabilities(log_odds: np.ndarray) -> np.ndarray:
     """Return the log probabilities of all categories, (K, ...), from log-odds to the first, (K - 1, ...)."""
     eta = np.concatenate([np.zeros_like(log_odds[:1]), log_odds])
     top = eta.max(axis=0)
@@ -166,7 +166,7 @@ class _Sites(NamedTuple):
 
     def log_density(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return power log t, (n, q), and the probabilities of all categories but the first, (n, D, q), at z, alike."""
-        log_p = log_softmax((self.centre[:, :, None] + self.root @ z).transpose(1, 0, 2))
+        log_p = log_probabilities((self.centre[:, :, None] + self.root @ z).transpose(1, 0, 2))
         return self.power[:, None] * np.einsum("nk,knq->nq", self.counts, log_p), np.exp(log_p[1:]).transpose(1, 0, 2)
 
     def mode(self) -> tuple[np.ndarray, np.ndarray]:
@@ -240,8 +240,8 @@ class _Sites(NamedTuple):
         by_parts = _Whitened(log_z, (back @ slope[..., None])[..., 0], back @ told @ self.root)
         mean = (z @ share[..., None])[..., 0]
         covariance = (z * share[:, None]) @ z.transpose(0, 2, 1) - mean[:, :, None] * mean[:, None, :]
-        own = _Whitened(log_z, mean, np.eye(at.shape[1]) - covariance)
-        return own.towards(by_parts, _between(np.linalg.eigvalsh(covariance)[:, 0], _TELLING))
+        direct = _Whitened(log_z, mean, np.eye(at.shape[1]) - covariance)
+        return direct.towards(by_parts, _between(np.linalg.eigvalsh(covariance)[:, 0], _TELLING))
 
 
 def _between(value: np.ndarray, band: tuple[float, float]) -> np.ndarray:

@@ -19,7 +19,7 @@ from pymc_ep.sites.rows_of_many import (
     sums,
     variance_rows,
 )
-from pymc_ep.sites.softmax_moments import log_softmax, softmax_moments
+from pymc_ep.sites.softmax_moments import log_probabilities, softmax_moments
 
 
 def cavity(n, log_odds, scale, seed=0):
@@ -43,7 +43,7 @@ def exact(counts, mean, covariance, power, nodes):
     for _ in range(30):
         eta = centre[:, None] + np.linalg.cholesky(spread) @ grid
         log_q = stats.multivariate_normal(centre, spread).logpdf(eta.T)
-        log_p = stats.multivariate_normal(mean, covariance).logpdf(eta.T) + power * (counts @ log_softmax(eta))
+        log_p = stats.multivariate_normal(mean, covariance).logpdf(eta.T) + power * (counts @ log_probabilities(eta))
         log_mass = log_weight + log_p - log_q
         log_z = np.logaddexp.reduce(log_mass)
         share = np.exp(log_mass - log_z)
@@ -69,7 +69,7 @@ def test_moments_agree_with_quadrature(log_odds, total, power, scale):
 def test_little_information_keeps_its_digits():
     # To first order in the variance of the cavity, the site is that of the Fisher information.
     mean, covariance = np.array([[0.3, -0.4, 0.1]]), 1e-10 * np.array([np.diag([1.0, 2.0, 3.0]) + 0.3])
-    p = np.exp(log_softmax(mean.T))[1:, 0]
+    p = np.exp(log_probabilities(mean.T))[1:, 0]
     counts = np.array([[0.0, 1.0, 0.0, 0.0]])
     at = softmax_moments(counts, mean, covariance, np.ones(1))
     np.testing.assert_allclose(at.precision[0], np.diag(p) - np.outer(p, p), rtol=1e-5)
@@ -123,7 +123,7 @@ def test_third_moments_agree_with_the_generated_kernel():
 
 def test_log_density_is_that_of_scipy():
     counts, log_odds = counts_of(6, 4, 5), np.random.default_rng(0).normal(size=(2, 3, 6))
-    p = np.exp(log_softmax(log_odds[0]))
+    p = np.exp(log_probabilities(log_odds[0]))
     expected = [stats.multinomial(5, p[:, i] / p[:, i].sum()).logpmf(counts[i]) for i in range(6)]
     site = compile_site(softmax_site(4, True))
     total = np.full(6, 5.0)

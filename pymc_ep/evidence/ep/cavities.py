@@ -214,11 +214,11 @@ def _of_many(
     covariance = root @ np.linalg.solve(kept, back)
     slopes = rows_of_many.slopes(slope, predictors)
     moved = (covariance @ slopes[..., None])[..., 0]
-    own = mean.reshape(-1, len(root))[:predictors].T - power * moved
+    centre = mean.reshape(-1, len(root))[:predictors].T - power * moved
     rows = rows_of_many.variance_rows(covariance).reshape(-1, len(root))
     first = np.arange(len(rows))[:, None] == 0
     return (
-        rows_of_many.sums(own),
+        rows_of_many.sums(centre),
         np.where(proper, rows, _IMPROPER),
         np.where(first, -np.linalg.slogdet(kept)[1], 0.0),
         np.where(first, power * (slopes * moved).sum(axis=1), 0.0),

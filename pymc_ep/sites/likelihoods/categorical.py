@@ -1,7 +1,7 @@
 """Categories without order, observed one by one or counted, whose probabilities are a softmax.
 
 The predictors are the log-odds of all categories to the first. A single observation of three categories has a site of
-two predictors, whose moments are those of a generated kernel; more, and counts, have a `SoftmaxSite`.
+two predictors, whose moments a generated kernel gives; more, and counts, have a `SoftmaxSite`.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from pymc_ep.numerics.backend.namespace import Array
 from pymc_ep.sites.base import Relation, Site, Tilted
 from pymc_ep.sites.compiled import COMPILED, STEP, CompiledSite
 from pymc_ep.sites.rows_of_many import covariances, number_of_rows, precision_rows, sums, variance_rows
-from pymc_ep.sites.softmax_moments import log_softmax, softmax_moments
+from pymc_ep.sites.softmax_moments import log_probabilities, softmax_moments
 from pymc_ep.sites.two_predictors import two_predictor_site
 
 __all__ = ["MOST_CATEGORIES", "THREE_CATEGORIES", "CompiledSoftmaxSite", "SoftmaxSite", "softmax_site"]
@@ -159,14 +159,14 @@ class CompiledSoftmaxSite(CompiledSite):
     def third_moments(self, y: Array, mean: Array, variance: Array, *parameters: Array) -> np.ndarray:
         """Return the third central moments 111, 112, 122 and 222 of the tilted densities of two log-odds, (4, n).
 
-        They are derivatives of the tilted covariance, as those of `CompiledSite.cumulants` are.
+        They are derivatives of the tilted covariance, by the differences of `CompiledSite.cumulants`.
         """
         counts, centre, covariance = self._of_sites(y, mean, variance, parameters)
         power = np.ones(len(centre))
-        own = softmax_moments(counts.T, centre, covariance, power).covariance
+        tilted = softmax_moments(counts.T, centre, covariance, power).covariance
         out = []
         for k in range(2):
-            unit = STEP / np.sqrt(own[:, k, k])
+            unit = STEP / np.sqrt(tilted[:, k, k])
             moved = (covariance[:, :, k] * (steps * unit[:, None]) for steps in (-2, -1, 1, 2))
             back2, back1, ahead1, ahead2 = (
                 softmax_moments(counts.T, centre + move, covariance, power).covariance for move in moved
@@ -189,7 +189,7 @@ class CompiledSoftmaxSite(CompiledSite):
         y, *arrays = np.broadcast_arrays(y, eta, *parameters)
         size = self.site.predictors
         counts = self._counts(y, arrays[size:])
-        return (counts * log_softmax(np.array(arrays[:size]))).sum(axis=0) + self._log_ways(counts)
+        return (counts * log_probabilities(np.array(arrays[:size]))).sum(axis=0) + self._log_ways(counts)
 
     def _counts(self, y: np.ndarray, parameters: Any) -> np.ndarray:
         """Return the counts of all categories, (K, ...)."""

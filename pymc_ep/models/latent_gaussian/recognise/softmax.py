@@ -20,7 +20,7 @@ from pymc_ep.sites.likelihoods.categorical import MOST_CATEGORIES, THREE_CATEGOR
 __all__ = ["find_softmax", "is_counted"]
 
 _ROUNDING = 1e-6
-"""Difference of a log-odds from that of predictors, at predictors of order one, that counts as rounding."""
+"""Difference of a log-odds from a difference of predictors, of order one, that counts as rounding."""
 
 
 def is_counted(rv: TensorVariable) -> bool:
