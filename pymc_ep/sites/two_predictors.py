@@ -24,7 +24,7 @@ from pymc_ep.sites.generated.op import FIELDS_OF_TWO
 from pymc_ep.sites.nested_moments import NestedMoments
 from pymc_ep.sites.rows_of_two import ROWS, covariance_of, covariance_rows, precision_rows, sum_rows
 
-__all__ = ["CompiledTwoPredictorSite", "TwoPredictorSite", "two_predictor_site"]
+__all__ = ["CompiledJointSite", "CompiledTwoPredictorSite", "TwoPredictorSite", "two_predictor_site"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,29 @@ def two_predictor_site(
     )
 
 
-class CompiledTwoPredictorSite(CompiledSite):
+class CompiledJointSite(CompiledSite):
+    """Functions of arrays of a site of several predictors, on the host."""
+
+    def __init__(self, site: Site, mode: Mode | str | None, loop: bool, options: dict[str, Any]) -> None:
+        super().__init__(site, mode, loop, options)
+        if self._jax:
+            raise UnsupportedModelError(
+                f"The likelihood {site.name} runs on the host, as its quadrature has no body of JAX; leave out device= "
+                f"and compile_kwargs={{'mode': 'JAX'}}."
+            )
+
+    def moments_and_nearby(
+        self, y: Array, mean: Array, variance: Array, power: float, *parameters: Array
+    ) -> tuple[Tilted, Callable[[Array], Tilted]]:
+        """Return the moments, and a function of new cavity means that returns theirs."""
+
+        def at(centre: Array) -> Tilted:
+            return self.moments(y, centre, variance, power, *parameters)
+
+        return at(mean), at
+
+
+class CompiledTwoPredictorSite(CompiledJointSite):
     """Functions of arrays of a `TwoPredictorSite`.
 
     Observations and parameters of the moments are repeated for each of the three rows, (3 n,), the results are rows,
@@ -82,11 +104,6 @@ class CompiledTwoPredictorSite(CompiledSite):
 
     def __init__(self, site: TwoPredictorSite, mode: Mode | str | None, loop: bool, options: dict[str, Any]) -> None:
         super().__init__(site, mode, loop, options)
-        if self._jax:
-            raise UnsupportedModelError(
-                f"The likelihood {site.name} runs on the host, as its nested quadrature has no body of JAX; leave out "
-                f"device= and compile_kwargs={{'mode': 'JAX'}}."
-            )
         self._inner = COMPILED[type(site.inner)](site.inner, mode, True, options)
         # Far from where the density has mass it may overflow.
         self._inner.requires_support = False
@@ -141,16 +158,6 @@ class CompiledTwoPredictorSite(CompiledSite):
         )
         first = len(FIELDS_OF_TWO)
         return fields, np.flatnonzero(generated[-1] == 0), generated[first:-1], generated[first - 4 : first]
-
-    def moments_and_nearby(
-        self, y: Array, mean: Array, variance: Array, power: float, *parameters: Array
-    ) -> tuple[Tilted, Callable[[Array], Tilted]]:
-        """Return the moments, and a function of new cavity means that returns theirs."""
-
-        def at(centre: Array) -> Tilted:
-            return self.moments(y, centre, variance, power, *parameters)
-
-        return at(mean), at
 
     def parameter_gradient(
         self, y: Array, mean: Array, variance: Array, power: Array = 1.0, *parameters: Array

@@ -4,23 +4,20 @@ The predictors are the log-odds of all categories to the first. A single observa
 two predictors, whose moments a generated kernel gives; more, and counts, have a `SoftmaxSite`.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.compile.mode import Mode
 from scipy.special import gammaln
 
-from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.numerics.backend.namespace import Array
 from pymc_ep.sites.base import Relation, Site, Tilted
-from pymc_ep.sites.compiled import COMPILED, STEP, CompiledSite
+from pymc_ep.sites.compiled import COMPILED, STEP
 from pymc_ep.sites.rows_of_many import covariances, number_of_rows, precision_rows, sums, variance_rows
 from pymc_ep.sites.softmax_moments import log_probabilities, softmax_moments
-from pymc_ep.sites.two_predictors import two_predictor_site
+from pymc_ep.sites.two_predictors import CompiledJointSite, two_predictor_site
 
 __all__ = ["MOST_CATEGORIES", "THREE_CATEGORIES", "CompiledSoftmaxSite", "SoftmaxSite", "softmax_site"]
 
@@ -113,7 +110,7 @@ def softmax_site(categories: int, counted: bool) -> SoftmaxSite:
     )
 
 
-class CompiledSoftmaxSite(CompiledSite):
+class CompiledSoftmaxSite(CompiledJointSite):
     """Functions of arrays of a `SoftmaxSite`.
 
     Observations and parameters of the moments are repeated for each of the r rows of an observation, (r n,), the
@@ -121,14 +118,6 @@ class CompiledSoftmaxSite(CompiledSite):
     """
 
     site: SoftmaxSite
-
-    def __init__(self, site: SoftmaxSite, mode: Mode | str | None, loop: bool, options: dict[str, Any]) -> None:
-        super().__init__(site, mode, loop, options)
-        if self._jax:
-            raise UnsupportedModelError(
-                f"The likelihood {site.name} of {site.categories} categories runs on the host, as its quadrature has "
-                f"no body of JAX; leave out device= and compile_kwargs={{'mode': 'JAX'}}."
-            )
 
     def moments(self, y: Array, mean: Array, variance: Array, power: Array = 1.0, *parameters: Array) -> Tilted:
         """Return the tilted moments of the rows, fields (r n,)."""
@@ -139,16 +128,6 @@ class CompiledSoftmaxSite(CompiledSite):
         log_z[:n] = at.log_z + power * self._log_ways(counts)
         gradient[: size * n] = at.gradient.T.ravel()
         return Tilted(log_z, sums(at.mean), variance_rows(at.covariance), gradient, precision_rows(at.precision))
-
-    def moments_and_nearby(
-        self, y: Array, mean: Array, variance: Array, power: float, *parameters: Array
-    ) -> tuple[Tilted, Callable[[Array], Tilted]]:
-        """Return the moments, and a function of new cavity means that returns theirs."""
-
-        def at(centre: Array) -> Tilted:
-            return self.moments(y, centre, variance, power, *parameters)
-
-        return at(mean), at
 
     def parameter_gradient(
         self, y: Array, mean: Array, variance: Array, power: Array = 1.0, *parameters: Array
