@@ -184,6 +184,7 @@ def _of_several_predictors(posterior: SitePosterior, group: Likelihood, y: np.nd
         parameters = [y, *counts]
     else:
         require_observations(group, y, moments.mean.shape[1:])
+    group.site.validate_parameters(parameters, group.name, y)
     rows = np.asarray(y, dtype=float).ravel()
     repeated = (np.tile(values.ravel(), len(moments.mean)) for values in (rows, *parameters))
     first, *others = repeated

@@ -272,9 +272,10 @@ class Site:
         if not holds.all():
             index = first_index(~holds)
             of = [f"{k} = {np.broadcast_to(v, holds.shape)[index]}" for k, v in zip(self.parameters, values)]
+            beside = f" with {', '.join(of)}" if of else ""
             raise InvalidDataError(
-                f"{name!r} has the value {np.broadcast_to(y, holds.shape)[index]}{at_index(index)} with "
-                f"{', '.join(of)}, but a {self.name} site takes {self.relation.wanted}. Correct one of them."
+                f"{name!r} has the value {np.broadcast_to(y, holds.shape)[index]:g}{at_index(index)}{beside}, but a "
+                f"{self.name} site takes {self.relation.wanted}. Correct {'one of them' if of else 'it'}."
             )
 
 

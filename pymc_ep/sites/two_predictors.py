@@ -22,6 +22,7 @@ from pymc_ep.sites.compiled import COMPILED, CompiledSite, compile_site
 from pymc_ep.sites.generated.kernel import GeneratedMoments
 from pymc_ep.sites.generated.op import FIELDS_OF_TWO
 from pymc_ep.sites.nested_moments import NestedMoments
+from pymc_ep.sites.rows_of_many import number_of_rows
 from pymc_ep.sites.rows_of_two import ROWS, covariance_of, covariance_rows, precision_rows, sum_rows
 
 __all__ = ["CompiledJointSite", "CompiledTwoPredictorSite", "TwoPredictorSite", "two_predictor_site"]
@@ -91,6 +92,13 @@ class CompiledJointSite(CompiledSite):
             return self.moments(y, centre, variance, power, *parameters)
 
         return at(mean), at
+
+    def rule_errors(self, y: Array, mean: Array, variance: Array, *parameters: Array) -> np.ndarray:
+        """Return the error of the tilted means, (n,), in standard deviations of the cavity; zero where it is rounding.
+
+        For arguments see `moments`.
+        """
+        return np.zeros(len(y) // number_of_rows(self.site.predictors))
 
 
 class CompiledTwoPredictorSite(CompiledJointSite):

@@ -80,6 +80,16 @@ LIKELIHOODS = {
     "logit": ("logit", lambda p, f: pm.Bernoulli.dist(logit_p=p([1, 0, 2]) + f), BINARY),
     "probit": ("probit", lambda p, f: pm.Bernoulli.dist(pm.math.invprobit(p(1) + f)), BINARY),
     "cloglog": ("cloglog", lambda p, f: pm.Bernoulli.dist(1 - pt.exp(-pt.exp(p(1) + f))), BINARY),
+    "categorical": (
+        "categorical",
+        lambda p, f: pm.Categorical.dist(logit_p=pt.stack([p(1) + 0 * f, f, p(2) * f, f - p(1)], axis=-1)),
+        COUNTS % 4,
+    ),
+    "multinomial": (
+        "multinomial",
+        lambda p, f: pm.Multinomial.dist(3, pm.math.softmax(pt.stack([0 * f, f, p(2) * f], axis=-1), axis=-1)),
+        np.stack([COUNTS % 3, np.ones_like(COUNTS), 2 - COUNTS % 3], axis=-1),
+    ),
     "binomial_logit": ("binomial_logit", lambda p, f: pm.Binomial.dist(p(127), logit_p=f), COUNTS),
     "binomial_probit": (
         "binomial_probit",

@@ -84,7 +84,7 @@ def test_gradient_is_that_of_log_z(log_odds):
     at = softmax_moments(counts, mean, covariance, power)
     for k in range(log_odds):
         up, down = (softmax_moments(counts, mean + s * step * np.eye(log_odds)[k], covariance, power) for s in (1, -1))
-        np.testing.assert_allclose(at.gradient[:, k], (up.log_z - down.log_z) / (2 * step), atol=2e-4)
+        np.testing.assert_allclose(at.gradient[:, k], (up.log_z - down.log_z) / (2 * step), atol=5e-4)
     curvature = np.linalg.inv(np.linalg.inv(at.precision) + covariance)
     np.testing.assert_allclose(at.covariance, covariance - covariance @ curvature @ covariance, atol=1e-9)
 
@@ -99,9 +99,20 @@ def test_any_category_may_come_first(log_odds):
     turned = of_all[1:] - of_all[0]
     at = softmax_moments(counts, mean, covariance, np.ones(n))
     other = softmax_moments(counts[:, order], mean @ turned.T, turned @ covariance @ turned.T, np.ones(n))
-    np.testing.assert_allclose(other.log_z, at.log_z, atol=1e-7)
-    np.testing.assert_allclose(other.mean, at.mean @ turned.T, atol=1e-6)
-    np.testing.assert_allclose(other.covariance, turned @ at.covariance @ turned.T, atol=1e-6)
+    # The nodes are others.
+    np.testing.assert_allclose(other.log_z, at.log_z, atol=1e-3)
+    np.testing.assert_allclose(other.mean, at.mean @ turned.T, atol=2e-3)
+    np.testing.assert_allclose(other.covariance, turned @ at.covariance @ turned.T, atol=1e-2)
+
+
+def test_moments_are_smooth_where_categories_are_exchangeable():
+    """An exchangeable prior and equal counts leave no principal axes, with which a rule could turn."""
+    covariance = np.array([9.0 * (np.eye(3) + 1.0)] * 2)
+    covariance[1] += 1e-9 * np.diag([1.0, -1.0, 0.5])
+    for counts in ([0.0, 1.0, 0.0, 0.0], [2.0, 2.0, 2.0, 2.0]):
+        at = softmax_moments(np.array([counts] * 2), np.zeros((2, 3)), covariance, np.ones(2))
+        np.testing.assert_allclose(at.mean[1], at.mean[0], atol=1e-7)
+        np.testing.assert_allclose(at.covariance[1], at.covariance[0], atol=1e-7)
 
 
 def test_three_categories_agree_with_their_generated_kernel():
@@ -184,6 +195,7 @@ def test_pickled_as_what_it_is_made_of():
     [
         (softmax_site(4, False), [0, 4], [], r"'y' has the value 4 at index 1.*categories from 0 to 3"),
         (THREE_CATEGORIES, [0, 3], [], r"'y' has the value 3 at index 1.*categories from 0 to 2"),
+        (softmax_site(4, False), [0, 4], [], r"'y' has the value 4 at index 1, but .*Correct it"),
         (softmax_site(3, True), [3, 2], [[3, 3], [1, 1], [1, 1], [1, 0]], r"at index 1.*counts that add up to n"),
     ],
 )

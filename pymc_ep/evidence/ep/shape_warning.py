@@ -18,9 +18,10 @@ from pymc_ep.evidence.ep.shape import (
     variance_error,
     variance_ratio,
 )
-from pymc_ep.evidence.ep.sweep import Kinds
+from pymc_ep.evidence.ep.sweep import Kinds, group_slices
 from pymc_ep.exceptions import NumericalError
 from pymc_ep.sites.rows_of_two import ROWS
+from pymc_ep.sites.two_predictors import CompiledJointSite
 
 if TYPE_CHECKING:
     from pymc_ep.evidence.ep.evidence import Evidence
@@ -51,6 +52,12 @@ _CURE = (
 )
 _CAUSE_OF_TWO = "few observations of a group with effects in both predictors"
 _CURE_OF_TWO = "give these effects narrower priors, name those of one predictor alone in latent=[...]"
+_ROUGH = 0.08
+"""Difference of two rules that is announced.
+
+Measured for eight choices among 4 to 15 categories, each of its own log-odds with prior standard deviations of 3 to 10:
+up to 0.06 the evidence errs by 0.03 nats at most, from 0.08 on by 0.05 to 0.7, and means by up to 0.3 standard
+deviations."""
 _CONTRADICTED = -0.85
 """Error by third cumulants that is announced, for posteriors of several peaks.
 
@@ -62,7 +69,11 @@ and has the other sign."""
 
 def error_warning(evidence: "Evidence", at: EvidenceAt) -> str:
     """Return a warning where EP errs so much that its correction does; empty where it does not, or is not known."""
-    if not at.run.status.converged or evidence.why_no_correction(0):
+    if not at.run.status.converged:
+        return ""
+    if evidence.joint and (warning := _warning_of_rules(evidence, at)):
+        return warning
+    if evidence.why_no_correction(0):
         return ""
     try:
         if len(at.problem.mean) > (MOST_ROWS if evidence.joint else MOST_PAIRED):
@@ -70,6 +81,24 @@ def error_warning(evidence: "Evidence", at: EvidenceAt) -> str:
         return _warning_of_two(evidence, at) if evidence.joint else _warning_of_one(evidence, at)
     except NumericalError:  # of cumulants that are not finite
         return ""
+
+
+def _warning_of_rules(evidence: "Evidence", at: EvidenceAt) -> str:
+    """Return a warning where the quadrature of a site of several predictors errs; empty where it does not."""
+    sweep, observed = at.run.state.sweep, at.problem.observed
+    groups = zip(at.repeats.sites, observed, at.problem.parameters, group_slices(observed))
+    for site, y, values, rows in groups:
+        if not isinstance(site, CompiledJointSite):
+            continue
+        errors = site.rule_errors(y, sweep.cavity_mean[rows], sweep.cavity_variance[rows], *values)
+        worst = int(np.argmax(errors))
+        if errors[worst] > _ROUGH:
+            return (
+                f"the predictors of {evidence.observation(rows.start + worst)} are known so little that the rules of "
+                f"their quadrature differ by {errors[worst]:.1g} standard deviations: give the latent variables "
+                f"narrower priors, merge categories, or compare with pm.sample, started by pmep.start_point(idata)"
+            )
+    return ""
 
 
 def _warning_of_one(evidence: "Evidence", at: EvidenceAt) -> str:

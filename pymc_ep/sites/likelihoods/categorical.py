@@ -16,7 +16,7 @@ from pymc_ep.numerics.backend.namespace import Array
 from pymc_ep.sites.base import Relation, Site, Tilted
 from pymc_ep.sites.compiled import COMPILED, STEP
 from pymc_ep.sites.rows_of_many import covariances, number_of_rows, precision_rows, sums, variance_rows
-from pymc_ep.sites.softmax_moments import log_probabilities, softmax_moments
+from pymc_ep.sites.softmax_moments import log_probabilities, rule_errors, softmax_moments
 from pymc_ep.sites.two_predictors import CompiledJointSite, two_predictor_site
 
 __all__ = ["MOST_CATEGORIES", "THREE_CATEGORIES", "CompiledSoftmaxSite", "SoftmaxSite", "softmax_site"]
@@ -134,6 +134,11 @@ class CompiledSoftmaxSite(CompiledJointSite):
     ) -> tuple[Array, ...]:
         """Return zeros: counts are observations."""
         return tuple(np.zeros(len(y) // number_of_rows(self.site.predictors)) for _ in self.site.parameters)
+
+    def rule_errors(self, y: Array, mean: Array, variance: Array, *parameters: Array) -> np.ndarray:
+        """Return how far two rules are apart in the tilted means, (n,), in standard deviations of the cavity."""
+        counts, centre, covariance = self._of_sites(y, mean, variance, parameters)
+        return rule_errors(counts.T, centre, covariance)
 
     def third_moments(self, y: Array, mean: Array, variance: Array, *parameters: Array) -> np.ndarray:
         """Return the third central moments 111, 112, 122 and 222 of the tilted densities of two log-odds, (4, n).

@@ -7,7 +7,7 @@ import pytest
 from scipy.special import logsumexp, softmax
 
 import pymc_ep as pmep
-from pymc_ep.exceptions import InvalidDataError
+from pymc_ep.exceptions import ConvergenceWarning, InvalidDataError, UnsupportedModelError
 from pymc_ep.models.latent_gaussian.recognise.recogniser import recognise_latent_gaussian
 
 ROWS = 24
@@ -234,3 +234,45 @@ def test_columns_of_one_matrix_are_two_predictors():
         pm.Categorical("y", logit_p=with_zero(log_odds(3)), observed=KIND % 3)
     one, two = fitted(own), fitted(built_in)
     assert float(one["fit"]["log_evidence"]) == pytest.approx(float(two["fit"]["log_evidence"]), abs=1e-6)
+
+
+def test_large_errors_of_the_quadrature_are_announced():
+    """Of one choice among ten of each person, whose log-odds are known by the prior alone."""
+    with pm.Model() as model:
+        eta = pm.Normal("eta", 0.0, 6.0, shape=(8, 10))
+        pm.Categorical("y", logit_p=eta, observed=np.arange(8))
+    with pytest.warns(ConvergenceWarning, match=r"observation \d of 'y'.*quadrature.*narrower priors"):
+        fitted(model)
+
+
+def test_bounds_of_predictors_are_no_softmax():
+    with pm.Model() as model:
+        eta = pm.Normal("level", 0.0, 5.0, shape=4) + X[:, None] * pm.Normal("slope", 0.0, 5.0, shape=4)
+        pm.Categorical("y", logit_p=pm.math.clip(eta, -5.0, 5.0), observed=KIND)
+    with pytest.raises(UnsupportedModelError, match="categories of 'y' are not a softmax"):
+        fitted(model)
+
+
+def test_weights_that_do_not_add_up_to_one_are_no_softmax():
+    with pm.Model() as model:
+        pm.Categorical("y", p=pm.math.exp(with_zero(log_odds())), observed=KIND)
+    with pytest.raises(UnsupportedModelError, match="categories of 'y' are not a softmax"):
+        fitted(model)
+
+
+def test_one_row_of_probabilities_for_all_observations():
+    with pm.Model() as one:
+        pm.Categorical("y", logit_p=pm.Normal("level", 0.0, 1.0, shape=4), observed=KIND)
+    with pm.Model() as repeated:
+        pm.Categorical("y", logit_p=pm.Normal("level", 0.0, 1.0, shape=4) + np.zeros((ROWS, 1)), observed=KIND)
+    evidence = [float(fitted(model)["fit"]["log_evidence"]) for model in (one, repeated)]
+    assert evidence[0] == pytest.approx(evidence[1], abs=1e-8)
+
+
+@pytest.mark.parametrize("categories", [3, 4])
+def test_unknown_new_categories_are_named(categories):
+    with pm.Model() as model:
+        pm.Categorical("y", logit_p=with_zero(log_odds(categories)), observed=KIND % categories)
+    idata = fitted(model)
+    with pytest.raises(InvalidDataError, match=rf"categories from 0 to {categories - 1}"):
+        pmep.log_predictive(idata, model, {"y": KIND % categories + 1})

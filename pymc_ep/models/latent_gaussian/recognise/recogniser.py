@@ -49,7 +49,7 @@ from pymc_ep.models.latent_gaussian.recognise.observed_vectors import (
 )
 from pymc_ep.models.latent_gaussian.recognise.potentials import find_potential, terms_of
 from pymc_ep.models.latent_gaussian.recognise.scales import absorb_scales
-from pymc_ep.models.latent_gaussian.recognise.softmax import is_counted
+from pymc_ep.models.latent_gaussian.recognise.softmax import SeveralPredictorsError, is_counted
 
 __all__ = ["recognise_latent_gaussian"]
 
@@ -183,6 +183,8 @@ def _first_that_fits(first: Callable[[], LatentGaussian], second: Callable[[], L
 def _first_or_its_refusal(first: Callable[[], LatentGaussian], second: Callable[[], LatentGaussian]) -> LatentGaussian:
     try:
         return first()
+    except SeveralPredictorsError:
+        return second()
     except UnsupportedModelError as refusal:
         try:
             return second()

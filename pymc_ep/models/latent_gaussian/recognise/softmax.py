@@ -8,6 +8,7 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.basic import MultinomialRV
 from pytensor.tensor.variable import TensorVariable
+from scipy.special import log_softmax
 
 from pymc_ep.distributions.shapes import require_shape
 from pymc_ep.exceptions import UnsupportedModelError
@@ -17,10 +18,17 @@ from pymc_ep.models.latent_gaussian.recognise.ordered import before_selection
 from pymc_ep.sites.base import get_site
 from pymc_ep.sites.likelihoods.categorical import MOST_CATEGORIES, THREE_CATEGORIES, softmax_site
 
-__all__ = ["find_softmax", "is_counted"]
+__all__ = ["SeveralPredictorsError", "find_softmax", "is_counted"]
+
+
+class SeveralPredictorsError(UnsupportedModelError):
+    """A likelihood has several predictors, and a form takes one, of fewer latent variables as well."""
+
 
 _ROUNDING = 1e-6
-"""Difference of a log-odds from a difference of predictors, of order one, that counts as rounding."""
+"""Difference of log probabilities from a softmax, relative to the largest predictor, that counts as rounding."""
+_SCALES = (1.0, 30.0)
+"""Scales of the predictors at which probabilities are compared with a softmax: bounds act on large ones alone."""
 
 
 def is_counted(rv: TensorVariable) -> bool:
@@ -66,8 +74,7 @@ def find_softmax(
             f"or use pm.sample."
         )
     if not several:
-        # Of fewer latent variables as well.
-        raise UnsupportedModelError(
+        raise SeveralPredictorsError(
             f"{rv.name!r} has {categories} categories without order, which have a predictor each, and this form takes "
             f"one predictor. Give its latent variables Gaussian priors."
         )
@@ -87,7 +94,8 @@ def _predictors(probabilities: TensorVariable, affine: AffineTest) -> TensorVari
     """
     inner, path = before_selection(probabilities)
     for candidate in dominators([inner], affine.noise):
-        if candidate.ndim == inner.ndim and affine(candidate):
+        # One row of probabilities may be that of all observations.
+        if (candidate.ndim == inner.ndim or (candidate.ndim == 1 and not path)) and affine(candidate):
             predictors = _matched(inner, candidate, affine)
             if predictors is not None:
                 return apply_path(path, predictors)
@@ -102,19 +110,19 @@ def _matched(probabilities: TensorVariable, current: TensorVariable, affine: Aff
         return None
     function = affine.compile(at_zero_noise_and_shape(replaced, affine), [free], without_checks=True)
     shape = np.shape(affine.compile(at_zero_noise_and_shape(current, affine), [])())
-    values = np.random.default_rng(0).uniform(-2.5, 2.5, shape)
+    drawn = [scale * np.random.default_rng(0).uniform(-1.0, 1.0, shape) for scale in _SCALES]
     with np.errstate(invalid="ignore", divide="ignore"):
-        log_p = np.log(function(values.astype(current.dtype)))
-    if log_p.shape == shape:
-        return current if _is_softmax(log_p, values) else None
-    if log_p.shape == (*shape[:-1], shape[-1] + 1):
+        log_ps = [np.log(function(values.astype(current.dtype))) for values in drawn]
+    if log_ps[0].shape[-1] == shape[-1]:
+        return current if all(map(_is_softmax, log_ps, drawn)) else None
+    if log_ps[0].shape[-1] == shape[-1] + 1:
         for place in range(shape[-1] + 1):
-            if _is_softmax(log_p, np.insert(values, place, 0.0, axis=-1)):
+            if all(map(_is_softmax, log_ps, (np.insert(values, place, 0.0, axis=-1) for values in drawn))):
                 zero = pt.zeros_like(current[..., :1])
                 return pt.concatenate([current[..., :place], zero, current[..., place:]], axis=-1)
     return None
 
 
 def _is_softmax(log_p: np.ndarray, values: np.ndarray) -> bool:
-    rest = log_p - values
-    return bool(np.allclose(rest, rest[..., :1], rtol=0.0, atol=_ROUNDING))
+    expected = log_softmax(values, axis=-1)
+    return bool(np.allclose(log_p, expected, rtol=0.0, atol=_ROUNDING * max(1.0, np.abs(values).max())))
