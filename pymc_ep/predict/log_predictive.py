@@ -178,7 +178,7 @@ def _of_several_predictors(posterior: SitePosterior, group: Likelihood, y: np.nd
     """Return the log integrals of a likelihood over all of its predictors, at the shape of `y`."""
     moments = posterior.moments([group.affine_predictor])[group.name]
     site, parameters = _site_at(posterior, group, moments.mean.shape[1:])
-    if isinstance(group.site, SoftmaxSite) and group.site.parameters:
+    if isinstance(group.site, SoftmaxSite) and group.site.counted:
         require_rows_of_counts(group.name, group.site, y, moments.mean.shape[1:])
         counts, y = np.moveaxis(y, -1, 0), y.sum(axis=-1)
         parameters = [y, *counts]

@@ -61,13 +61,13 @@ def predict(
         whose first dim is ``quantile``. Uncertainty of the hyperparameters is included: to first order about their
         mode, or by the mixture where the fit is one. Responses are computed by quadrature, under predictors that are as
         skewed as the draws. For likelihoods without a registered site they come from the fit's draws, with new
-        observations drawn from seed 0. Of ordered categories they are the probability of each, with a last dim
+        observations drawn from seed 0. Of categories they are the probability of each, with a last dim
         ``<name>_category``; of censored observations the predictions without the bounds.
 
     Raises
     ------
     UnsupportedModelError
-        For a variable that is not affine in the latent ones, for new observations of ordered categories, whose numbers
+        For a variable that is not affine in the latent ones, for new observations of categories, whose numbers
         have no mean, and for likelihoods without a registered site where the fit has no draws.
     ValueError
         Where result and model do not belong together.

@@ -100,6 +100,10 @@ class CompiledJointSite(CompiledSite):
         """
         return np.zeros(len(y) // number_of_rows(self.site.predictors))
 
+    def third_moments(self, y: Array, mean: Array, variance: Array, *parameters: Array) -> np.ndarray:
+        """Return the third central moments 111, 112, 122 and 222 of the tilted densities of two predictors, (4, n)."""
+        raise NotImplementedError
+
 
 class CompiledTwoPredictorSite(CompiledJointSite):
     """Functions of arrays of a `TwoPredictorSite`.

@@ -128,7 +128,7 @@ def without_negative(precision: np.ndarray, variance: np.ndarray, joint: Sequenc
     out = np.maximum(precision, 0.0)
     for rows, predictors in joint:
         if predictors > 2:
-            # Their sites are log-concave.
+            # Their sites are log-concave in all predictors.
             out[rows] = precision[rows]
             continue
         l_1, l_21, l_2 = _factor(variance[rows])

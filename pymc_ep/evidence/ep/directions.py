@@ -22,9 +22,8 @@ from pymc_ep.contracts.form import CompiledSiteForm
 from pymc_ep.evidence.ep.cumulants import Correction, all_cumulants, inverse_sd
 from pymc_ep.evidence.ep.fit import EvidenceAt
 from pymc_ep.evidence.ep.sweep import KNOWN, Kinds, group_slices
-from pymc_ep.sites.likelihoods.categorical import CompiledSoftmaxSite
 from pymc_ep.sites.rows_of_two import ROWS, covariance_of, precision_rows
-from pymc_ep.sites.two_predictors import CompiledTwoPredictorSite
+from pymc_ep.sites.two_predictors import CompiledJointSite
 
 __all__ = ["MOST_ROWS", "Directions", "direction_map", "directions_at", "pairs_of"]
 
@@ -152,7 +151,7 @@ def directions_at(at: EvidenceAt, chosen: np.ndarray | None = None) -> Direction
         apart = end + np.arange(len(first))
         end += len(first)
         safe = np.where(variance[places] > 0, variance[places], KNOWN)
-        third = cast(CompiledTwoPredictorSite | CompiledSoftmaxSite, site).third_moments(y, mean[places], safe, *values)
+        third = cast(CompiledJointSite, site).third_moments(y, mean[places], safe, *values)
         s_1, s_2 = scale[first], scale[second]
         kappa = third * np.array([s_1**3, s_1**2 * s_2, s_1 * s_2**2, s_2**3])
         rho = covariance[first, second] * s_1 * s_2

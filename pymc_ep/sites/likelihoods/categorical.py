@@ -71,12 +71,17 @@ class SoftmaxSite(Site):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the arguments that it is made of."""
-        return softmax_site, (self.categories, bool(self.parameters))
+        return softmax_site, (self.categories, self.counted)
 
     @property
     def predictors(self) -> int:
         """The number of log-odds to the first category."""
         return self.categories - 1
+
+    @property
+    def counted(self) -> bool:
+        """Whether counts are observed."""
+        return bool(self.parameters)
 
 
 @lru_cache
@@ -102,6 +107,7 @@ def softmax_site(categories: int, counted: bool) -> SoftmaxSite:
         parameter_domains=("count",) * len(names),
         relation=Relation(whole, "counts that add up to n") if counted else _up_to(categories - 1),
         domain="count" if counted else "ordinal",
+        # It is in all predictors, but the precisions of the rows of sums are not positive, as engines rely on.
         log_concave=False,
         logp=logp,
         holds_observations=counted,
@@ -177,7 +183,7 @@ class CompiledSoftmaxSite(CompiledJointSite):
 
     def _counts(self, y: np.ndarray, parameters: Any) -> np.ndarray:
         """Return the counts of all categories, (K, ...)."""
-        if self.site.parameters:
+        if self.site.counted:
             return np.array(parameters[1:], dtype=float)
         return (y == np.arange(self.site.categories).reshape(-1, *(1,) * y.ndim)).astype(float)
 
