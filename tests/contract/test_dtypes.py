@@ -13,9 +13,13 @@ from pymc.distributions.continuous import FlatRV
 
 import pymc_ep as pmep
 from pymc_ep.distributions.positive_counts import PositiveCounts
+from pymc_ep.forms import forms
 from pymc_ep.graphs.families import site_names
 from pymc_ep.graphs.gaussian_variables import _READERS, gaussian_of
 from pymc_ep.operators import Gradient2D
+
+# Readers of the priors of a form come with it.
+forms()
 
 DTYPES = ("int8", "int16", "int64", "float32")
 RING = np.array([[0, 1, 0, 0, 1], [1, 0, 1, 0, 0], [0, 1, 0, 1, 0], [0, 0, 1, 0, 1], [1, 0, 0, 1, 0]])
