@@ -274,7 +274,7 @@ class Site:
             of = [f"{k} = {np.broadcast_to(v, holds.shape)[index]}" for k, v in zip(self.parameters, values)]
             beside = f" with {', '.join(of)}" if of else ""
             raise InvalidDataError(
-                f"{name!r} has the value {np.broadcast_to(y, holds.shape)[index]:g}{at_index(index)}{beside}, but a "
+                f"{name!r} has the value {np.broadcast_to(y, holds.shape)[index]}{at_index(index)}{beside}, but a "
                 f"{self.name} site takes {self.relation.wanted}. Correct {'one of them' if of else 'it'}."
             )
 
