@@ -10,6 +10,8 @@ order in k it is Cornish and Fisher's, u + k (u^2 - 1) / 6.
 
 import numpy as np
 
+from pymc_ep.numerics.quadrature.gauss_hermite import standard_normal_rule
+
 __all__ = ["MOST_SKEWED", "gaussian_parts", "limited", "skewed", "skewed_moves", "unskewed"]
 
 MOST_SKEWED = 2.0
@@ -90,8 +92,7 @@ def gaussian_parts(skewness: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nda
     With u = alpha z + w e of standard normals z and e, alpha^2 + w^2 = 1, T is linear in e about the nodes of z. That
     leaves out w^4 of the skewness, which the cubic therefore has more. Mean and variance are exact.
     """
-    nodes, weights = np.polynomial.hermite_e.hermegauss(_PARTS)
-    weights = weights / weights.sum()
+    nodes, weights = standard_normal_rule(_PARTS)
     at = np.sqrt(1.0 - _WIDTH**2) * nodes.reshape(-1, *(1,) * np.ndim(skewness))
     more = skewness / (1.0 - _WIDTH**4)
     b = _slope(more)
