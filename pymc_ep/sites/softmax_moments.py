@@ -19,6 +19,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import norm, qmc
 
+from pymc_ep.numerics.quadrature.gauss_hermite import standard_normal_rule
+
 __all__ = ["SoftmaxMoments", "log_probabilities", "rule_errors", "softmax_moments"]
 
 _BANDS = ((0.4, 0.6), (1.2, 1.6))
@@ -289,9 +291,9 @@ def _fifth_degree(dimensions: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _gauss_hermite(dimensions: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    x, w = np.polynomial.hermite_e.hermegauss(count)
-    nodes = np.array(list(product(x, repeat=dimensions))).T
-    weights = np.array(list(product(w / w.sum(), repeat=dimensions))).prod(axis=1)
+    node, weight = standard_normal_rule(count)
+    nodes = np.array(list(product(node, repeat=dimensions))).T
+    weights = np.array(list(product(weight, repeat=dimensions))).prod(axis=1)
     # Those of a corner count for nothing.
     kept = weights > 1e-7 * weights.max()
     return nodes[:, kept], weights[kept] / weights[kept].sum()
