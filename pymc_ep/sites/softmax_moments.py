@@ -17,6 +17,7 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import log_softmax
 from scipy.stats import norm, qmc
 
 from pymc_ep.numerics.quadrature.gauss_hermite import standard_normal_rule
@@ -133,9 +134,7 @@ def _largest_sd(root: np.ndarray) -> np.ndarray:
 
 def log_probabilities(log_odds: np.ndarray) -> np.ndarray:
     """Return the log probabilities of all categories, (K, ...), from log-odds to the first, (K - 1, ...)."""
-    eta = np.concatenate([np.zeros_like(log_odds[:1]), log_odds])
-    top = eta.max(axis=0)
-    return eta - top - np.log(np.exp(eta - top).sum(axis=0))
+    return log_softmax(np.concatenate([np.zeros_like(log_odds[:1]), log_odds]), axis=0)
 
 
 def _root_and_inverse(covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
