@@ -115,14 +115,16 @@ def softmax_moments(counts: np.ndarray, mean: np.ndarray, covariance: np.ndarray
 def rule_errors(counts: np.ndarray, mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
     """Return how far the last two rules are apart, (n,): in means of z, standard deviations of the cavity.
 
-    For arguments see `softmax_moments`; the power is one.
+    Zero where the last one is not used. For arguments see `softmax_moments`; the power is one.
     """
     sites = _Sites(counts, mean, _root_and_inverse(covariance)[0], np.ones(len(mean)))
     at, sd = sites.mode()
-    every = np.ones(len(mean), dtype=bool)
-    last = len(_BANDS)
-    second, third = (sites.moments(at, sd, level, every).mean for level in (last - 1, last))
-    return np.abs(third - second).max(axis=1)
+    wide, last = _largest_sd(sites.root @ sd) > _BANDS[-1][0], len(_BANDS)
+    errors = np.zeros(len(mean))
+    if wide.any():
+        second, third = (sites.moments(at, sd, level, wide).mean for level in (last - 1, last))
+        errors[wide] = np.abs(third - second).max(axis=1)
+    return errors
 
 
 def _largest_sd(root: np.ndarray) -> np.ndarray:
