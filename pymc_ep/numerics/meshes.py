@@ -23,6 +23,8 @@ _TILT = np.sqrt(0.75)
 """Height of an equilateral triangle."""
 _INSIDE = 1e-9
 """Least barycentric coordinate of a point in a triangle, by rounding."""
+_BEYOND = 1e-9
+"""Share of a window beyond a mesh, by rounding."""
 _CANDIDATES = 4
 """Triangles of near centres that are tried first for a point; then four times as many, and so on."""
 
@@ -112,6 +114,55 @@ class Mesh:
             )
         return corners, coordinates
 
+    def counts(self, points: Any) -> np.ndarray:
+        """Return the number of points, (m, 2), in each node's cell, (n,).
+
+        The cell of a node is where its barycentric coordinate is the largest; it has the node's area.
+
+        Raises
+        ------
+        InvalidDataError
+            For points that are not finite or outside of the mesh; the message names the first.
+        """
+        corners, weights = self.locate(points)
+        return np.bincount(corners[np.arange(len(corners)), weights.argmax(axis=1)], minlength=len(self))
+
+    def areas_within(self, window: Any) -> np.ndarray:
+        """Return the area of each node's cell within a window, (n,): the exposure of `counts` that were seen there.
+
+        Parameters
+        ----------
+        window : array_like, (k, 2), or geometry of Shapely or GeoPandas
+            Polygon by its corners, or polygons, which may have holes.
+
+        Raises
+        ------
+        InvalidDataError
+            For a window that crosses itself, or reaches beyond the mesh.
+        ImportError
+            Without Shapely.
+        """
+        shapely = _shapely()
+        polygon = _window(window)
+        corner = self.vertices[self.triangles]
+        centre = corner.mean(axis=1)
+        cells = [
+            [corner[:, k], corner[:, [k, k - 2]].mean(axis=1), centre, corner[:, [k, k - 1]].mean(axis=1)]
+            for k in range(3)
+        ]
+        # A quadrilateral of each corner of each triangle, (3, m).
+        quadrilaterals = shapely.polygons(np.moveaxis(np.array(cells), 1, 2))
+        shapely.prepare(polygon)
+        area = np.where(shapely.covers(polygon, quadrilaterals), shapely.area(quadrilaterals), 0.0)
+        crossed = shapely.intersects(polygon, quadrilaterals) & (area == 0.0)
+        area[crossed] = shapely.area(shapely.intersection(quadrilaterals[crossed], polygon))
+        if area.sum() < (1.0 - _BEYOND) * polygon.area:
+            raise InvalidDataError(
+                f"{1.0 - area.sum() / polygon.area:.1%} of the window is outside of the mesh; make the mesh around the "
+                f"window's corners."
+            )
+        return np.bincount(self.triangles.T.ravel(), area.ravel(), minlength=len(self))
+
     @cached_property
     def _centres(self) -> Any:
         return scipy.spatial.cKDTree(self.vertices[self.triangles].mean(axis=1))
@@ -187,6 +238,30 @@ def coordinates_of(points: Any) -> np.ndarray:
             f"Point {first} is {_written(coordinates[first])}, which is not finite; correct or remove it."
         )
     return coordinates
+
+
+def _shapely() -> Any:
+    try:
+        import shapely
+    except ImportError as error:
+        raise ImportError("Areas within a window need Shapely; install it with: pip install 'pymc-ep[maps]'") from error
+    return shapely
+
+
+def _window(window: Any) -> Any:
+    """Return a polygon, or several, of Shapely."""
+    shapely = _shapely()
+    if hasattr(window, "union_all"):
+        window = window.union_all()
+    if isinstance(window, shapely.Geometry):
+        polygon = window
+    else:
+        corners = coordinates_of(window)
+        polygon = shapely.Polygon(corners if len(corners) > 2 else None)
+    if polygon.is_valid and polygon.area > 0.0:
+        return polygon
+    why = shapely.is_valid_reason(polygon) if not polygon.is_valid else "its area is zero"
+    raise InvalidDataError(f"The window is no polygon: {why}. Give its corners in order, or polygons of Shapely.")
 
 
 def _require(vertices: np.ndarray, triangles: np.ndarray) -> None:

@@ -1,7 +1,8 @@
-"""Meshes: points in triangles, integrals of linear functions, their shape, and what is refused."""
+"""Meshes: points in triangles and cells, integrals of linear functions, their shape, and what is refused."""
 
 import numpy as np
 import pytest
+import shapely
 from scipy.spatial import Delaunay
 
 import pymc_ep as pmep
@@ -10,6 +11,9 @@ from pymc_ep.exceptions import InvalidDataError
 RNG = np.random.default_rng(0)
 POINTS = RNG.uniform(0, 1, (300, 2)) * [1.0, 0.7]
 MESH = pmep.meshes.around(POINTS, longest=0.05)
+SQUARE = np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
+WINDOW = np.array([[0.1, 0.1], [0.9, 0.1], [0.9, 0.5], [0.5, 0.2], [0.1, 0.5]])
+"""Not convex, of area 0.2."""
 
 
 def test_linear_functions_are_their_values_at_points():
@@ -63,7 +67,39 @@ def test_areas_of_polygons_are_meshed_by_their_corners():
     assert len(pmep.meshes.around(Frame(), longest=0.05)) == len(MESH)
 
 
-SQUARE = np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
+def test_areas_within_a_window_add_up_to_its_area():
+    """Of a polygon that is not convex, of two with a hole, and of all triangles."""
+    within = MESH.areas_within(WINDOW)
+    np.testing.assert_allclose(within.sum(), 0.2, rtol=1e-12)
+    assert np.all(within <= MESH.areas * (1 + 1e-12)) and np.any((within > 0) & (within < 0.9 * MESH.areas))
+    ring, square = shapely.Polygon(WINDOW, [[0.2, 0.15] + 0.02 * SQUARE]), shapely.box(0.4, 0.5, 0.6, 0.6)
+    several = shapely.union_all([ring, square])
+    assert several.geom_type == "MultiPolygon"
+    np.testing.assert_allclose(MESH.areas_within(several).sum(), 0.2 - 0.0004 + 0.02, rtol=1e-12)
+    whole = shapely.union_all(shapely.polygons(MESH.vertices[MESH.triangles]))
+    np.testing.assert_allclose(MESH.areas_within(whole), MESH.areas, rtol=1e-9)
+
+
+def test_points_are_counted_in_cells_of_these_areas():
+    at = RNG.uniform(0.1, 0.6, (100_000, 2))
+    counts = MESH.counts(at)
+    expected = MESH.areas_within(0.1 + 0.5 * SQUARE) / 0.25 * len(at)
+    assert counts.sum() == len(at) and not counts[expected == 0].any()
+    seen = expected > 5
+    assert np.mean((counts - expected)[seen] ** 2 / expected[seen]) == pytest.approx(1.0, abs=0.3)
+
+
+@pytest.mark.parametrize(
+    ("window", "message"),
+    [
+        (9 * SQUARE, "98.* of the window is outside of the mesh; make the mesh around the window's corners"),
+        (SQUARE[[0, 2, 1, 3]], "The window is no polygon: Self-intersection"),
+        (SQUARE[:2], "The window is no polygon: its area is zero. Give its corners in order"),
+    ],
+)
+def test_windows_that_are_none(window, message):
+    with pytest.raises(InvalidDataError, match=message):
+        MESH.areas_within(window)
 
 
 @pytest.mark.parametrize(
