@@ -51,6 +51,8 @@ class SparsePrecision:
         of `log_det`.
     null_space : ndarray, (d, k), optional
         Orthonormal N, with Q N = 0, to which the variable is orthogonal; `log_det` is on the orthogonal vectors.
+    inverted : bool
+        Whether the variable's dense covariance is the inverse of a dense precision.
     """
 
     rows: np.ndarray
@@ -60,6 +62,7 @@ class SparsePrecision:
     log_excess: TensorVariable
     sum_sd: TensorVariable | None = None
     null_space: np.ndarray | None = None
+    inverted: bool = False
 
     @property
     def constraints(self) -> np.ndarray:
@@ -112,13 +115,14 @@ class SparsePrecision:
         values = (precisions.T if of_columns else precisions) @ (inverse[row] * inverse[column]).T
         count = int(np.prod(shape)) // k
         log_det = None if self.log_det is None else self.log_det - 2.0 * count * pt.linalg.slogdet(matrix)[1]
-        return replace(self, **_block_places(count, row, column), values=values.ravel(), log_det=log_det)
+        rows, columns = _block_places(count, row, column)
+        return replace(self, rows=rows, columns=columns, values=values.ravel(), log_det=log_det)
 
 
-def _block_places(count: int, row: np.ndarray, column: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the places of blocks along the diagonal, each with entries at rows and columns of a (k, k) triangle."""
+def _block_places(count: int, row: np.ndarray, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows and columns of blocks along the diagonal, each with those of a (k, k) triangle."""
     first = (row.max() + 1) * np.arange(count)[:, None]
-    return {"rows": (first + row).ravel(), "columns": (first + column).ravel()}
+    return (first + row).ravel(), (first + column).ravel()
 
 
 def sparse_precision_of(rv: TensorVariable, shape: Sizes) -> SparsePrecision | None:
@@ -164,9 +168,7 @@ def _mv_normal(rv: TensorVariable, shape: Sizes) -> SparsePrecision | None:
     # The factor of the model's graph is that of its own parameter, where there is one.
     pivots = pt.log(pt.diagonal(pt.linalg.cholesky(covariance), axis1=-2, axis2=-1)).sum(axis=-1)
     log_det = -2.0 * pt.broadcast_to(pivots, shape[:-1]).sum()
-    return SparsePrecision(
-        **_block_places(count, row, column), values=values, log_det=log_det, log_excess=pt.constant(0.0)
-    )
+    return SparsePrecision(*_block_places(count, row, column), values, log_det, pt.constant(0.0))
 
 
 def _random_walk(rv: TensorVariable, shape: Sizes) -> SparsePrecision | None:
@@ -249,7 +251,8 @@ def _conditional_autoregression(rv: TensorVariable, shape: Sizes) -> SparsePreci
     diagonal = pt.constant(neighbours) - alpha * pt.constant(w.diagonal())
     values = tau * pt.concatenate([diagonal, -alpha * pt.constant(below.data)])
     excess = 0.5 * d * np.log(2 * np.pi) - 0.5 * np.log(neighbours).sum()
-    return SparsePrecision(rows.astype(np.int64), columns.astype(np.int64), values, None, pt.constant(excess))
+    places = rows.astype(np.int64), columns.astype(np.int64)
+    return SparsePrecision(*places, values, None, pt.constant(excess), inverted=True)
 
 
 def _intrinsic_autoregression(rv: TensorVariable, shape: Sizes) -> SparsePrecision | None:
@@ -268,7 +271,8 @@ def _intrinsic_autoregression(rv: TensorVariable, shape: Sizes) -> SparsePrecisi
     log_det = log_pseudo_determinant(laplacian) - 2.0 * (d - 1) * pt.log(sigma) + np.log(d) - 2.0 * pt.log(sd)
     excess = 0.5 * (d - 1) * np.log(2 * np.pi) - pt.log(sd) - 0.5 * log_det
     values = pt.constant(lower.data) * sigma**-2.0
-    return SparsePrecision(lower.row.astype(np.int64), lower.col.astype(np.int64), values, log_det, excess, sd)
+    places = lower.row.astype(np.int64), lower.col.astype(np.int64)
+    return SparsePrecision(*places, values, log_det, excess, sd, inverted=True)
 
 
 def _gaussian_markov(rv: TensorVariable, shape: Sizes) -> SparsePrecision:
@@ -276,7 +280,8 @@ def _gaussian_markov(rv: TensorVariable, shape: Sizes) -> SparsePrecision:
     matrices = rv.owner.op.matrices
     values = pt.constant(matrices.basis) @ coefficients
     nulls = matrices.null_space if len(matrices.pins) else None
-    return SparsePrecision(matrices.rows, matrices.columns, values, log_det, pt.constant(0.0), null_space=nulls)
+    places, no_excess = (matrices.rows, matrices.columns), pt.constant(0.0)
+    return SparsePrecision(*places, values, log_det, no_excess, null_space=nulls, inverted=True)
 
 
 _READERS: dict[type, Callable[[TensorVariable, Sizes], SparsePrecision | None]] = {
