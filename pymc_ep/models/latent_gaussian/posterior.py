@@ -245,6 +245,9 @@ class LatentPosterior:
         # Asked for first, so that no more is evaluated than these variables take.
         priors = self.at.affine(variables)
         posterior = self.solved.posterior
+        if isinstance(posterior, PrecisionPosterior):
+            # Entries of the inverse take twice the time of the factor: once for all variables.
+            posterior = posterior.with_entries()
         means = {}
         variances = {}
         for name, prior in priors.items():

@@ -144,6 +144,10 @@ class PrecisionPosterior(CoefficientPosterior):
         """Return S b, (p,)."""
         return self.whitener.solve(b)
 
+    def with_entries(self) -> "PrecisionPosterior":
+        """Return the posterior with the entries of S that variances take, which are computed once."""
+        return self._replace(whitener=self.whitener._replace(entries=self.whitener.inverse_entries()))
+
     def remaining_variance(self, cross: Any, prior_variance: np.ndarray) -> np.ndarray:
         """Return the posterior variances, (d,), of C x, for C = `cross`, (d, p), dense or sparse."""
         return self.whitener.variances_of(scipy.sparse.csr_array(cross))

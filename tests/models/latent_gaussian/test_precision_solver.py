@@ -10,6 +10,8 @@ import scipy.sparse
 import pymc_ep as pmep
 from pymc_ep.compat import group
 from pymc_ep.forms import compiled_form
+from pymc_ep.models.latent_gaussian.posterior import LatentPosterior
+from pymc_ep.numerics.sparse.factor import Analysis
 
 N, SIDE = 310, 18
 QUIET = {"progressbar": False, "random_seed": 1, "draws": 200, "chains": 2}
@@ -177,6 +179,35 @@ def test_what_takes_few_operations_is_chosen():
     assert compiled_form(model).solver.name == "observations"
     with pytest.raises(ValueError, match=r"solver='precision' needs latent variables of sparse precision"):
         pmep.fit(model=model, solver="precision")
+
+
+def few_counts_of_many_areas(side, *, learned):
+    w = lattice(side)
+    degrees = scipy.sparse.diags_array(np.asarray(w.sum(axis=0)).ravel() + 0.5)
+    with pm.Model() as model:
+        scale = pm.Gamma("scale", 2, 1) if learned else 1.0
+        x = pmep.GaussianMarkov("x", [(scale, degrees - w)])
+        pm.Normal("y", x[::7], 1.0, observed=np.zeros(side**2 // 7 + 1))
+    return model
+
+
+def test_the_inverse_of_a_dense_precision_counts():
+    """Of a field that few observations see, whose covariance is an inverse at each value of the hyperparameters."""
+    few = compiled_form(few_counts_of_many_areas(30, learned=True))
+    assert few.sizes == (129, 900) and few.solver.name == "precision"
+    assert compiled_form(few_counts_of_many_areas(30, learned=False)).solver.name == "observations"
+    few.solve_in("observations")
+    assert few.work == 129**3 + 3 * 900**3
+
+
+def test_the_inverse_is_computed_once_for_all_variables(monkeypatch):
+    """Once a posterior: not for each of the walk, the Deterministics and the level."""
+    form = compiled_form(walk(400))
+    theta, calls, inverse = form.start, [], Analysis._inverse
+    form.solve_in("precision")
+    posterior = LatentPosterior.at_sites(form, theta, np.zeros(400), np.ones(400))
+    monkeypatch.setattr(Analysis, "_inverse", lambda self, factor: calls.append(1) or inverse(self, factor))
+    assert len(posterior.moments()) == 4 and len(calls) == 1
 
 
 def test_jax_has_dense_matrices():
