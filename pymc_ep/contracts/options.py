@@ -10,7 +10,7 @@ class MethodOptions(TypedDict, total=False):
     """Options of the methods of `pymc_ep.fit`, with their defaults; each method takes its own alone.
 
     "ep", expectation propagation
-        ``power=1.0`` in (0, 1], ``damping="auto"`` or in (0, 1], ``tol=1e-8``, ``max_iter=200``,
+        ``power="auto"`` or in (0, 1], ``damping="auto"`` or in (0, 1], ``tol=1e-8``, ``max_iter=200``,
         ``schedule="parallel"`` or ``"sequential"``, ``solver="auto"``, ``"observations"``, ``"coefficients"`` or
         ``"precision"``; of wavelet coefficients ``translations=1`` grids to average over.
     "laplace", "vg", the variational Gaussian, and "dsb", local bounds, of latent Gaussian models
@@ -46,7 +46,7 @@ class MethodOptions(TypedDict, total=False):
         in a softmax, ``dropout=0.0``, ``dtype="float64"`` or ``"float32"``, ``seed=0``.
     """
 
-    power: float
+    power: float | Literal["auto"]
     damping: float | Literal["auto"]
     tol: float | None
     max_iter: int

@@ -54,8 +54,12 @@ _MOST_CORRECTED = 500
 
 
 def evidence_of(form: CompiledSiteForm, settings: dict[str, Any], **others: Any) -> "Evidence":
-    """Return the evidence of a form by EP with the given options; `others` go to `Evidence`."""
-    engine = EP(form.sites, **{k: settings[k] for k in ("power", "damping", "tol", "schedule")})
+    """Return the evidence of a form by EP with the given options; `others` go to `Evidence`.
+
+    A power "auto" is 1 here: whether another one settles is known after a fit.
+    """
+    power = 1.0 if settings["power"] == "auto" else settings["power"]
+    engine = EP(form.sites, power=power, **{k: settings[k] for k in ("damping", "tol", "schedule")})
     form.solve_in(settings["solver"])
     exact = form.solver.exact if settings["solver"] == "auto" else ""
     return Evidence(form, engine, settings["max_iter"], exact=exact, **others)

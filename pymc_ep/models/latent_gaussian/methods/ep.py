@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -48,10 +48,11 @@ __all__ = [
     "fitted",
     "solution_of",
     "solve",
+    "warned_of_power",
 ]
 
 OPTIONS = {
-    "power": 1.0,
+    "power": "auto",
     "damping": "auto",
     "tol": 1e-8,
     "max_iter": 200,
@@ -61,6 +62,17 @@ OPTIONS = {
 """Options of EP and their defaults."""
 TREATMENTS = ("optimize", "fixed", "integrate", "sample")
 """Treatments of hyperparameters that EP supports."""
+_FRACTION = 0.5
+"""Power where EP of power 1 does not settle. Of six fits of zero-inflated counts in groups all settled with 0.5, five
+with 0.8, and log Z was within 0.08 nats of quadrature, means within 0.05 standard deviations, and these 5% too small at
+most. Of 57 processes with gross errors 39 settled, with 0.8 and 0.2 31 and 37."""
+_FRACTIONAL = (
+    f"EP of power 1 does not settle, and the result is that of power={_FRACTION}, which does; its standard deviations "
+    f"may be too small where observations contradict each other: compare with pm.sample, started by "
+    f"pmep.start_point(idata)"
+)
+
+Result = TypeVar("Result")
 
 
 class Fitted(NamedTuple):
@@ -89,7 +101,15 @@ def solve(call: Call[CompiledLatentGaussian]) -> Solution:
     call.form.solve_in(settings["solver"])
     fit = fitted(call, settings)
     solution = solution_of(call.form, fit)
-    if not (warning := error_warning(fit.evidence, fit.found.at)):
+    return warned_of_power(solution, settings, fit.settings, error_warning(fit.evidence, fit.found.at))
+
+
+def warned_of_power(
+    solution: Solution, settings: dict[str, Any], chosen: dict[str, Any], otherwise: str = ""
+) -> Solution:
+    """Return the solution with the warning of a power other than 1 that nobody asked for, or else another, if any."""
+    fractional = settings.get("power") == "auto" and chosen["power"] != 1.0
+    if not (warning := _FRACTIONAL if fractional else otherwise):
         return solution
     return replace(solution, converged=False, status=f"{warning}; {solution.status}")
 
@@ -123,7 +143,33 @@ def fitted(
 
     `spread` says whether to evaluate the curvature at a mode, and `make` makes the evidence, by default EP's.
     """
-    return with_all_digits(settings, lambda settings: _fitted(call, settings, make, spread=spread))
+
+    def settled(fit: Fitted) -> bool:
+        found = fit.found
+        if fit.integral is not None:
+            return found.interrupted or fit.integral.converged
+        return found.interrupted or (found.converged and found.at.status.converged)
+
+    return _by_power(call.form, settings, lambda settings: _fitted(call, settings, make, spread=spread), settled)
+
+
+def _by_power(
+    form: SiteFunctions,
+    settings: dict[str, Any],
+    fit: Callable[[dict[str, Any]], Result],
+    settled: Callable[[Result], bool],
+) -> Result:
+    """Return a fit with all digits, where no power is asked of power 1, or of `_FRACTION` if that alone settles.
+
+    Log-concave sites settle with power 1, and where they do not, rounding or the hyperparameters are the reason.
+    """
+    if settings.get("power") != "auto":
+        return with_all_digits(settings, fit)
+    first = with_all_digits(settings | {"power": 1.0}, fit)
+    if settled(first) or all(site.site.log_concave for site in form.sites):
+        return first
+    second = with_all_digits(settings | {"power": _FRACTION}, fit)
+    return second if settled(second) else first
 
 
 def _fitted(
@@ -159,8 +205,8 @@ def choose_hyper(form: SiteFunctions, options: dict[str, Any], *, chains: bool) 
 def checked(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options; raise ValueError for one outside of its range."""
     power, damping, tol = options["power"], options["damping"], options["tol"]
-    if not (isinstance(power, int | float) and 0 < power <= 1):
-        raise ValueError(f"power={power!r} must lie in (0, 1]; 1 is plain EP.")
+    if power != "auto" and not (isinstance(power, int | float) and 0 < power <= 1):
+        raise ValueError(f"power={power!r} must be 'auto' or lie in (0, 1]; 1 is plain EP.")
     if damping != "auto" and not (isinstance(damping, int | float) and 0 < damping <= 1):
         raise ValueError(f"damping={damping!r} must be 'auto' or lie in (0, 1], the fraction of an update taken.")
     if not (isinstance(tol, int | float) and tol > 0):
@@ -196,11 +242,12 @@ def conditioned(
 ) -> Solution:
     """Return `condition` by the evidence that `make` makes."""
 
-    def fit(settings: dict[str, Any]) -> Solution:
-        evidence = make(call.form, settings, report=call.report, density="none")
-        return conditional_solution(call.form, evidence, fit_many(evidence, thetas), settings)
+    def fit(chosen: dict[str, Any]) -> tuple[Solution, dict[str, Any]]:
+        evidence = make(call.form, chosen, report=call.report, density="none")
+        return conditional_solution(call.form, evidence, fit_many(evidence, thetas), chosen), chosen
 
-    return with_all_digits(settings, fit)
+    solution, chosen = _by_power(call.form, settings, fit, lambda fit: fit[0].converged)
+    return warned_of_power(solution, settings, chosen)
 
 
 EP = Method(

@@ -57,8 +57,8 @@ _SWEEPS, _NUMBERS = 12, 190
 
 def solve(call: Call[CompiledSparseLinear]) -> Solution:
     """Fit a sparse linear form by expectation propagation."""
-    form, settings = call.form, _checked(call.options)
-    grids = settings["translations"]
+    form, asked = call.form, _checked(call.options)
+    grids = asked["translations"]
     translated_forms = translations_of(form, grids) if grids > 1 else []
     if translated_forms and call.hyper == "integrate" and call.theta.size:
         raise ValueError(f"translations={grids} holds hyperparameters at their mode: use hyper='optimize' or 'fixed'.")
@@ -67,9 +67,9 @@ def solve(call: Call[CompiledSparseLinear]) -> Solution:
         require_two_states(trees, call.theta, learn=call.hyper != "fixed")
         if call.hyper != "fixed" and call.start is None:
             call = replace(call, theta=first_hyperparameters(trees, call.theta))
-    evidence, optimum, integral, settings = latent.fitted(call, settings, spread=not translated_forms)
+    evidence, optimum, integral, settings = latent.fitted(call, asked, spread=not translated_forms)
     if integral is not None:
-        return integral_solution(form, evidence, integral, settings)
+        return latent.warned_of_power(integral_solution(form, evidence, integral, settings), asked, settings)
     if translated_forms:
         others = [
             evidence_of(grid, settings, report=call.report, checkpoint=call.checkpoint, grid=f"translated {k}")
@@ -79,6 +79,7 @@ def solve(call: Call[CompiledSparseLinear]) -> Solution:
         solution = _averaged_solution(form, evidence, optimum, settings, fits)
     else:
         solution = mode_solution(form, evidence, optimum, settings)
+    solution = latent.warned_of_power(solution, asked, settings)
     if call.hyper == "fixed" or trees is None:
         return solution
     return replace(solution, status=solution.status + state_warnings(trees, optimum.at.theta))
