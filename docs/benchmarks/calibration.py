@@ -103,10 +103,61 @@ def few_counts(y: Any) -> Any:
     return pm.Poisson("y", pm.math.exp(own), observed=y, shape=24)
 
 
+def areas(y: Any) -> Any:
+    """Cases in 25 areas of a square and on an island, by `BYM2`."""
+    line = np.eye(5, k=1) + np.eye(5, k=-1)
+    neighbours = np.zeros((26, 26))
+    neighbours[:25, :25] = np.kron(line, np.eye(5)) + np.kron(np.eye(5), line)
+    sigma, rho, level = pm.HalfNormal("sigma", 0.7), pm.Beta("rho", 1, 1), pm.Normal("level", 1, 0.7)
+    effect = pmep.BYM2("effect", W=neighbours, sigma=sigma, rho=rho)
+    return pm.Poisson("y", pm.math.exp(level + effect), observed=y, shape=26)
+
+
+def surface(y: Any) -> Any:
+    """Counts at 60 places of a square, by `SPDE`."""
+    places = np.random.default_rng(6).uniform(0, 1, (60, 2))
+    mesh = pmep.meshes.around(places, longest=0.12)
+    length, sigma = pm.LogNormal("range", np.log(0.5), 0.4), pm.HalfNormal("sigma", 1)
+    field = pmep.SPDE("f", mesh=mesh, range=length, sigma=sigma)
+    return pm.Poisson("y", pm.math.exp(pm.Normal("level", 1, 0.7) + field.at(places)), observed=y, shape=60)
+
+
+def noise_of_groups(y: Any) -> Any:
+    """Groups of six measurements with a mean and a noise of their own."""
+    level, spread = pm.Normal("log_sigma", 0, 0.5), pm.HalfNormal("spread", 0.5)
+    log_sigma = pm.Normal("s", level, spread, shape=GROUPS)[np.repeat(np.arange(GROUPS), 6)]
+    return pm.Normal("y", _effects(6), pm.math.exp(log_sigma), observed=y, shape=48)
+
+
+def zeros_by_covariate(y: Any) -> Any:
+    """Counts of groups with more zeros, by a covariate."""
+    x, b = np.linspace(-1, 1, 64), pm.Normal("b", 0, 1, shape=2)
+    present = pm.math.sigmoid(b[0] + b[1] * x)
+    return pm.ZeroInflatedPoisson("y", present, pm.math.exp(_effects(8, 1.0, scale=0.7)), observed=y, shape=64)
+
+
+def dispersion_by_covariate(y: Any) -> Any:
+    """Counts of groups whose dispersion depends on a covariate."""
+    x, b = np.linspace(-1, 1, 64), pm.Normal("b", [1.0, 0.0], 0.5, shape=2)
+    alpha = pm.math.exp(b[0] + b[1] * x)
+    return pm.NegativeBinomial("y", mu=pm.math.exp(_effects(8, 1.0, scale=0.7)), alpha=alpha, observed=y, shape=64)
+
+
+def choices(y: Any) -> Any:
+    """Choices among four categories, by a covariate."""
+    x, b, c = np.linspace(-1, 1, 80), pm.Normal("b", 0, 1, shape=3), pm.Normal("c", 0, 1, shape=3)
+    eta = pm.math.concatenate([np.zeros((80, 1)), b + c * x[:, None]], axis=1)
+    return pm.Categorical("y", logit_p=eta, observed=y, shape=80)
+
+
 SKEWED = {f.__name__: f for f in (few_bits, meta_analysis, few_counts)}
 FAMILIES: dict[str, Callable[[Any], Any]] = {
-    f.__name__: f for f in (normal, poisson, binomial, bernoulli, negative_binomial, gamma, student_t, beta)
-} | SKEWED
+    f.__name__: f
+    for f in (
+        normal, poisson, binomial, bernoulli, negative_binomial, gamma, student_t, beta,
+        areas, surface, noise_of_groups, zeros_by_covariate, dispersion_by_covariate, choices,
+    )
+} | SKEWED  # fmt: skip
 
 
 def prior_draws(family: str, replications: int) -> dict[str, np.ndarray]:
@@ -281,7 +332,7 @@ def draw(stored: dict[str, list[dict[str, Any]]], bands: dict[int, Any]) -> None
     """Draw the ECDFs of ranks less the uniform one, with the simultaneous band."""
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(3, 4, figsize=(11, 7.5), sharex=True, sharey=True, layout="constrained")
+    figure, axes = plt.subplots(5, 4, figsize=(11, 12), sharex=True, sharey=True, layout="constrained")
     x = (np.arange(DRAWS) + 1) / (DRAWS + 1)
     for axis in axes.flat[len(stored) :]:
         axis.remove()
