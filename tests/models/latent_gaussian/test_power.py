@@ -21,12 +21,12 @@ SPREAD = 2.03
 QUIET = {"progressbar": False, "draws": 0}
 
 
-def inflated(tau=SPREAD, observed=COUNTS.ravel()):
+def inflated(tau=SPREAD):
     with pm.Model() as model:
         level = pm.Normal("level", 1, 1)
         a = pm.Normal("a", level, tau if tau else pm.HalfNormal("tau", 2), shape=8)
         rate = pm.math.exp(a[np.repeat(np.arange(8), 8)])
-        pm.ZeroInflatedPoisson("y", PRESENT, rate, observed=observed)
+        pm.ZeroInflatedPoisson("y", PRESENT, rate, observed=COUNTS.ravel())
     return model
 
 
