@@ -86,7 +86,7 @@ def scotland_of_inla() -> pm.Model:
     return model
 
 
-def meuse(prior: str) -> pm.Model:
+def meuse(prior: str, edge: float = 0.05) -> pm.Model:
     """Write the model of the logarithm of zinc; lengths in kilometres."""
     import rdata
 
@@ -98,7 +98,7 @@ def meuse(prior: str) -> pm.Model:
         sigma, noise = pmep.priors.pc_sigma("sigma", u=2, alpha=0.05), pm.HalfNormal("noise", 0.5)
         trend = pm.Normal("level", 6, 2) + pm.Normal("slope", 0, 3) * np.sqrt(table["dist"].to_numpy(dtype=float))
         if prior == "SPDE":
-            field = pmep.SPDE("f", mesh=pmep.meshes.around(places, longest=0.05), range=length, sigma=sigma).at(places)
+            field = pmep.SPDE("f", mesh=pmep.meshes.around(places, longest=edge), range=length, sigma=sigma).at(places)
         else:
             covariance = sigma**2 * Matern1(2, ls=length / np.sqrt(8.0))
             if prior == "HSGP":
@@ -170,10 +170,11 @@ MODELS: dict[str, tuple[int, Callable[[], pm.Model]]] = {
     "Scotland, BYM2": (10_000, partial(disease_map, scotland)),
     "Scotland, islands joined, BYM2": (10_000, scotland_of_inla),
     "Germany, BYM2": (10_000, partial(disease_map, germany)),
-    "zinc, SPDE": (4_000, partial(meuse, "SPDE")),
+    "zinc, SPDE, mesh of 100 m": (500, partial(meuse, "SPDE", 0.1)),
+    "zinc, SPDE, mesh of 50 m": (0, partial(meuse, "SPDE")),
     "zinc, the process": (4_000, partial(meuse, "process")),
     "zinc, HSGP": (4_000, partial(meuse, "HSGP")),
-    "trees, mesh of 25 m": (2_000, partial(trees, 25.0)),
+    "trees, mesh of 25 m": (500, partial(trees, 25.0)),
     "trees, 20 x 40 cells": (0, partial(trees_in_cells, 20, 40)),
     PICTURED: (0, partial(trees, 12.5)),
     "trees, mesh of 12.5 m, range given": (0, partial(trees, 12.5, (100.0, 1.4))),

@@ -88,8 +88,13 @@ class TreeMixture(Site):
 
     @property
     def coupled(self) -> bool:
-        """True: the states of all nodes depend on each other."""
+        """True: the factor is one of all nodes."""
         return True
+
+    @property
+    def independent(self) -> bool:
+        """True for a forest of roots, whose states do not depend on each other."""
+        return len(self.forest.shapes) == 1
 
 
 def tree_mixture(low: Site, high: Site, forest: Forest) -> TreeMixture:
@@ -105,7 +110,7 @@ def tree_mixture(low: Site, high: Site, forest: Forest) -> TreeMixture:
         return mean, narrow + 0.5 * (below_low + below_high) * (wide - narrow)
 
     return TreeMixture(
-        name=f"tree of {low.name} and {high.name}",
+        name=f"{'tree' if len(forest.shapes) > 1 else 'mixture'} of {low.name} and {high.name}",
         parameters=(*names, "probability below low", "probability below high"),
         domain="real",
         log_concave=False,

@@ -119,7 +119,7 @@ def test_errors_leave_the_state_before_them(tmp_path, monkeypatch):
             fitted(path)
     resumed = fitted(path)
     np.testing.assert_allclose(resumed["fit"]["hyper_objective"], expected["fit"]["hyper_objective"], rtol=1e-12)
-    with pytest.raises(ValueError, match="power=3 must lie"):
+    with pytest.raises(ValueError, match="power=3 must be 'auto' or lie"):
         fitted(path, power=3)
     assert list(tmp_path.iterdir()) == []
 

@@ -152,7 +152,8 @@ class Evidence(LogEvidence[EvidenceAt]):
         repeats = self._repeats_at(theta, prior)
         problem = repeats.problem(prior)
         engine = engine or self.engine
-        record = self.checkpoint.record(self.grid, self.form.solver.name, theta, np.array(engine.tol), *(start or ()))
+        steps = np.array([engine.tol, engine.power])
+        record = self.checkpoint.record(self.grid, self.form.solver.name, theta, steps, *(start or ()))
         if start is None:
             start = self.first_sites(prior)
         if start is not None:

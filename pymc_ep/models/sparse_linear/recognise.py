@@ -2,17 +2,20 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
+from typing import NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
 from pymc import Model
-from pytensor.tensor.random.basic import LaplaceRV
+from pymc.distributions.mixture import MixtureRV
+from pytensor.tensor.random.basic import LaplaceRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.concurrency import compiled_function
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.graphs.families import family_of
 from pymc_ep.graphs.gaussian_variables import Gaussian, flat_prior, gaussian_of
+from pymc_ep.graphs.matrix_parameters import depends_on_unknowns
 from pymc_ep.graphs.queries import depends_on, has_slopes_free_of
 from pymc_ep.graphs.random_nodes import parameters_of
 from pymc_ep.models.latent_gaussian.form import LatentGaussian, NoiseBlock, SiteGroup
@@ -39,42 +42,93 @@ _PARAMETER = 0.7
 def recognise_sparse_linear(
     model: Model, latent: Sequence[str] | None = None, wanted: Sequence[str] = ()
 ) -> LatentGaussian | SparseLinear | None:
-    """Read a model as sparse linear; None if it has neither a field with sparse coefficients nor Laplace variables.
+    """Read a model as sparse linear; None if it has neither a field with sparse coefficients nor sparse variables.
 
-    Laplace variables that do not fit the form are hyperparameters, unless `latent` names them. If it names no variable
-    with a sparse prior the form is latent Gaussian. For parameters and errors see `recognise_latent_gaussian`.
+    Laplace variables, and mixtures of two normals about one location, that do not fit the form are hyperparameters,
+    unless `latent` names them. If it names no variable with a sparse prior the form is latent Gaussian. For parameters
+    and errors see `recognise_latent_gaussian`.
     """
-    has_field, has_laplace = (
-        any(isinstance(rv.owner.op, ops) for rv in model.free_RVs) for ops in (tuple(_FIELDS), LaplaceRV)
-    )
-    if has_laplace and latent is None:
+    has_field = any(isinstance(rv.owner.op, tuple(_FIELDS)) for rv in model.free_RVs)
+    has_sparse = any(_sparse_prior(rv) is not None for rv in model.free_RVs)
+    if has_sparse and latent is None:
         # Whatever is predicted later, the form is that of the fit.
         try:
             form = recognise_latent_gaussian(model, finish=_with_potentials, prior=_prior_of, two=False)
         except UnsupportedModelError:
-            has_laplace = False
+            has_sparse = False
         else:
             if not wanted:
                 return form
-    if not has_field and not has_laplace:
+    if not has_field and not has_sparse:
         return None
-    prior = _prior_of if has_laplace else gaussian_of
+    prior = _prior_of if has_sparse else gaussian_of
     return recognise_latent_gaussian(model, latent, wanted, finish=_with_potentials, prior=prior, two=False)
 
 
+class _SparsePrior(NamedTuple):
+    """Sparse prior of each value of a variable, about a location.
+
+    Attributes
+    ----------
+    location : TensorVariable
+    scales : tuple of TensorVariable
+        Of a Laplace density, or of the two normals of a mixture.
+    weight : TensorVariable, optional
+        Probability of the second normal.
+    """
+
+    location: TensorVariable
+    scales: tuple[TensorVariable, ...]
+    weight: TensorVariable | None = None
+
+
+def _sparse_prior(rv: TensorVariable) -> _SparsePrior | None:
+    """Return the sparse prior of a variable; None where it has none."""
+    if isinstance(rv.owner.op, LaplaceRV):
+        location, scale = parameters_of(rv)
+        return _SparsePrior(location, (scale,))
+    return _mixture_prior(rv) if isinstance(rv.owner.op, MixtureRV) else None
+
+
+def _mixture_prior(rv: TensorVariable) -> _SparsePrior | None:
+    """Return the prior of a mixture of two normals about a constant location; None for any other mixture."""
+    _, weights, *components = rv.owner.inputs
+    if not all(isinstance(component.owner.op, NormalRV) for component in components):
+        return None
+    if len(components) == 1 and components[0].type.shape[-1] == 2:
+        means, scales = (_two_of(parameter) for parameter in parameters_of(components[0]))
+    elif len(components) == 2:
+        means, scales = zip(*map(parameters_of, components))
+    else:
+        return None
+    if depends_on_unknowns(pt.stack(pt.broadcast_arrays(*means))):
+        return None
+    first, second = (mean.eval(mode=quick_mode()) for mean in means)
+    if np.any(first != second):
+        return None
+    return _SparsePrior(means[0], scales, weights[..., 1])
+
+
+def _two_of(parameter: TensorVariable) -> tuple[TensorVariable, TensorVariable]:
+    """Return the two values along the last axis, or the one of both."""
+    if parameter.ndim == 0 or parameter.type.shape[-1] == 1:
+        return parameter, parameter
+    return parameter[..., 0], parameter[..., 1]
+
+
 def _prior_of(rv: TensorVariable) -> Gaussian | None:
-    """Return `gaussian_of` a variable; of a Laplace one its location and flat part, without its potentials."""
-    if not isinstance(rv.owner.op, LaplaceRV):
+    """Return `gaussian_of` a variable; of one with a sparse prior its location and flat part, without potentials."""
+    if (sparse := _sparse_prior(rv)) is None:
         return gaussian_of(rv)
-    location, scale = parameters_of(rv)
-    return replace(flat_prior(rv), mean=lambda shape: location, covariance_inputs=(scale,))
+    inputs = sparse.scales if sparse.weight is None else (*sparse.scales, sparse.weight)
+    return replace(flat_prior(rv), mean=lambda shape: sparse.location, covariance_inputs=inputs)
 
 
 def _with_potentials(
     form: LatentGaussian, latents: Sequence[TensorVariable], graphs: NoiseGraphs
 ) -> LatentGaussian | SparseLinear:
     """Return the form itself; if a latent variable has a sparse prior, the form with all priors as sites."""
-    if not any(isinstance(rv.owner.op, SPARSE_PRIORS) for rv in latents):
+    if not any(isinstance(rv.owner.op, tuple(_FIELDS)) or _sparse_prior(rv) is not None for rv in latents):
         return form
     for group in form.factors:
         _require_independent(group)
@@ -88,9 +142,9 @@ def _with_potentials(
             for potential, linear_map in _FIELDS[type(rv.owner.op)](rv, block, graphs):
                 potentials.append(potential)
                 maps.append((len(blocks), linear_map))
-        elif isinstance(rv.owner.op, LaplaceRV):
+        elif (sparse := _sparse_prior(rv)) is not None:
             _require_constant_map(rv, block, form)
-            potentials.append(_of_laplace(rv, block, graphs))
+            potentials.append(_of_sparse(rv, sparse, block, graphs))
             maps.append(None)
         elif not block.flat:
             block, potential = _of_gaussian(block, rv.type.shape)
@@ -152,22 +206,28 @@ def _require_observed(rv: TensorVariable, block: NoiseBlock, form: LatentGaussia
 
 
 def _require_constant_map(rv: TensorVariable, block: NoiseBlock, form: LatentGaussian) -> None:
-    """Raise for a Laplace variable beside which a hyperparameter takes part in a linear map."""
+    """Raise for a sparse variable beside which a hyperparameter takes part in a linear map."""
     for group in form.factors:
         for other in form.blocks:
             if has_slopes_free_of(group.predictor, [other.noise], form.hyper_values):
                 continue
             raise UnsupportedModelError(
-                f"{rv.name!r} has a Laplace prior, beside which all predictors need linear maps that are constant, and "
+                f"{rv.name!r} has a sparse prior, beside which all predictors need linear maps that are constant, and "
                 f"a hyperparameter takes part in that from {other.name!r} to {group.name!r}. Put the scale into the "
-                f"prior: pm.Laplace({rv.name!r}, 0, b) instead of b times a variable."
+                f"prior, as in pm.Laplace({rv.name!r}, 0, b), instead of b times a variable."
             )
 
 
-def _of_laplace(rv: TensorVariable, block: NoiseBlock, graphs: NoiseGraphs) -> SiteGroup:
-    _, scale = graphs(parameters_of(rv))
-    scales = pt.broadcast_to(scale, block.shape).ravel()
-    return _potential(rv.name, get_site("laplace"), block.noise.ravel(), [scales], _size(block, rv.type.shape))
+def _of_sparse(rv: TensorVariable, sparse: _SparsePrior, block: NoiseBlock, graphs: NoiseGraphs) -> SiteGroup:
+    parameters = [pt.broadcast_to(scale, block.shape).ravel() for scale in graphs(list(sparse.scales))]
+    if sparse.weight is None:
+        return _potential(rv.name, get_site("laplace"), block.noise.ravel(), parameters, _size(block, rv.type.shape))
+    (weight,) = graphs([sparse.weight])
+    weights = pt.broadcast_to(weight, block.shape).ravel()
+    # Each coefficient is a root of its own.
+    roots = quad_forest(1, 1, int(np.prod(block.sizes)), 1)
+    site = tree_mixture(get_site("normal"), get_site("normal"), roots)
+    return _potential(rv.name, site, block.noise.ravel(), [*parameters, weights, weights], _size(block, rv.type.shape))
 
 
 def _of_field(rv: TensorVariable, block: NoiseBlock, graphs: NoiseGraphs) -> Iterator[tuple[SiteGroup, LinearMap]]:
@@ -212,7 +272,7 @@ def field_sites() -> list[tuple[str, str, Site]]:
 
 _FIELDS = {SparseFieldRV: _of_field, WaveletTreeRV: _of_tree}
 """Readers of the random variables whose priors are potentials on coefficients, by type."""
-SPARSE_PRIORS = (*_FIELDS, LaplaceRV)
+SPARSE_PRIORS = (*_FIELDS, LaplaceRV, MixtureRV)
 """Ops of sparse priors; a model of this form has at least one of them."""
 
 

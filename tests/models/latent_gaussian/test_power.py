@@ -57,6 +57,13 @@ def test_a_power_below_one_settles_and_is_told():
     np.testing.assert_allclose(group(found, "posterior_sd")["a"] / sd, 1.0, atol=0.08)
 
 
+def test_a_checkpoint_keeps_the_fits_of_either_power(tmp_path):
+    with pytest.warns(pmep.ConvergenceWarning):
+        plain, kept = (pmep.fit(model=inflated(), **(QUIET | {"checkpoint": at})) for at in (None, tmp_path / "fit"))
+    assert settings(kept)["power"] == 0.5
+    np.testing.assert_array_equal(group(kept, "posterior_mean")["a"], group(plain, "posterior_mean")["a"])
+
+
 def test_a_power_that_is_asked_for_is_kept():
     with pytest.warns(pmep.ConvergenceWarning, match="stalled with a change"):
         found = pmep.fit(model=inflated(), power=1.0, **QUIET)

@@ -178,8 +178,8 @@ def in_a_scale():
 @pytest.mark.parametrize(
     ("write", "message"),
     [
-        (scaled, r"'b' has a Laplace prior.*from 'b' to 'y'.*pm\.Laplace\('b', 0, b\)"),
-        (mixed_groups, r"'b' has a Laplace prior.*from 'a' to 'y'"),
+        (scaled, r"'b' has a sparse prior.*from 'b' to 'y'.*pm\.Laplace\('b', 0, b\)"),
+        (mixed_groups, r"'b' has a sparse prior.*from 'a' to 'y'"),
         (beside_a_process, r"'a' has a Gaussian prior whose values depend on each other.*sparse prior"),
         (observed_vector, r"'y' is an observed vector.*Cholesky"),
         (in_a_scale, r"'b', which enters a scale"),

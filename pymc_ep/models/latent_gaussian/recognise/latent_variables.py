@@ -173,6 +173,6 @@ def no_latent_message(model: Model, relevant: Sequence[TensorVariable]) -> str:
     return (
         f"The model has no Gaussian latent variable (Normal, Flat, MvNormal or another that the documentation lists) "
         f"that enters its observed variables through a mean or a predictor, so there is nothing to integrate out: "
-        f"{', '.join(reasons)}. Give coefficients Gaussian priors, or Laplace ones with predictors that are affine in "
-        f"them by constant maps, or use pm.sample."
+        f"{', '.join(reasons)}. Give coefficients Gaussian priors, Laplace ones, or mixtures of two normals about one "
+        f"value, these with predictors that are affine in them by constant maps, or use pm.sample."
     )

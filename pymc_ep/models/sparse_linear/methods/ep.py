@@ -16,6 +16,7 @@ from pymc_ep.evidence.budget import fits_of
 from pymc_ep.evidence.ep.evidence import Evidence, evidence_of
 from pymc_ep.evidence.ep.fit import EvidenceAt
 from pymc_ep.evidence.ep.op import EPEvidenceOp
+from pymc_ep.evidence.ep.sweep import group_slices
 from pymc_ep.evidence.mixtures import left_out_of_all
 from pymc_ep.evidence.mode import Hyper
 from pymc_ep.models.latent_gaussian.methods import ep as latent
@@ -37,7 +38,7 @@ from pymc_ep.models.sparse_linear.compiled import CompiledSparseLinear
 from pymc_ep.models.sparse_linear.cost import cost_of_factors
 from pymc_ep.models.sparse_linear.engine.bounded_sites import FactorSites
 from pymc_ep.models.sparse_linear.engine.tree_start import first_hyperparameters
-from pymc_ep.models.sparse_linear.engine.tree_states import has_trees, require_two_states, state_warnings
+from pymc_ep.models.sparse_linear.engine.tree_states import doubt_warning, has_trees, require_two_states, state_warnings
 from pymc_ep.models.sparse_linear.form import SparseLinear
 from pymc_ep.models.sparse_linear.posterior_average import (
     averaged_evidence,
@@ -46,6 +47,7 @@ from pymc_ep.models.sparse_linear.posterior_average import (
     rebuild_average,
     translations_of,
 )
+from pymc_ep.sites.tree_mixture import TreeMixture
 
 __all__ = ["EP", "OPTIONS", "condition", "evidence_op", "solve"]
 
@@ -69,7 +71,8 @@ def solve(call: Call[CompiledSparseLinear]) -> Solution:
             call = replace(call, theta=first_hyperparameters(trees, call.theta))
     evidence, optimum, integral, settings = latent.fitted(call, asked, spread=not translated_forms)
     if integral is not None:
-        return latent.warned_of_power(integral_solution(form, evidence, integral, settings), asked, settings)
+        solution = integral_solution(form, evidence, integral, settings)
+        return latent.warned_of_power(solution, asked, settings, _doubt(evidence, solution, optimum.at))
     if translated_forms:
         others = [
             evidence_of(grid, settings, report=call.report, checkpoint=call.checkpoint, grid=f"translated {k}")
@@ -79,10 +82,17 @@ def solve(call: Call[CompiledSparseLinear]) -> Solution:
         solution = _averaged_solution(form, evidence, optimum, settings, fits)
     else:
         solution = mode_solution(form, evidence, optimum, settings)
-    solution = latent.warned_of_power(solution, asked, settings)
+    solution = latent.warned_of_power(solution, asked, settings, _doubt(evidence, solution, optimum.at))
     if call.hyper == "fixed" or trees is None:
         return solution
     return replace(solution, status=solution.status + state_warnings(trees, optimum.at.theta))
+
+
+def _doubt(evidence: Evidence, solution: Solution, at: EvidenceAt) -> str:
+    """Return a warning of mixtures of coefficients that EP describes badly; empty where there are none."""
+    slices = zip(evidence.form.form.factors, group_slices(evidence.observed))
+    rows = {f.name: places for f, places in slices if isinstance(f.site, TreeMixture) and f.site.independent}
+    return doubt_warning(at, {name: solution.coefficients[name]["indicator"] for name in rows}, rows)
 
 
 def _averaged_solution(
@@ -142,7 +152,7 @@ def cost(call: Call[CompiledSparseLinear]) -> Cost:
 
 def choose_hyper(form: CompiledSparseLinear, options: dict[str, Any], *, chains: bool) -> tuple[str, Status]:
     """Integrate over hyperparameters if possible; with trees and averages over grids, maximise over them."""
-    if options.get("translations", 1) > 1 or has_trees(form):
+    if options.get("translations", 1) > 1 or has_trees(form, of_edges=True):
         return "optimize", Status(True, "")
     return latent.choose_hyper(form, options, chains=chains)
 
@@ -185,8 +195,8 @@ EP = Method(
     latent.TREATMENTS,
     evidence_op=evidence_op,
     condition=condition,
-    # With missing data the cavities of mixtures are wide, and EP stalls; the double loop does not.
-    suits=lambda site: site is None or not site.coupled,
+    # With missing data the cavities of trees are wide, and EP stalls; the double loop does not.
+    suits=lambda site: site is None or not site.coupled or (isinstance(site, TreeMixture) and site.independent),
     choose_hyper=choose_hyper,
     cost=cost,
     jax=True,
