@@ -77,6 +77,19 @@ def areas(side: int) -> pm.Model:
     return model
 
 
+def mesh_field(edge: float, rows: int) -> pm.Model:
+    """Simulate counts at places of a square of side 10, and write their field on a mesh."""
+    rng = np.random.default_rng(rows)
+    places = rng.uniform(0, 10, (rows, 2))
+    log_rate = 1.0 + 1.2 * np.sin(places[:, 0]) * np.cos(0.7 * places[:, 1])
+    with pm.Model() as model:
+        length = pmep.priors.pc_range("range", r0=1, alpha=0.05)
+        sigma, level = pmep.priors.pc_sigma("sigma", u=3, alpha=0.05), pm.Normal("level", 0, 2)
+        field = pmep.SPDE("f", mesh=pmep.meshes.around(places, longest=edge), range=length, sigma=sigma)
+        pm.Poisson("y", pm.math.exp(level + field.at(places)), observed=rng.poisson(np.exp(log_rate)))
+    return model
+
+
 def crossed(rows: int, users: int, items: int) -> pm.Model:
     """Simulate bits of users and items."""
     rng = np.random.default_rng(rows)
@@ -112,6 +125,10 @@ MODELS: dict[str, tuple[str, Callable[[], pm.Model]]] = {
     "CAR, 100,000, fixed": ("fixed", partial(areas, 316)),
     "CAR, 100,000": ("integrate", partial(areas, 316)),
     "CAR, 1,000,000, fixed": ("fixed", partial(areas, 1000)),
+    "SPDE, 10,000 nodes": ("integrate", partial(mesh_field, 0.12, 20_000)),
+    "SPDE, 100,000 nodes, fixed": ("fixed", partial(mesh_field, 0.035, 200_000)),
+    "SPDE, 100,000 nodes": ("integrate", partial(mesh_field, 0.035, 200_000)),
+    "SPDE, 1,000,000 nodes, fixed": ("fixed", partial(mesh_field, 0.011, 2_000_000)),
     "10,000 bits, 1,000 x 50": ("integrate", partial(crossed, 10_000, 1_000, 50)),
     "100,000 bits, 10,000 x 1,000, fixed": ("fixed", partial(crossed, 100_000, 10_000, 1_000)),
     "100,000 bits, 10,000 in 100, fixed": ("fixed", partial(nested, 100_000, 10_000, 100)),
