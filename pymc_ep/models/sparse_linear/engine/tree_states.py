@@ -1,4 +1,4 @@
-"""Checks, before and after a fit, that the two states of a tree mixture are different distributions."""
+"""Checks of the two states of mixtures of coefficients, before and after a fit."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
