@@ -42,6 +42,9 @@ class Integral(NamedTuple, Generic[OwnFit]):
         Fits, the search for the mode included.
     converged : bool
     sentence : str
+    settled : bool
+        Whether the hyperparameters are integrated over as fits tell; the method's own error may be large nevertheless,
+        and the result then has not converged.
     """
 
     mode: Hyper[OwnFit]
@@ -58,6 +61,7 @@ class Integral(NamedTuple, Generic[OwnFit]):
     evaluations: int
     converged: bool
     sentence: str
+    settled: bool = False
 
 
 def not_integrated(mode: Hyper[OwnFit], explorer: Explorer[OwnFit], sentence: str) -> Integral[OwnFit]:

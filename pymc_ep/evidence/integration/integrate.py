@@ -484,7 +484,7 @@ class _Integration(Generic[OwnFit]):
             why = self._correction_warning(found)
             found, images = mirrored(found, self.explorer, self.frame, self.rng)
             remarks = [why, f"hyperparameters integrated over by {found.evaluations} fits", images]
-            return found._replace(converged=not why, sentence="; ".join(filter(None, remarks)))
+            return found._replace(converged=not why, sentence="; ".join(filter(None, remarks)), settled=True)
         if len(self.scan.peaks) > 1 and found.effective <= self._least_effective:
             k, cure = self.scan.coordinate, "that leaves it one of them"
             why = (

@@ -8,6 +8,7 @@ from scipy.stats import norm, poisson
 
 import pymc_ep as pmep
 from pymc_ep.compat import group
+from pymc_ep.evidence.ep.evidence import Evidence
 from pymc_ep.results.reading import settings
 
 # fmt: off
@@ -27,6 +28,13 @@ def inflated(tau=SPREAD):
         a = pm.Normal("a", level, tau if tau else pm.HalfNormal("tau", 2), shape=8)
         rate = pm.math.exp(a[np.repeat(np.arange(8), 8)])
         pm.ZeroInflatedPoisson("y", PRESENT, rate, observed=COUNTS.ravel())
+    return model
+
+
+def robust():
+    with pm.Model() as model:
+        mean = pm.Normal("mean", 0, 3)
+        pm.StudentT("y", 4, mean, sigma=pm.HalfNormal("sigma", 1), observed=[0.1, -0.4, 0.9, 1.3, -0.2, 0.5])
     return model
 
 
@@ -75,6 +83,14 @@ def test_a_power_that_is_asked_for_is_kept():
 def test_fits_that_settle_have_power_one():
     found = pmep.fit(model=inflated(0.3), **QUIET)
     assert bool(group(found, "fit")["converged"]) and settings(found)["power"] == 1.0
+
+
+def test_a_fit_that_tells_its_own_error_is_not_repeated(monkeypatch):
+    """Of EP of power 1 that settles: half a power has no correction."""
+    monkeypatch.setattr(Evidence, "correction_warning", lambda *_: "EP errs")
+    with pytest.warns(pmep.ConvergenceWarning, match="off: EP errs; hyperparameters integrated over by"):
+        found = pmep.fit(model=robust(), **QUIET)
+    assert settings(found)["power"] == 1.0
 
 
 def test_hyperparameters_are_integrated_over_with_one_power():

@@ -147,7 +147,7 @@ def fitted(
     def settled(fit: Fitted) -> bool:
         found = fit.found
         if fit.integral is not None:
-            return found.interrupted or fit.integral.converged
+            return found.interrupted or fit.integral.settled
         return found.interrupted or (found.converged and found.at.status.converged)
 
     return _by_power(call.form, settings, lambda settings: _fitted(call, settings, make, spread=spread), settled)
