@@ -128,7 +128,8 @@ def _with_potentials(
     form: LatentGaussian, latents: Sequence[TensorVariable], graphs: NoiseGraphs
 ) -> LatentGaussian | SparseLinear:
     """Return the form itself; if a latent variable has a sparse prior, the form with all priors as sites."""
-    if not any(isinstance(rv.owner.op, tuple(_FIELDS)) or _sparse_prior(rv) is not None for rv in latents):
+    sparse_priors = [_sparse_prior(rv) for rv in latents]
+    if not any(isinstance(rv.owner.op, tuple(_FIELDS)) or sparse for rv, sparse in zip(latents, sparse_priors)):
         return form
     for group in form.factors:
         _require_independent(group)
@@ -136,13 +137,13 @@ def _with_potentials(
     blocks: list[NoiseBlock] = []
     potentials = list(form.potentials)
     maps: list[tuple[int, LinearMap] | None] = [None] * len(potentials)
-    for rv, block in zip(latents, form.blocks):
+    for rv, sparse, block in zip(latents, sparse_priors, form.blocks):
         _require_observed(rv, block, form)
         if isinstance(rv.owner.op, tuple(_FIELDS)):
             for potential, linear_map in _FIELDS[type(rv.owner.op)](rv, block, graphs):
                 potentials.append(potential)
                 maps.append((len(blocks), linear_map))
-        elif (sparse := _sparse_prior(rv)) is not None:
+        elif sparse is not None:
             _require_constant_map(rv, block, form)
             potentials.append(_of_sparse(rv, sparse, block, graphs))
             maps.append(None)
@@ -219,15 +220,14 @@ def _require_constant_map(rv: TensorVariable, block: NoiseBlock, form: LatentGau
 
 
 def _of_sparse(rv: TensorVariable, sparse: _SparsePrior, block: NoiseBlock, graphs: NoiseGraphs) -> SiteGroup:
-    parameters = [pt.broadcast_to(scale, block.shape).ravel() for scale in graphs(list(sparse.scales))]
-    if sparse.weight is None:
-        return _potential(rv.name, get_site("laplace"), block.noise.ravel(), parameters, _size(block, rv.type.shape))
-    (weight,) = graphs([sparse.weight])
-    weights = pt.broadcast_to(weight, block.shape).ravel()
-    # Each coefficient is a root of its own.
-    roots = quad_forest(1, 1, int(np.prod(block.sizes)), 1)
-    site = tree_mixture(get_site("normal"), get_site("normal"), roots)
-    return _potential(rv.name, site, block.noise.ravel(), [*parameters, weights, weights], _size(block, rv.type.shape))
+    site, parameters = get_site("laplace"), list(sparse.scales)
+    if sparse.weight is not None:
+        # Each coefficient is a root of its own, so that the two probabilities of a node are one.
+        roots = quad_forest(1, 1, int(np.prod(block.sizes)), 1)
+        site = tree_mixture(get_site("normal"), get_site("normal"), roots)
+        parameters += [sparse.weight, sparse.weight]
+    values = [pt.broadcast_to(parameter, block.shape).ravel() for parameter in graphs(parameters)]
+    return _potential(rv.name, site, block.noise.ravel(), values, _size(block, rv.type.shape))
 
 
 def _of_field(rv: TensorVariable, block: NoiseBlock, graphs: NoiseGraphs) -> Iterator[tuple[SiteGroup, LinearMap]]:

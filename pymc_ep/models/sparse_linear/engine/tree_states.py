@@ -12,7 +12,7 @@ from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.models.sparse_linear.engine.bounded_sites import FactorForm, FactorSites
 from pymc_ep.sites.tree_mixture import CompiledTreeMixture
 
-__all__ = ["doubt_warning", "has_trees", "require_two_states", "state_parameters", "state_warnings", "trees"]
+__all__ = ["doubt_warning", "has_mixtures", "require_two_states", "state_parameters", "state_warnings", "trees"]
 
 _SAME = 0.01
 """Difference of the states' scales, relative to the larger one, up to which they count as equal: far below what data
@@ -22,10 +22,9 @@ _IN_DOUBT, _MOST_IN_DOUBT = 0.65, 500
 regressions with 10 coefficients probabilities erred by up to 0.21 above it and by 0.10 below."""
 
 
-def has_trees(form: FactorForm, *, of_edges: bool = False) -> bool:
-    """Return whether some coefficients of a compiled form are mixtures, or with `of_edges` depend on their parents."""
-    mixtures = (site for site in form.sites if isinstance(site, CompiledTreeMixture))
-    return any(not (of_edges and site.site.independent) for site in mixtures)
+def has_mixtures(form: FactorForm) -> bool:
+    """Return whether some coefficients of a compiled form are mixtures, on trees or each by itself."""
+    return any(isinstance(site, CompiledTreeMixture) for site in form.sites)
 
 
 def require_two_states(sites: FactorSites, theta: np.ndarray, *, learn: bool) -> None:
@@ -73,25 +72,24 @@ def state_warnings(sites: FactorSites, theta: np.ndarray) -> str:
     return out
 
 
-def doubt_warning(at: EvidenceAt, mixtures: Mapping[str, np.ndarray], rows: Mapping[str, slice]) -> str:
+def doubt_warning(at: EvidenceAt, mixtures: Mapping[str, tuple[slice, np.ndarray]]) -> str:
     """Return a warning of coefficients in doubt that are correlated, of which EP errs; empty where there are none.
 
     Parameters
     ----------
     at : EvidenceAt
-    mixtures : mapping of str to ndarray, (n,)
-        Probabilities q of the second normal of independent mixtures, by name.
-    rows : mapping of str to slice
-        Of their coefficients among all predictors.
+    mixtures : mapping of str to (slice, ndarray)
+        Of independent mixtures the coefficients among all predictors, and their probabilities q of the second normal,
+        (n,).
     """
-    for name, q in mixtures.items():
+    for name, (rows, q) in mixtures.items():
         # Twice the standard deviation of the indicator: 1 at q = 1/2.
         doubt = 2.0 * np.sqrt(q * (1.0 - q))
         first = np.argsort(-doubt, kind="stable")[:_MOST_IN_DOUBT]
         first = first[doubt[first] > _IN_DOUBT]
         if len(first) < 2:
             continue
-        places = at.repeats.owner[rows[name]][first]
+        places = at.repeats.owner[rows][first]
         both = doubt[first, None] * doubt[first] * np.abs(correlations(at, places, places))
         np.fill_diagonal(both, 0.0)
         if both.max() > _IN_DOUBT:

@@ -21,7 +21,7 @@ from pymc_ep.models.sparse_linear.engine.inner_loop import INNER
 from pymc_ep.models.sparse_linear.engine.outer_loop import DoubleLoop, Start, State
 from pymc_ep.models.sparse_linear.engine.precision_solvers import Exact, Iterative, PrecisionSolver
 from pymc_ep.models.sparse_linear.engine.tree_start import fitted_start
-from pymc_ep.models.sparse_linear.engine.tree_states import has_trees, require_two_states, state_warnings
+from pymc_ep.models.sparse_linear.engine.tree_states import has_mixtures, require_two_states, state_warnings
 from pymc_ep.models.sparse_linear.posterior_average import averaged_evidence, averaged_status, translations_of
 
 __all__ = [
@@ -318,7 +318,7 @@ def _start(
 ) -> Start:
     """Return the start: the end of an earlier fit, else `fitted_start` for tree mixtures, else the default."""
     if start is None or "unknowns" not in start:
-        return fitted_start(sites, form.linear, solver, theta, learn=learn) if has_trees(form) else Start(theta)
+        return fitted_start(sites, form.linear, solver, theta, learn=learn) if has_mixtures(form) else Start(theta)
     n, unknowns = sum(y.size for y in form.observed()), form.linear.size
     if len(start["unknowns"]) != unknowns or len(start["variance"]) != n:
         raise ValueError(

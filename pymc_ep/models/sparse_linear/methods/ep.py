@@ -38,7 +38,12 @@ from pymc_ep.models.sparse_linear.compiled import CompiledSparseLinear
 from pymc_ep.models.sparse_linear.cost import cost_of_factors
 from pymc_ep.models.sparse_linear.engine.bounded_sites import FactorSites
 from pymc_ep.models.sparse_linear.engine.tree_start import first_hyperparameters
-from pymc_ep.models.sparse_linear.engine.tree_states import doubt_warning, has_trees, require_two_states, state_warnings
+from pymc_ep.models.sparse_linear.engine.tree_states import (
+    doubt_warning,
+    has_mixtures,
+    require_two_states,
+    state_warnings,
+)
 from pymc_ep.models.sparse_linear.form import SparseLinear
 from pymc_ep.models.sparse_linear.posterior_average import (
     averaged_evidence,
@@ -47,6 +52,7 @@ from pymc_ep.models.sparse_linear.posterior_average import (
     rebuild_average,
     translations_of,
 )
+from pymc_ep.sites.base import Site
 from pymc_ep.sites.tree_mixture import TreeMixture
 
 __all__ = ["EP", "OPTIONS", "condition", "evidence_op", "solve"]
@@ -64,7 +70,7 @@ def solve(call: Call[CompiledSparseLinear]) -> Solution:
     translated_forms = translations_of(form, grids) if grids > 1 else []
     if translated_forms and call.hyper == "integrate" and call.theta.size:
         raise ValueError(f"translations={grids} holds hyperparameters at their mode: use hyper='optimize' or 'fixed'.")
-    trees = FactorSites(form) if has_trees(form) else None
+    trees = FactorSites(form) if has_mixtures(form) else None
     if trees is not None:
         require_two_states(trees, call.theta, learn=call.hyper != "fixed")
         if call.hyper != "fixed" and call.start is None:
@@ -90,9 +96,18 @@ def solve(call: Call[CompiledSparseLinear]) -> Solution:
 
 def _doubt(evidence: Evidence, solution: Solution, at: EvidenceAt) -> str:
     """Return a warning of mixtures of coefficients that EP describes badly; empty where there are none."""
-    slices = zip(evidence.form.form.factors, group_slices(evidence.observed))
-    rows = {f.name: places for f, places in slices if isinstance(f.site, TreeMixture) and f.site.independent}
-    return doubt_warning(at, {name: solution.coefficients[name]["indicator"] for name in rows}, rows)
+    groups = zip(evidence.form.form.factors, group_slices(evidence.observed))
+    mixtures = {
+        group.name: (rows, solution.coefficients[group.name]["indicator"])
+        for group, rows in groups
+        if isinstance(group.site, TreeMixture) and group.site.independent
+    }
+    return doubt_warning(at, mixtures)
+
+
+def _on_trees(site: Site) -> bool:
+    """Return whether states of coefficients depend on those of parents."""
+    return isinstance(site, TreeMixture) and not site.independent
 
 
 def _averaged_solution(
@@ -152,7 +167,7 @@ def cost(call: Call[CompiledSparseLinear]) -> Cost:
 
 def choose_hyper(form: CompiledSparseLinear, options: dict[str, Any], *, chains: bool) -> tuple[str, Status]:
     """Integrate over hyperparameters if possible; with trees and averages over grids, maximise over them."""
-    if options.get("translations", 1) > 1 or has_trees(form, of_edges=True):
+    if options.get("translations", 1) > 1 or any(_on_trees(site.site) for site in form.sites):
         return "optimize", Status(True, "")
     return latent.choose_hyper(form, options, chains=chains)
 
@@ -196,7 +211,7 @@ EP = Method(
     evidence_op=evidence_op,
     condition=condition,
     # With missing data the cavities of trees are wide, and EP stalls; the double loop does not.
-    suits=lambda site: site is None or not site.coupled or (isinstance(site, TreeMixture) and site.independent),
+    suits=lambda site: site is None or not _on_trees(site),
     choose_hyper=choose_hyper,
     cost=cost,
     jax=True,
