@@ -1,13 +1,14 @@
 """Fields on maps and meshes beside NUTS, a dense process, a Hilbert-space approximation, and a grid.
 
-    python -m docs.benchmarks fields [--models NAME ...] --meuse meuse.rda
+    python -m docs.benchmarks fields [--models NAME ...]
 
 Lip cancer in Scotland and oral cancer in Germany by `BYM2`; zinc in the soil of a plain of the Meuse by `SPDE`, by its
 covariance and by `pm.gp.HSGP`, all with one Matern prior of smoothness 1; and 3,604 trees as a log Gaussian Cox
-process, on a mesh and in the cells of a grid. Each is fitted twice and sampled by nutpie in a process of its own, with
-one thread of BLAS. Needs nutpie, rdata, the folders ``disease-mapping`` and ``point-patterns`` under ``PYMC_EP_DATA``,
-and ``meuse.rda`` of R's package sp (Burrough and McDonnell 1998), which Debian has as r-cran-sp. Writes its part of
-docs/benchmarks/fields.md. Half an hour.
+process, on a mesh and in the cells of a grid. Each is fitted twice, and some are sampled by nutpie, in a process of its
+own with one thread of BLAS. Needs nutpie, rdata, and the data: the folders ``disease-mapping`` and ``point-patterns``
+under ``PYMC_EP_DATA``, a checkout of stan-dev/example-models named by ``PUBLIC_STAN_EXAMPLES``, and by ``PUBLIC_MEUSE``
+the file ``meuse.rda`` of R's package sp (Burrough and McDonnell 1998), which Debian has as r-cran-sp. Writes its part
+of docs/benchmarks/fields.md. Half an hour.
 """
 
 import json
@@ -29,8 +30,7 @@ from scipy.interpolate import RegularGridInterpolator
 import pymc_ep as pmep
 from docs.benchmarks._common import PAGES, chosen_models, header, markdown_table, printed_apart, write_page
 from docs.benchmarks.cox_process import Grid, cells
-from docs.benchmarks.latent_fields_nuts import against, germany, scotland
-from docs.benchmarks.small_models import seconds
+from docs.benchmarks.latent_fields_nuts import against, fitted_twice, germany, scotland
 from pymc_ep.compat import group
 
 MEUSE = "PUBLIC_MEUSE"
@@ -182,6 +182,7 @@ MODELS: dict[str, tuple[int, Callable[[], pm.Model]]] = {
 }
 """Draws of a chain, none where the model is not sampled, and the model."""
 SHOWN = ("sigma", "rho", "range", "noise", "level", "slope", "outdoors", "elevation")
+"""Scalars whose moments are shown, where a model has them."""
 
 
 def worker(name: str) -> None:
@@ -189,21 +190,20 @@ def worker(name: str) -> None:
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     draws, build = MODELS[name]
-    model, fits = build(), []
-    fit = partial(pmep.fit, model=model, random_seed=0, progressbar=False)
-    spent = [seconds(lambda: fits.append(fit()))[0] for _ in range(2)]
-    means, sds = (group(fits[-1], f"posterior_{what}") for what in ("mean", "sd"))
+    model = build()
+    fit, spent = fitted_twice(model)
+    means, sds = (group(fit, f"posterior_{what}") for what in ("mean", "sd"))
     out: dict[str, Any] = {
         "unknowns": sum(point.size for point in model.initial_point().values()),
         "spent": spent,
-        "evidence": float(group(fits[-1], "fit")["log_evidence"]),
-        "elpd": float(pmep.loo(fits[-1], model).elpd),
-        "converged": bool(group(fits[-1], "fit")["converged"]),
+        "evidence": float(group(fit, "fit")["log_evidence"]),
+        "elpd": float(pmep.loo(fit, model).elpd),
+        "converged": bool(group(fit, "fit")["converged"]),
         "found": {k: [float(means[k]), float(sds[k])] for k in SHOWN if k in means},
     }
     if name == PICTURED:
-        draw(fits[-1])
-    print(json.dumps(out | against(model, fits[-1], draws) if draws else out))
+        draw(fit)
+    print(json.dumps(out | against(model, fit, draws) if draws else out))
 
 
 def draw(fit: Any) -> None:

@@ -122,20 +122,27 @@ def worker(name: str) -> None:
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     draws, build = MODELS[name]
-    model, fits = build(), []
-    fit = partial(pmep.fit, model=model, random_seed=0, progressbar=False)
-    spent = [seconds(lambda: fits.append(fit()))[0] for _ in range(2)]
+    model = build()
+    fit, spent = fitted_twice(model)
     lines = pmep.explain(model=model).splitlines()
     solver = next(line for line in lines if line.startswith("solver")).removeprefix("solver").strip()
-    found = group(fits[-1], "fit")
+    found = group(fit, "fit")
     out: dict[str, Any] = {
-        "values": int(group(fits[-1], "posterior_mean")["risk"].size),
+        "values": int(group(fit, "posterior_mean")["risk"].size),
         "solver": "sparse" if "sparse precision" in solver else "dense",
         "first": spent[0],
         "again": spent[1],
         "converged": bool(found["converged"]),
     }
-    print(json.dumps(out | against(model, fits[-1], draws) if draws else out))
+    print(json.dumps(out | against(model, fit, draws) if draws else out))
+
+
+def fitted_twice(model: pm.Model) -> tuple[Any, list[float]]:
+    """Return the second fit of a model, and the processor seconds of both."""
+    fits: list[Any] = []
+    fit = partial(pmep.fit, model=model, random_seed=0, progressbar=False)
+    spent = [seconds(lambda: fits.append(fit()))[0] for _ in range(2)]
+    return fits[-1], spent
 
 
 def against(model: pm.Model, fit: Any, draws: int) -> dict[str, Any]:
