@@ -1,4 +1,4 @@
-"""Simulation-based calibration of the default fit on small hierarchical models, one for each likelihood family.
+"""Simulation-based calibration of the default fit on small models: likelihood families, fields, several predictors.
 
     python -m docs.benchmarks.calibration [--families NAME ...] [--replications 200] [--hyper default] [--page-only]
 
