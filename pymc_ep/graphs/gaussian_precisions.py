@@ -120,7 +120,7 @@ class SparsePrecision:
 
 
 def _block_places(count: int, row: np.ndarray, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows and columns of blocks along the diagonal, each with those of a (k, k) triangle."""
+    """Return rows and columns of `count` blocks along the diagonal, whose triangle has entries (row, column)."""
     first = (row.max() + 1) * np.arange(count)[:, None]
     return (first + row).ravel(), (first + column).ravel()
 

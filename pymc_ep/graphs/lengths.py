@@ -110,7 +110,7 @@ def _elementwise(node: Apply) -> bool:
 
 
 def _shared_arrays(graphs: Sequence[Variable]) -> list[SharedVariable]:
-    """Return the shared arrays with names, such as those of `pymc.Data`, behind graphs."""
+    """Return the named shared arrays behind graphs: `pymc.Data`, above all."""
     shared = {v for v in ancestors(graphs) if isinstance(v, SharedVariable) and v.name}
     return sorted((v for v in shared if getattr(v.type, "ndim", 0)), key=lambda v: str(v.name))
 

@@ -37,7 +37,7 @@ def plot_calibration(
     idata : arviz.InferenceData or xarray.DataTree
         Result of `pymc_ep.fit`.
     model : pymc.Model, optional
-        The fitted model; by default that of the context.
+        The fitted model; by default the model of the context.
     var_name : str, optional
         The observed variable; may be left out where there is one only.
     data : mapping of str to array_like, optional

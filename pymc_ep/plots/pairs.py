@@ -96,7 +96,7 @@ def plot_preference(
         Popularities of users, such as ``"views_user_popularity"``, or of items: then preferences spread over users, by
         the numbers of pairs of items.
     model : pymc.Model, optional
-        The fitted model; by default that of the context.
+        The fitted model; by default the model of the context.
     n : int
         Largest number of users behind a line, drawn with a fixed seed from all with so many pairs. Fewer are drawn
         where these would have more than 2 million pairs with the items, so that memory is bounded.

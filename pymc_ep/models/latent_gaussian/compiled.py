@@ -103,7 +103,7 @@ class CompiledLatentGaussian(SiteFunctions):
     def work(self) -> float:
         """Multiplications of the largest matrix product in a fit: n^3, or n p^2 for p coefficients that all couple.
 
-        Of dense algebra also those of the covariances that are inverses, which each value of the hyperparameters takes.
+        Of dense algebra also of inverses of prior precisions, which each value of the hyperparameters takes anew.
         """
         observations, coefficients = self.sizes
         if (precision := self.precision) is not None:

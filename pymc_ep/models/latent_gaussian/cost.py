@@ -24,7 +24,7 @@ two coefficients and n = 100 and 2000 a Poisson likelihood takes 0.008 and 0.022
 _EMULATOR = 0.4, 0.08
 """Time of emulating the evidence of p hyperparameters, a p + b p^2, s."""
 _OF_GAUSSIANS, _BY_QUADRATURE, _BY_SEARCH = (1e-3, 0.0), (0.02, 1.2e-5), (0.04, 3.5e-5)
-"""Time of a fit of n sites among those of an integration, a + b n, s, with its share of gradients, draws and results.
+"""Time of one of an integration's fits, n sites, a + b n, s, with its share of gradients, draws and results.
 Measured with 20 groups and n = 200 and 2000: bits 0.018 and 0.033 s, counts 0.040 and 0.042, Weibull 0.021 and 0.084,
 zero-inflated counts 0.023 and 0.072. Before moments ran in compiled loops both b were five to ten times as large."""
 _PER_SECOND, _FEW_PER_SECOND = 7e10, 7e5

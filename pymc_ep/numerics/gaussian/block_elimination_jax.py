@@ -47,7 +47,7 @@ class BlocksOnDevice(NamedTuple):
     Attributes
     ----------
     rows, block : tuple of array of int
-        For each size k of blocks, the predictors that depend on one, and on which of the m.
+        For each size k of m blocks, the predictors that depend on a block, and its number in 0..m-1.
     entries : tuple of array, (predictors, k)
         Their rows of R^T in the block.
     outer : array, (n, t)

@@ -38,7 +38,7 @@ _MOVING = {
     Reshape: slice(1),
     Subtensor: slice(1),
 }
-"""Ops that move entries, and which of their inputs these are of; the others are constants."""
+"""Ops that move entries, and their inputs that hold these entries; the others are constants."""
 
 
 class NoScalarGraphError(Exception):

@@ -219,7 +219,7 @@ def _only_product(v: TensorVariable, nodes: Sequence[Apply]) -> tuple[TensorVari
 
 
 def _is_cholesky(factor: TensorVariable) -> bool:
-    """Whether a matrix is a lower Cholesky factor, as that of a non-centred GP."""
+    """Whether a matrix is a lower Cholesky factor, as a non-centred GP has."""
     if factor.owner is None:
         return False
     op = core_op(factor.owner.op)

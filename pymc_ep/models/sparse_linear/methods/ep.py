@@ -106,7 +106,7 @@ def _doubt(evidence: Evidence, solution: Solution, at: EvidenceAt) -> str:
 
 
 def _on_trees(site: Site) -> bool:
-    """Return whether states of coefficients depend on those of parents."""
+    """Return whether coefficients have parents, on whose states their own depend."""
     return isinstance(site, TreeMixture) and not site.independent
 
 
