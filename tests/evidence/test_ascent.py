@@ -16,11 +16,13 @@ from pymc_ep.evidence.ascent.engine import EXPECTED, LAPLACE, LOCAL, Ascent
 from pymc_ep.forms import compiled_form, get_method
 from pymc_ep.numerics.quadrature.gauss_hermite import standard_normal_rule
 
-N = 8
+N = 20
 X = np.linspace(0, 2, N)
 KERNEL = 1.5 * np.exp(-0.5 * ((X[:, None] - X) / 0.7) ** 2) + 1e-3 * np.eye(N)
-COUNTS = np.array([0, 3, 2, 7, 4, 1, 0, 2])
-REALS = np.array([0.3, 0.9, 4.0, 1.2, 0.4, -0.6, -0.8, -1.1])
+COUNTS = np.array([0, 3, 2, 7, 4, 1, 0, 2, 1, 3, 5, 2, 4, 1, 2, 0, 1, 0, 0, 1])
+REALS = np.array(
+    [0.3, 0.9, 4.0, 1.2, 0.4, -0.6, -0.8, -1.1, 0.1, 0.7, 0.2, 1.4, 0.8, 1.0, -3.0, 0.5, 0.3, -0.2, -0.4, 0.0]
+)
 RULES = {"laplace": LAPLACE, "vg": EXPECTED, "dsb": LOCAL}
 OBSERVED = {
     "poisson": (
