@@ -20,9 +20,9 @@ from pymc_ep.evidence.mixtures import left_out_of_all
 from pymc_ep.exceptions import at_index, first_index
 from pymc_ep.graphs.context import model_of
 from pymc_ep.numerics.gaussian.observation_space import DensePrior
-from pymc_ep.predict.log_predictive import require_one_predictor
 from pymc_ep.predict.rebuild import posterior_of, require_fitted_data, single_posterior_of
 from pymc_ep.results import fit_group
+from pymc_ep.sites.rows_of_many import number_of_rows
 
 __all__ = ["loo", "only_name", "weights_without"]
 
@@ -194,7 +194,6 @@ def _group_densities(
     log_densities, weights, converged = [], [], True
     repeats = repeats_at(posterior.form, *posterior.mode[:2])
     k = [likelihood.name for likelihood in posterior.form.form.groups].index(name)
-    require_one_predictor(posterior.form.form.groups[k])
     for weight, component in posterior.components():
         values, all_converged = _given_hyperparameters(component, repeats.groups[k], k, group_index, count)
         log_densities.append(values)
@@ -210,9 +209,12 @@ def _given_hyperparameters(
     _, prior, gaussian = posterior.mode
     observed = posterior.form.residuals()
     places = np.arange(sum(y.size for y in observed))[group_slices(observed)[k]]
+    # Sites of several predictors have rows, (r n,), and parameters of each observation.
+    each = number_of_rows(observations.single.site.predictors)
+    first_rows = len(places) // each * np.arange(each)[:, None]
     covariance_of, converged, out = prior.gaussian.posterior_rows(gaussian), True, np.full(count, np.nan)
     for j in range(count):
-        members = np.flatnonzero(group_index == j)
+        members = (first_rows + np.flatnonzero(group_index == j)).ravel()
         # Others with the same predictors share sites with the group: these are left out whole, and the others fitted
         # again, unless they alone make the cavity proper.
         sharing = np.flatnonzero(np.isin(observations.owner, observations.owner[members]))
@@ -227,7 +229,7 @@ def _given_hyperparameters(
         log_z = []
         for subset in filter(len, subsets):
             kept = np.searchsorted(subsets[0], subset)
-            values = tuple(np.asarray(value)[subset] for value in prior.parameters[k])
+            values = tuple(np.asarray(value)[subset[: len(subset) // each]] for value in prior.parameters[k])
             left_out = Repeats((observations.subset(subset),))
             fitted = Prior(cavity[0][kept], DensePrior(cavity[1][np.ix_(kept, kept)]), (values,), 0.0, 0.0)
             start = left_out.together(sites[0][kept]), left_out.together(sites[1][kept])

@@ -21,7 +21,16 @@ from pymc_ep.results import labelled
 from pymc_ep.sites import CompiledSite, check_finite
 from pymc_ep.sites.likelihoods.categorical import SoftmaxSite
 
-__all__ = ["AtPredictor", "at_predictor", "likelihoods", "log_predictive", "require_observations", "require_separate"]
+__all__ = [
+    "AtPredictor",
+    "at_predictor",
+    "at_predictors",
+    "likelihoods",
+    "log_predictive",
+    "require_observations",
+    "require_one_predictor",
+    "require_separate",
+]
 
 _EVEN = 1e-3
 """Largest skewness of a density that counts as Gaussian: quantiles differ by 3e-4 standard deviations."""
@@ -174,23 +183,30 @@ def _site_at(
     return site, [np.broadcast_to(p, size).reshape(shape) for p in parameters]
 
 
-def _of_several_predictors(posterior: SitePosterior, group: Likelihood, y: np.ndarray) -> np.ndarray:
-    """Return the log integrals of a likelihood over all of its predictors, at the shape of `y`."""
+def at_predictors(posterior: SitePosterior, group: Likelihood) -> AtPredictor:
+    """Return the same of several predictors, whose moments have their rows first, (r, *shape)."""
     moments = posterior.moments([group.affine_predictor])[group.name]
     site, parameters = _site_at(posterior, group, moments.mean.shape[1:])
+    variance = np.maximum(moments.sd**2, KNOWN)
+    return AtPredictor(site, moments.mean, variance, parameters, np.zeros_like(variance))
+
+
+def _of_several_predictors(posterior: SitePosterior, group: Likelihood, y: np.ndarray) -> np.ndarray:
+    """Return the log integrals of a likelihood over all of its predictors, at the shape of `y`."""
+    at = at_predictors(posterior, group)
+    parameters, shape = at.parameters, at.mean.shape[1:]
     if isinstance(group.site, SoftmaxSite) and group.site.counted:
-        require_rows_of_counts(group.name, group.site, y, moments.mean.shape[1:])
+        require_rows_of_counts(group.name, group.site, y, shape)
         counts, y = np.moveaxis(y, -1, 0), y.sum(axis=-1)
         parameters = [y, *counts]
     else:
-        require_observations(group, y, moments.mean.shape[1:])
+        require_observations(group, y, shape)
     group.site.validate_parameters(parameters, group.name, y)
     rows = np.asarray(y, dtype=float).ravel()
-    repeated = (np.tile(values.ravel(), len(moments.mean)) for values in (rows, *parameters))
-    first, *others = repeated
-    tilted = site.moments(first, moments.mean.ravel(), np.maximum(moments.sd.ravel() ** 2, KNOWN), 1.0, *others)
+    first, *others = (np.tile(np.ravel(values), len(at.mean)) for values in (rows, *parameters))
+    tilted = at.site.moments(first, at.mean.ravel(), at.variance.ravel(), 1.0, *others)
     log_z = np.asarray(tilted.log_z)[: rows.size]
-    check_finite([log_z], rows, moments.mean[0].ravel(), moments.sd[0].ravel() ** 2, group.name)
+    check_finite([log_z], rows, at.mean[0].ravel(), at.variance[0].ravel(), group.name)
     return log_z.reshape(y.shape)
 
 

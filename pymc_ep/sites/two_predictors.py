@@ -211,6 +211,10 @@ class CompiledTwoPredictorSite(CompiledJointSite):
         """Return log t(eta_1, eta_2; y, parameters); the first of the parameters is eta_2."""
         return self._of_first.log_density(y, eta, *parameters)
 
+    def given_second(self, second: np.ndarray, values: Sequence[np.ndarray]) -> tuple[CompiledSite, list[np.ndarray]]:
+        """Return the site of the first predictor and its parameters at eta_2, (k, n) each."""
+        return self._inner, self._inner_arguments(second, values)
+
     def _inner_arguments(self, second: np.ndarray, values: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return the parameters of the inner site, (k, n) each, at eta_2, (k, n)."""
         if not self.site.inner.parameters:

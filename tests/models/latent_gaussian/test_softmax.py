@@ -7,6 +7,7 @@ import pytest
 from scipy.special import logsumexp, softmax
 
 import pymc_ep as pmep
+from pymc_ep.compat import group
 from pymc_ep.exceptions import ConvergenceWarning, InvalidDataError, UnsupportedModelError
 from pymc_ep.models.latent_gaussian.recognise.recogniser import recognise_latent_gaussian
 
@@ -189,6 +190,27 @@ def test_missing_observations_and_predictions():
     np.testing.assert_allclose(sum(each), 1.0, atol=2e-3)
     predicted = pmep.predict(idata, model, response=True)["y_mean"].to_numpy()
     np.testing.assert_allclose(np.transpose(each), predicted, atol=0.02)
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_leaving_out_a_group_is_fitting_without(counted):
+    rng, g = np.random.default_rng(0), np.repeat(np.arange(6), 8)
+    choices, counts = rng.integers(0, 3, 48), rng.multinomial(4, [0.2, 0.3, 0.5], 48)
+
+    def fit_of(kept):
+        with pm.Model() as model:
+            eta = pm.Normal("level", 0, 1, shape=3) + pm.Normal("u", 0, 0.7, shape=(6, 3))[g[kept]]
+            if counted:
+                pm.Multinomial("y", n=4, p=pm.math.softmax(eta, axis=1), observed=counts[kept])
+            else:
+                pm.Categorical("y", logit_p=eta, observed=choices[kept])
+        return model, fitted(model, draws=0)
+
+    model, whole = fit_of(np.full(48, True))
+    left_out = pmep.loo(whole, model, groups=g)
+    scores = left_out.elpd_i if hasattr(left_out, "elpd_i") else left_out.loo_i
+    evidences = [float(group(found, "fit")["log_evidence"]) for found in (whole, fit_of(g != 3)[1])]
+    assert float(scores[3]) == pytest.approx(evidences[0] - evidences[1], abs=2e-3)
 
 
 def test_counts_have_one_result_a_row():
