@@ -51,6 +51,7 @@ def saddle_sums(p: float, size: float) -> tuple[float, float, float]:
     log_mass = 0.0
     mean = 0.0
     variance = 0.0
+    # sum_k N^-k sum_(j=1)^(2k) c_kj p^j by Horner's scheme; the 2 k coefficients of order k begin at k (k - 1).
     for order in range(terms, 0, -1):
         start = order * (order - 1)
         log_term = 0.0
@@ -84,6 +85,7 @@ def negative_log_site(y: float, f: float, difference: float) -> float:
         deviance = difference * ratio + 2.0 * y * ratio * series
     else:
         deviance = y * math.log(y / f) - difference
+    # Stirling: log y! = (y + 1/2) log y - y + log(2 pi) / 2 + 1 / (12 y) - 1 / (360 y^3) + 1 / (1260 y^5) - ...
     inverse = 1.0 / (y * y)
     tail = 1.0 / 1260.0 + inverse * (-1.0 / 1680.0 + inverse / 1188.0)
     stirling = (1.0 / 12.0 + inverse * (-1.0 / 360.0 + inverse * tail)) / y
@@ -102,17 +104,20 @@ def saddle(
     centre = mode * sd
     fraction = a / size
     log_sum, mean_sum, variance_sum = saddle_sums(fraction, size)
+    # u = s slope solves u^2 + (mu / s + eta s) u = eta (y - mu); the discriminant is kappa^2 + 4 a.
     total = mean / sd + power * sd
     if total >= 0.0:
         slope = 2.0 * power * (y - mean) / (sd * (total + root))
     else:
         slope = 0.5 * (root - total) / sd
+    # log Z = eta log t(f0) - (f0 - mu)^2 / (2 s^2) + log(x0^2 / N) / 2 + log_sum, with y - f0 = slope f0 / eta.
     log_z = (
         -power * negative_log_site(y, centre, slope * centre / power)
         - 0.5 * slope * slope * variance
         + 0.5 * math.log(mode * mode / size)
         + log_sum
     )
+    # var = f0^2 / N (1 + variance_sum); the precision 1 / var - 1 / s^2 with 1 / s^2 = x0^2 / f0^2 and N - x0^2 = a.
     return (
         log_z,
         centre * (1.0 + mean_sum),
@@ -144,6 +149,7 @@ def backward(y: float, mean: float, power: float, sd: float, kappa: float) -> Mo
     mode = 2.0 * order / (kappa + math.sqrt(kappa * kappa + 4.0 * order))
     size = order + mode * mode
     log_sum, mean_sum, _ = saddle_sums(order / size, size)
+    # log J_b - log_sum, b = a + n: b log x0 - x0^2 / 2 - kappa x0 + log(2 pi x0^2 / N) / 2, with kappa x0 = b - x0^2.
     log_j = order * math.log(mode) - order + 0.5 * mode * mode + log_sum
     log_j += math.log(mode) + HALF_LOG_TWO_PI - 0.5 * math.log(size)
     ratio = mode * (1.0 + mean_sum)
@@ -157,6 +163,7 @@ def backward(y: float, mean: float, power: float, sd: float, kappa: float) -> Mo
             log_j -= math.log(product)
             product = 1.0
     log_j -= math.log(product)
+    # Var x = E x^2 - r_a^2 = r_a (r_(a+1) - r_a).
     scaled_variance = ratio * (following - ratio)
     return (
         log_prefactor(y, mean, power, sd) + log_j,
@@ -188,6 +195,7 @@ def power_series(y: float, mean: float, power: float, sd: float, kappa: float) -
     lower_total = lower_even + lower_odd
     k = 0.0
     while even + odd > 1e-18 * total or lower_even + lower_odd > 1e-18 * lower_total:
+        # Term k + 2 over term k of J_b: kappa^2 (b + k + 1) / ((k + 1) (k + 2)), for b = a and for b = a - 1.
         to_even = square / ((k + 1.0) * (k + 2.0))
         to_odd = square / ((k + 2.0) * (k + 3.0))
         even *= to_even * (a + k + 1.0)
@@ -200,11 +208,13 @@ def power_series(y: float, mean: float, power: float, sd: float, kappa: float) -
     inverse = lower_total / total
     ratio = drift + inverse
     reduction = ratio * inverse - a
+    # The sums are relative to the term k = 0 of J_a, 2^((a-1)/2) Gamma((a+1)/2).
     log_j = math.log(total) + half + 0.5 * (a - 1.0) * math.log(2.0)
     return (
         log_prefactor(y, mean, power, sd) + log_j,
         sd * ratio,
         sd * sd * (1.0 - reduction),
+        # (r - mu / s) / s = u / s - eta, as |kappa| = mu / s - eta s.
         inverse / sd - power,
         reduction / (sd * sd * (1.0 - reduction)),
     )
@@ -223,13 +233,16 @@ def flat_zero(mean: float, power: float, sd: float, kappa: float) -> Moments:
     above = hazard_below / (hazard_below + hazard_above)
     below = hazard_above / (hazard_below + hazard_above)
     gap = mean_above + mean_below
+    # Variance of a mixture of means r(kappa) and -r(k), in units of s: sum_j w_j V_j + w_1 w_2 gap^2.
     variance = below * variance_below + above * variance_above + below * above * gap * gap
     if k <= 0.0:
         # log(Phi(-k) (1 + h(k) / h(kappa))): Phi(-k) is at least 1/2, and both logarithms may be small.
         log_z = log_below + math.log1p(hazard_below / hazard_above)
     elif kappa >= 0.0:
+        # Z = Phi(-k) + Phi(-kappa) phi(k) / phi(kappa) = phi(k) (1 / h(k) + 1 / h(kappa)).
         log_z = -0.5 * k * k - HALF_LOG_TWO_PI + math.log(1.0 / hazard_below + 1.0 / hazard_above)
     else:
+        # Phi(-kappa) phi(k) / phi(kappa) (1 + h(kappa) / h(k)), with phi(k) / phi(kappa) = exp(eta^2 s^2 / 2 - eta mu).
         log_z = -power * (mean - 0.5 * power * sd * sd) + log_above + math.log1p(hazard_above / hazard_below)
     return (
         log_z,
@@ -245,16 +258,19 @@ def cut_zero(mean: float, power: float, sd: float, kappa: float) -> Moments:
     log_mass, hazard, ratio, scaled_variance = truncated_normal(kappa)
     k = mean / sd
     if kappa >= 0.0:
+        # Z = Phi(-kappa) phi(k) / phi(kappa) = phi(k) / h(kappa); the gradient is (E f - mu) / s^2 = (r - k) / s.
         log_z = -0.5 * k * k - HALF_LOG_TWO_PI - math.log(hazard)
         gradient = (ratio - k) / sd
     else:
         log_z = -power * (mean - 0.5 * power * sd * sd) + log_mass
+        # (r - k) / s with r = h - kappa and kappa = eta s - k.
         gradient = hazard / sd - power
     return (
         log_z,
         sd * ratio,
         sd * sd * scaled_variance,
         gradient,
+        # 1 / (s^2 V) - 1 / s^2 = (1 - V) / (s^2 V), with 1 - V = h r.
         hazard * ratio / (sd * sd * scaled_variance),
     )
 
@@ -271,6 +287,7 @@ def rectified_poisson(y: float, mean: float, variance: float, power: float, zero
         return cut_zero(mean, power, sd, kappa)
     a = power * y
     root = math.sqrt(kappa * kappa + 4.0 * a)
+    # x0 = 2 a / (kappa + root) = (root - kappa) / 2, in the form without a difference.
     mode = 2.0 * a / (kappa + root) if kappa > 0.0 else 0.5 * (root - kappa)
     size = a + mode * mode
     if size >= SADDLE_FROM:

@@ -35,6 +35,7 @@ def saddle_sums(p: jax.Array, size: jax.Array) -> tuple[jax.Array, ...]:
     sums = []
     for table in (LOG_MASS.tolist(), MEAN.tolist(), VARIANCE.tolist()):
         total = jnp.zeros_like(p)
+        # sum_k N^-k sum_(j=1)^(2k) c_kj p^j by Horner's scheme; the 2 k coefficients of order k begin at k (k - 1).
         for order in range(SADDLE_TERMS, 0, -1):
             start = order * (order - 1)
             term = jnp.zeros_like(p)
@@ -56,12 +57,14 @@ def negative_log_site(y: jax.Array, f: jax.Array, difference: jax.Array) -> jax.
     ratio = difference / (y + f)
     near = jnp.abs(ratio) < 0.1
     series_ratio = jnp.where(near, ratio, 0.0)
+    # y log(y / f) - (y - f) = (y - f) q + 2 y (q^3 / 3 + q^5 / 5 + ...) for q = (y - f) / (y + f).
     square = series_ratio * series_ratio
     series = jnp.zeros_like(square)
     for j in range(8, 0, -1):
         series = (series + 1.0 / (2 * j + 1)) * square
     close = difference * series_ratio + 2.0 * y * series_ratio * series
     deviance = jnp.where(near, close, y * jnp.log(y / f) - difference)
+    # Stirling: log y! = (y + 1/2) log y - y + log(2 pi) / 2 + 1 / (12 y) - 1 / (360 y^3) + 1 / (1260 y^5) - ...
     inverse = 1.0 / (y * y)
     tail = 1.0 / 1260.0 + inverse * (-1.0 / 1680.0 + inverse / 1188.0)
     stirling = (1.0 / 12.0 + inverse * (-1.0 / 360.0 + inverse * tail)) / y
@@ -83,6 +86,7 @@ def saddle(
     a = power * y
     centre = mode * sd
     log_sum, mean_sum, variance_sum = sums
+    # u = s slope solves u^2 + (mu / s + eta s) u = eta (y - mu); the discriminant is kappa^2 + 4 a.
     total = mean / sd + power * sd
     positive = total >= 0.0
     slope = jnp.where(
@@ -90,6 +94,7 @@ def saddle(
         2.0 * power * (y - mean) / (sd * (jnp.where(positive, total, 0.0) + root)),
         0.5 * (root - total) / sd,
     )
+    # log Z = eta log t(f0) - (f0 - mu)^2 / (2 s^2) + log(x0^2 / N) / 2 + log_sum, with y - f0 = slope f0 / eta.
     log_z = (
         -power * negative_log_site(y, centre, slope * centre / power)
         - 0.5 * slope * slope * variance
@@ -129,6 +134,7 @@ def backward(
     sd = jnp.sqrt(variance)
     order = power * y + steps
     log_sum, mean_sum, _ = sums
+    # log J_b - log_sum, b = a + n: b log x0 - x0^2 / 2 - kappa x0 + log(2 pi x0^2 / N) / 2, with kappa x0 = b - x0^2.
     log_j = order * jnp.log(mode) - order + 0.5 * mode * mode + log_sum
     log_j = log_j + jnp.log(mode) + HALF_LOG_TWO_PI - 0.5 * jnp.log(size)
     ratio = mode * (1.0 + mean_sum)
@@ -146,6 +152,7 @@ def backward(
         return ratio, following, log_j - jnp.log(product)
 
     ratio, following, log_j = lax.fori_loop(0, BACKWARD_STEPS // chunk, body, (ratio, ratio, log_j))
+    # Var x = E x^2 - r_a^2 = r_a (r_(a+1) - r_a); elements of other regimes have any value.
     scaled = jnp.where(steps > 0, ratio * (following - ratio), 0.5)
     return (
         log_prefactor(y, mean, variance, power) + log_j,
@@ -170,6 +177,7 @@ def power_series(y: jax.Array, mean: jax.Array, variance: jax.Array, power: jax.
     def body(pair: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         even, odd, lower_even, lower_odd, total, lower_total = state
         k = 2.0 * pair
+        # Term k + 2 over term k of J_b: kappa^2 (b + k + 1) / ((k + 1) (k + 2)), for b = a and for b = a - 1.
         to_even = square / ((k + 1.0) * (k + 2.0))
         to_odd = square / ((k + 2.0) * (k + 3.0))
         even = even * (to_even * (a + k + 1.0))
@@ -183,6 +191,7 @@ def power_series(y: jax.Array, mean: jax.Array, variance: jax.Array, power: jax.
     inverse = lower_total / total
     ratio = drift + inverse
     reduction = ratio * inverse - a
+    # The sums are relative to the term k = 0 of J_a, 2^((a-1)/2) Gamma((a+1)/2).
     log_j = jnp.log(total) + half + 0.5 * (a - 1.0) * jnp.log(2.0)
     return (
         log_prefactor(y, mean, variance, power) + log_j,
@@ -202,10 +211,12 @@ def flat_zero(mean: jax.Array, variance: jax.Array, power: jax.Array, kappa: jax
     above = hazard_below / (hazard_below + hazard_above)
     below = hazard_above / (hazard_below + hazard_above)
     gap = mean_above + mean_below
+    # Variance of a mixture of means r(kappa) and -r(k), in units of s: sum_j w_j V_j + w_1 w_2 gap^2.
     scaled = below * variance_below + above * variance_above + below * above * gap * gap
     low, both = k <= 0.0, kappa >= 0.0
     safe_above = jnp.where(both, hazard_above, 1.0)
     safe_below = jnp.where(low, 1.0, hazard_below)
+    # Z = Phi(-k) + Phi(-kappa) phi(k) / phi(kappa) = phi(k) (1 / h(k) + 1 / h(kappa)), in three forms.
     log_low = log_below + jnp.log1p(hazard_below / safe_above)
     log_both = -0.5 * k * k - HALF_LOG_TWO_PI + jnp.log(1.0 / safe_below + 1.0 / safe_above)
     log_high = -power * (mean - 0.5 * power * variance) + log_above + jnp.log1p(hazard_above / safe_below)
@@ -224,6 +235,7 @@ def cut_zero(mean: jax.Array, variance: jax.Array, power: jax.Array, kappa: jax.
     k = mean / sd
     log_mass, hazard, ratio, scaled = truncated_normal(kappa)
     both = kappa >= 0.0
+    # Z = Phi(-kappa) phi(k) / phi(kappa) = phi(k) / h(kappa), with phi(k) / phi(kappa) = exp(eta^2 s^2 / 2 - eta mu).
     log_both = -0.5 * k * k - HALF_LOG_TWO_PI - jnp.log(jnp.where(both, hazard, 1.0))
     log_high = -power * (mean - 0.5 * power * variance) + log_mass
     return (
@@ -231,6 +243,7 @@ def cut_zero(mean: jax.Array, variance: jax.Array, power: jax.Array, kappa: jax.
         sd * ratio,
         variance * scaled,
         jnp.where(both, (ratio - k) / sd, hazard / sd - power),
+        # 1 / (s^2 V) - 1 / s^2 = (1 - V) / (s^2 V), with 1 - V = h r.
         hazard * ratio / (variance * scaled),
     )
 
@@ -261,6 +274,7 @@ def rectified_poisson(y: jax.Array, mean: jax.Array, variance: jax.Array, power:
     a = power * y
     root = jnp.sqrt(kappa * kappa + 4.0 * a)
     positive = kappa > 0.0
+    # x0 = 2 a / (kappa + root) = (root - kappa) / 2, in the form without a difference.
     mode = jnp.where(positive, 2.0 * a / (jnp.where(positive, kappa, 0.0) + root), 0.5 * (root - kappa))
     size = a + mode * mode
     low = (size < SADDLE_FROM) & valid & ~zero

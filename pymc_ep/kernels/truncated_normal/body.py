@@ -33,6 +33,7 @@ def gaussian(k: float) -> float:
     """
     if abs(k) > 40.0:
         return 0.0
+    # k^2 = high^2 + (k - high) (k + high), where high^2 is exact: high = j / 16 with |j| <= 640.
     high = math.floor(16.0 * k) / 16.0
     return math.exp(-0.5 * high * high) * math.exp(-0.5 * (k - high) * (k + high))
 
@@ -43,6 +44,7 @@ def truncated_normal(k: float) -> tuple[float, float, float, float]:
         return math.nan, math.nan, math.nan, math.nan
     size = abs(k)
     t = (size - SCALE) / (size + SCALE)
+    # (1 + |k|) r(|k|) and (1 + |k|)^2 V(|k|) by Horner's scheme.
     mean = 0.0
     variance = 0.0
     for i in range(SCALED_MEAN.shape[0]):
@@ -50,9 +52,11 @@ def truncated_normal(k: float) -> tuple[float, float, float, float]:
         variance = variance * t + SCALED_VARIANCE[i]
     mean /= 1.0 + size
     if k >= 0.0:
+        # log Phi(-k) = log phi(k) - log h.
         hazard = k + mean
         log_mass = -0.5 * k * k - HALF_LOG_TWO_PI - math.log(hazard)
         return log_mass, hazard, mean, variance / ((1.0 + size) * (1.0 + size))
+    # h(-k) = |k| + r(|k|), so that tail = Phi(k) = phi(k) / h(-k), and Phi(-k) = 1 - tail.
     density = INV_SQRT_TWO_PI * gaussian(k)
     tail = density / (size + mean)
     hazard = density / (1.0 - tail)

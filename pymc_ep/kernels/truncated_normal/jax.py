@@ -23,6 +23,7 @@ def gaussian(k: jax.Array) -> jax.Array:
     """Return exp(-k^2 / 2), with k^2 split into a part that is exact and a small one."""
     near = jnp.abs(k) <= 40.0
     k = jnp.where(near, k, 0.0)
+    # k^2 = high^2 + (k - high) (k + high), where high^2 is exact: high = j / 16 with |j| <= 640.
     high = jnp.floor(16.0 * k) / 16.0
     return jnp.where(near, jnp.exp(-0.5 * high * high) * jnp.exp(-0.5 * (k - high) * (k + high)), 0.0)
 
@@ -34,6 +35,7 @@ def truncated_normal(k: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax
     k = jnp.where(valid, k, 0.0)
     size = jnp.abs(k)
     t = (size - SCALE) / (size + SCALE)
+    # (1 + |k|) r(|k|) and (1 + |k|)^2 V(|k|) by Horner's scheme.
     mean = jnp.zeros_like(t)
     variance = jnp.zeros_like(t)
     for mean_term, variance_term in zip(SCALED_MEAN.tolist(), SCALED_VARIANCE.tolist(), strict=True):
@@ -41,6 +43,7 @@ def truncated_normal(k: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax
         variance = variance * t + variance_term
     mean = mean / (1.0 + size)
     variance = variance / ((1.0 + size) * (1.0 + size))
+    # tail = Phi(-|k|) = phi(k) / h(|k|), with h(|k|) = |k| + r(|k|).
     density = INV_SQRT_TWO_PI * gaussian(k)
     tail = density / (size + mean)
 
