@@ -57,6 +57,7 @@ class Mesh:
     @cached_property
     def areas(self) -> np.ndarray:
         """Area of each node, (n,): a third of the triangles around it. They are the weights of integrals."""
+        # A third of a triangle's area |(b - a) x (c - a)| / 2.
         triangle_areas = _doubled_areas(self.vertices, self.triangles) / 6.0
         return np.bincount(self.triangles.ravel(), np.repeat(triangle_areas, 3), minlength=len(self))
 
@@ -64,6 +65,7 @@ class Mesh:
     def stiffness(self) -> scipy.sparse.csr_array:
         """Integrals of products of gradients, (n, n), of the functions that are one at a node and zero at others."""
         corner = self.vertices[self.triangles]
+        # Gradient i is the opposite edge e_i, turned by 90 degrees, over 2 A: the integral over A is e_i^T e_j / (4 A).
         edge = np.roll(corner, -1, axis=1) - np.roll(corner, 1, axis=1)
         scale = 2.0 * _doubled_areas(self.vertices, self.triangles)
         products = np.einsum("tid,tjd->tij", edge, edge) / scale[:, None, None]
@@ -171,6 +173,7 @@ class Mesh:
         """Return the triangle, of (m, k), with a point's largest least coordinate, and its coordinates, (m, 3)."""
         a, b, c = np.moveaxis(self.vertices[self.triangles[near]], 2, 0)
         at = points[:, None]
+        # The coordinate of a is the signed area of (at, b, c) over the signed area of (a, b, c); b and c in turn.
         area = _cross(b - a, c - a)
         weights = np.stack([_cross(b - at, c - at), _cross(c - at, a - at), _cross(a - at, b - at)], axis=-1)
         weights = weights / area[..., None]
@@ -319,6 +322,7 @@ def _lattice(hull: np.ndarray, edge: float) -> np.ndarray:
     beyond = (_COLLAR + 1.0) * edge
     low, high = hull.min(axis=0) - beyond, hull.max(axis=0) + beyond
     across, up = (np.arange(int(np.ceil((high[k] - low[k]) / (edge * step))) + 1) for k, step in ((0, 1.0), (1, _TILT)))
+    # Rows are sqrt(3) / 2 edges apart, every other one shifted by half an edge.
     x = low[0] + edge * (across + 0.5 * (up[:, None] % 2))
     y = np.broadcast_to(low[1] + edge * _TILT * up[:, None], x.shape)
     nodes = np.stack([x.ravel(), y.ravel()], axis=1)
@@ -328,6 +332,7 @@ def _lattice(hull: np.ndarray, edge: float) -> np.ndarray:
 def _beyond(hull: np.ndarray, points: np.ndarray) -> np.ndarray:
     """Return the distance of each point from the lines of a convex polygon's sides, the largest: negative inside."""
     side = np.roll(hull, -1, axis=0) - hull
+    # The hull is counterclockwise: (dy, -dx) points outwards from a side (dx, dy).
     normal = np.stack([side[:, 1], -side[:, 0]], axis=1) / np.linalg.norm(side, axis=1)[:, None]
     out = np.full(len(points), -np.inf)
     for corner, outward in zip(hull, normal):
@@ -338,6 +343,7 @@ def _beyond(hull: np.ndarray, points: np.ndarray) -> np.ndarray:
 def _ring(hull: np.ndarray, distance: float, edge: float) -> np.ndarray:
     """Return nodes about an edge apart on the curve at a distance from a convex polygon."""
     side = np.roll(hull, -1, axis=0) - hull
+    # Angles of the outward normals (dy, -dx): sides are moved along these and joined by arcs of angle `turn`.
     angle = np.arctan2(-side[:, 0], side[:, 1])
     turn = np.mod(np.roll(angle, -1) - angle, 2.0 * np.pi)
     path: list[np.ndarray] = []

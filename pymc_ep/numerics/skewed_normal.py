@@ -49,6 +49,7 @@ def skewed(normal: np.ndarray, skewness: np.ndarray) -> np.ndarray:
     b = _slope(skewness)
     u = np.clip(normal, -_STRAIGHT, _STRAIGHT)
     inside = 3.0 * u + 3.0 * b * (u**2 - 1.0) + b**2 * u**3
+    # Beyond the cut the tangent, of slope T' = 3 (1 + b u)^2 / D.
     return (inside + 3.0 * (1.0 + b * u) ** 2 * (normal - u)) / _scale(b)
 
 
@@ -57,6 +58,7 @@ def unskewed(values: np.ndarray, skewness: np.ndarray) -> np.ndarray:
     b = _slope(skewness)
     even = np.abs(b) < _EVEN
     slope = np.where(even, 1.0, b)
+    # (1 + b u)^3 = 1 + 3 b^2 + b D T; to first order in b, T = u + b (u^2 - 1).
     root = (np.cbrt(1.0 + 3.0 * slope**2 + slope * _scale(slope) * values) - 1.0) / slope
     return np.where(even, values - b * (values**2 - 1.0), root)
 
@@ -82,6 +84,7 @@ def skewed_moves(own: np.ndarray, total: np.ndarray) -> np.ndarray:
     # b / k and (D - 3) / b^2 have the limits 1 / 6 and 6 at zero.
     even = np.abs(b) < _EVEN
     factor = own * np.where(even, 1.0 / 6.0, b / np.where(even, 1.0, total)) / scale
+    # T - u = b (-3 - (D - 3) / b u + 3 u^2 + b u^3) / D, where (D - 3) / b = b (36 + 15 b^2) / (D + 3).
     linear = b * (36.0 + 15.0 * b**2) / (3.0 + scale)
     return factor * np.array([np.full_like(b, -3.0), -linear, np.full_like(b, 3.0), b])
 
@@ -96,7 +99,9 @@ def gaussian_parts(skewness: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nda
     at = np.sqrt(1.0 - _WIDTH**2) * nodes.reshape(-1, *(1,) * np.ndim(skewness))
     more = skewness / (1.0 - _WIDTH**4)
     b = _slope(more)
+    # T(alpha z) + T'(alpha z) w e, with T' = 3 (1 + b u)^2 / D.
     mean, sd = skewed(at, more), _WIDTH * 3.0 * (1.0 + b * at) ** 2 / _scale(b)
+    # Mean 0 and variance sum_k weight_k (mean_k^2 + sd_k^2) = 1.
     mean = mean - np.tensordot(weights, mean, axes=1)
     scale = np.sqrt(np.tensordot(weights, mean**2 + sd**2, axes=1))
     return weights, mean / scale, sd / scale

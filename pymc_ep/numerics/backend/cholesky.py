@@ -85,6 +85,7 @@ def factor_lower(matrix: np.ndarray, *, clean: bool = False, block: int = 4096) 
     n = len(matrix)
     if n <= block:
         return scipy.linalg.lapack.dpotrf(matrix, lower=1, overwrite_a=1, clean=clean)
+    # Column k of blocks: C_i = A_ik - sum_(j<k) L_ij L_kj^T, L_kk L_kk^T = C_k, L_ik = C_i L_kk^-T.
     for start in range(0, n, block):
         stop = min(start + block, n)
         if start:
@@ -115,6 +116,7 @@ def solve(whitener: Array, vector: Array) -> Array:
         return whitener.T @ (whitener @ vector)
     if vector.ndim == 2:
         return (vector @ whitener.T) @ whitener
+    # B^-1 = L^-T L^-1 = W^T W.
     return scipy.linalg.blas.dtrmv(whitener, scipy.linalg.blas.dtrmv(whitener, vector, lower=1), lower=1, trans=1)
 
 

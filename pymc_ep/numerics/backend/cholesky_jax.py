@@ -13,6 +13,7 @@ def inverse_factor_jax(matrix: jax.Array) -> tuple[jax.Array, jax.Array, jax.Arr
     """See `pymc_ep.numerics.backend.cholesky.inverse_factor`."""
     factor = jnp.linalg.cholesky(matrix)
     inverse = jsl.solve_triangular(factor, jnp.eye(matrix.shape[0]), lower=True)
+    # JAX fills the factor of an indefinite matrix with NaN: its last pivot tells.
     return inverse, 2.0 * jnp.log(jnp.diagonal(factor)).sum(), jnp.isfinite(factor[-1, -1])
 
 

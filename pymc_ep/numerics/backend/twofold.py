@@ -26,10 +26,12 @@ def twofold_product(start: np.ndarray, matrix: Any, vector: np.ndarray) -> np.nd
     total, lost = np.array(start), np.zeros_like(start)
     for rows, entries, factors in _terms(matrix, vector):
         product = entries * factors
+        # TwoProduct: x y = product + error exactly, as the products of halves are exact.
         (high, low), (high_factor, low_factor) = _halves(entries), _halves(factors)
         error = low * low_factor - (product - high * high_factor - low * high_factor - high * low_factor)
         before = total[rows]
         after = before + product
+        # TwoSum: before + product = after + the sum of two brackets below, exactly.
         taken = after - before
         lost[rows] += error + ((before - (after - taken)) + (product - taken))
         total[rows] = after
@@ -38,6 +40,7 @@ def twofold_product(start: np.ndarray, matrix: Any, vector: np.ndarray) -> np.nd
 
 def _halves(values: Any) -> tuple[Any, Any]:
     scaled = _SPLIT * values
+    # high = fl(c x - fl(c x - x)) for c = 2^27 + 1.
     high = scaled - (scaled - values)
     return high, values - high
 

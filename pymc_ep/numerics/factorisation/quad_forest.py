@@ -90,7 +90,9 @@ class Forest(NamedTuple):
         levels: list[TreePosterior] = []
         for shape, upward in reversed(list(zip(self.shapes, self._upwards(log_odds, low, high, xp)))):
             parent = _at_children(levels[-1].high, xp) if levels else xp.zeros(shape)
+            # sigmoid(x) = exp(x - softplus(x)) for x = logit p_d + b.
             below_low, below_high = (xp.exp(x - softplus) for x, softplus in upward.below)
+            # P(high) = sum_d P(parent in d) P(high | parent in d).
             reached = below_low + parent * (below_high - below_low)
             levels.append(TreePosterior(upward.message, reached, parent, below_low, below_high))
         return TreePosterior(*(xp.concatenate([array.ravel() for array in arrays[::-1]]) for arrays in zip(*levels)))
@@ -112,6 +114,7 @@ class Forest(NamedTuple):
             if xp is np:
                 given = [_shared(p) for p in given]
             terms = [_log_odds_terms(p, belief, xp) for p in given]
+            # m_d = log(1 - p_d + p_d e^b).
             messages = [log_complement + softplus for _, softplus, log_complement in terms]
             out.append(_Level(messages[0], [(x, softplus) for x, softplus, _ in terms]))
             if level + 1 < len(self.shapes):
@@ -147,6 +150,7 @@ def _log_odds_terms(probability: Array, belief: Array, xp: ModuleType) -> tuple[
 
 def _softplus(x: Array) -> Array:
     xp = namespace(x)
+    # log(1 + e^x) = max(x, 0) + log(1 + e^-|x|).
     return xp.maximum(x, 0.0) + xp.log1p(xp.exp(-xp.abs(x)))
 
 

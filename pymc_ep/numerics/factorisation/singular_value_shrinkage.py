@@ -33,6 +33,7 @@ class Shrunk(NamedTuple):
 def threshold(shape: tuple[int, int], noise: float, product: np.ndarray) -> np.ndarray:
     """Return the singular values up to which means are zero, (K,), for the products c of prior variances, (K,)."""
     m, n = shape
+    # h + sqrt(h^2 - m n s2^2) is the square of the threshold, h = ((m + n) s2 + s2^2 / c) / 2.
     half = ((m + n) * noise + noise**2 / product) / 2
     return np.sqrt(half + np.sqrt(half**2 - m * n * noise**2))
 
@@ -54,7 +55,9 @@ def shrink(singular: np.ndarray, shape: tuple[int, int], noise: float, left: np.
     kept = singular > threshold(shape, noise, c)
     value = np.where(kept, singular, 1.0)
     root = np.sqrt((m - n) ** 2 + 4 * value**2 / c)
+    # gamma = |l| |r| = lambda - s2 / (2 lambda) (m + n + sqrt((m - n)^2 + 4 lambda^2 / c)).
     gamma = np.where(kept, value - noise / (2 * value) * (m + n + root), 0.0)
+    # delta = |l| / |r| = (a / s2) (lambda - gamma - n s2 / lambda).
     delta = left / (2 * value) * _plus_root(m - n, 4 * value**2 / c)
     norms = np.sqrt(gamma * delta), np.sqrt(gamma / delta)
     return Shrunk(*norms, *best_variances(norms, shape, noise, left, right))
@@ -70,6 +73,7 @@ def best_variances(
     """
     (m, n), (left_norm, right_norm) = shape, norms
     a, b = noise / left + right_norm**2, noise / right + left_norm**2
+    # a v + n v w = s2 and b w + m v w = s2: a m v^2 + (a b + s2 (n - m)) v - b s2 = 0, and w in the same way.
     return (
         2 * noise * b / _plus_root(a * b + noise * (n - m), 4 * a * b * m * noise),
         2 * noise * a / _plus_root(a * b + noise * (m - n), 4 * a * b * n * noise),
@@ -86,6 +90,7 @@ def shrink_empirically(singular: np.ndarray, shape: tuple[int, int], noise: floa
     # x = lambda gamma / s2; a column is kept if its free energy is below that of a pruned one.
     x = np.where(q > 0, (q + np.sqrt(np.maximum(q**2 - 4 * m * n, 0.0))) / 2, 0.0)
     kept = (q**2 >= 4 * m * n) & (m * np.log1p(x / m) + n * np.log1p(x / n) < x)
+    # c = a b = lambda gamma / (m n); only this product is determined: a = b = sqrt c.
     prior = np.sqrt(x[kept] * noise / (m * n))
     out = Shrunk(*(np.zeros(singular.shape) for _ in Shrunk._fields))
     for whole, values in zip(out, shrink(singular[kept], shape, noise, prior, prior)):
@@ -98,6 +103,7 @@ def shrink_to_points(singular: np.ndarray, noise: float, left: np.ndarray, right
 
     At a given product g of norms, |l|^2 / (2 a) + |r|^2 / (2 b) is at least g / sqrt(a b): a nuclear norm.
     """
+    # argmin of (lambda - g)^2 / (2 s2) + g / sqrt(a b), at |l| / |r| = sqrt(a / b).
     gamma = np.maximum(singular - noise / np.sqrt(left * right), 0.0)
     ratio, zeros = np.sqrt(left / right), np.zeros(singular.shape)
     return Shrunk(np.sqrt(gamma * ratio), np.sqrt(gamma / ratio), zeros, zeros)
@@ -105,5 +111,6 @@ def shrink_to_points(singular: np.ndarray, noise: float, left: np.ndarray, right
 
 def _plus_root(a: np.ndarray | float, b: np.ndarray) -> np.ndarray:
     """Return a + sqrt(a^2 + b) for b > 0, without cancellation for a < 0."""
+    # (a + sqrt(a^2 + b)) (sqrt(a^2 + b) - a) = b.
     root = np.sqrt(a**2 + b)
     return np.where(a > 0, a + root, b / (root - np.minimum(a, 0.0)))

@@ -51,6 +51,7 @@ class SparsePlusLowRank:
         basis approximates the matrix better than these pairs do.
         """
         left = _orthonormal(self.sparse @ basis + self.left @ (self.right.T @ basis))
+        # M^T left = Q T, so that left^T M = T^T Q^T; the singular vectors of the small T^T turn both sides.
         image = self.transposed @ left + self.right @ (self.left.T @ left)
         right, triangle = scipy.linalg.qr(image, mode="economic", check_finite=False)
         turn, values, rest = np.linalg.svd(triangle.T)

@@ -193,12 +193,14 @@ class BlockFactor(NamedTuple):
 
     def times(self, x: np.ndarray) -> np.ndarray:
         """Return W x, in the order of `Blocks.order`, for x of shape (p,) or (p, c)."""
+        # L u = x: u_D = W_D x_D, u_S = W_S (x_S - Y^T u_D).
         ordered = x[self.blocks.order]
         above = self._inner_times(ordered[: self.blocks.inner], transposed=False)
         return np.concatenate([above, self.border @ (ordered[self.blocks.inner :] - self.coupling.T @ above)])
 
     def transposed_times(self, y: np.ndarray) -> np.ndarray:
         """Return W^T y, in the order of the coefficients, for y of shape (p,) or (p, c) in the order of the blocks."""
+        # L^T u = y: u_S = W_S^T y_S, u_D = W_D^T (y_D - Y u_S).
         below = self.border.T @ y[self.blocks.inner :]
         above = self._inner_times(y[: self.blocks.inner] - self.coupling @ below, transposed=True)
         out = np.empty_like(y)
@@ -207,6 +209,7 @@ class BlockFactor(NamedTuple):
 
     def root_times(self, x: np.ndarray) -> np.ndarray:
         """Return L^T x, in the order of the blocks, for x of shape (p, c)."""
+        # L^T x = (L_D^T x_D + Y x_S, L_S^T x_S), with L_D^T = W_D^-T and L_S^T = W_S^-T.
         ordered = x[self.blocks.order]
         above, below = ordered[: self.blocks.inner], ordered[self.blocks.inner :]
         products = []
@@ -234,6 +237,7 @@ class BlockFactor(NamedTuple):
             for (places, m, k), whitener, (at, block, entries) in zip(self.blocks.sizes, self.inner, inner_entries):
                 chosen = slice(*np.searchsorted(at, (row_slice.start, row_slice.stop)))
                 inside, of, entry = at[chosen] - start, block[chosen], entries[chosen]
+                # W r = (W_D r_D, W_S (r_S - Y_D^T W_D r_D)), with the rows Y_D of the block.
                 half = entry * whitener[of, 0] if k == 1 else np.einsum("nij,nj->ni", whitener[of], entry)
                 coupled = self.coupling[places].reshape(m, k, t)[of]
                 rest[inside] -= half * coupled[:, 0] if k == 1 else np.einsum("ni,nit->nt", half, coupled)
@@ -255,6 +259,7 @@ class BlockFactor(NamedTuple):
         inner = [np.empty(entries.shape) for _, _, entries in rows.inner(values)]
         outer, done = np.empty(len(rows.outer_row)), [0] * len(inner)
         for row_slice, by_size, border in self.halves(rows, values):
+            # B^-1 r = W^T u for u = W r: its parts are W_S^T u_S, and W_D^T (u_D - Y_D W_S^T u_S).
             solved = border @ self.border
             chosen = slice(*np.searchsorted(rows.outer_row, (row_slice.start, row_slice.stop)))
             outer[chosen] = solved[rows.outer_row[chosen] - row_slice.start, rows.outer_column[chosen]]
@@ -304,6 +309,7 @@ def factored(
     inner, diagonals, log_det, proper = [], [], 0.0, True
     inner_entries = rows.inner(values)
     for (places, m, k), (at, block, entries) in zip(blocks.sizes, inner_entries):
+        # A block of B: sum of w r_D r_D^T over the rows that have it, and its prior precision.
         weighted = entries * weights[at, None]
         matrices = np.empty((m, k, k))
         for i in range(k):
@@ -316,6 +322,7 @@ def factored(
         proper = proper and definite
         log_det += 2.0 * np.log(roots[:, np.arange(k), np.arange(k)]).sum() if definite else np.nan
         inner.append(1.0 / roots if k == 1 else np.linalg.inv(roots))
+    # C = R_D diag(w) R_S^T and F = R_S diag(w) R_S^T + prior precision; Y = W_D C, S = F - Y^T Y.
     outer = rows.outer(values)
     scaled = outer * weights[:, None]
     cross, gram = rows.chosen(values) @ scaled, scaled.T @ outer
@@ -328,6 +335,7 @@ def factored(
     diagonal = np.concatenate([*diagonals, gram.diagonal() + ordered[blocks.inner :]])
     if not t:
         return factor._replace(coupling=coupling), log_det, proper, diagonal
+    # log |B| = log |D| + log |S|.
     border, of_border, definite = inverse_factor(np.ascontiguousarray(schur))
     return factor._replace(coupling=coupling, border=border), log_det + of_border, proper and definite, diagonal
 
@@ -362,6 +370,7 @@ def blocks_of(matrix: scipy.sparse.csr_array) -> Blocks | None:
         _, label = connected_components(coupled[inner][:, inner], directed=False)
         size = np.bincount(label)[label]
         t = p - int(np.count_nonzero(size <= _LARGEST))
+        # t^3 for the border's factor, t^2 for each row's variance and for each inner coefficient in Y^T Y.
         work = float(t**3 + (n + p - t) * max(t, 1) ** 2)
         if work < least and t < p:
             least, best = work, (inner, label, size)

@@ -24,6 +24,7 @@ class DeviceFactor(NamedTuple):
     def solve(self, b: jax.Array) -> jax.Array:
         """Return B^{-1} b, (p,), for b in the order of `Blocks.order`."""
         *pieces, below = _split(self, b)
+        # u_D = W_D b_D, then (B^-1 b)_S = W_S^T W_S (b_S - Y^T u_D), (B^-1 b)_D = W_D^T (u_D - Y (B^-1 b)_S).
         above = [jnp.einsum("mij,mj->mi", w, x) for w, x in zip(self.inner, pieces)]
         coupled = sum((jnp.einsum("mkt,mk->t", y, x) for y, x in zip(self.coupling, above)), jnp.zeros_like(below))
         below = self.border.T @ (self.border @ (below - coupled))
@@ -109,6 +110,7 @@ class BlocksOnDevice(NamedTuple):
     def _factored(self, weights: jax.Array) -> tuple[DeviceFactor, jax.Array, jax.Array, jax.Array]:
         inner, coupling, diagonals, log_det, proper = [], [], [], jnp.zeros(()), jnp.array(True)
         scaled = self.outer * weights[:, None]
+        # F = R_S diag(w) R_S^T + prior precision; less Y^T Y, size by size, it is S.
         schur = scaled.T @ self.outer + jnp.diag(self.border)
         of_border = jnp.diagonal(schur)
         for rows, block, entries, added in zip(self.rows, self.block, self.entries, self.inner):
@@ -121,6 +123,7 @@ class BlocksOnDevice(NamedTuple):
             roots = jnp.linalg.cholesky(matrices)
             proper &= jnp.isfinite(roots).all()
             log_det += 2.0 * jnp.log(jnp.diagonal(roots, axis1=1, axis2=2)).sum()
+            # W_D = L_D^-1 and Y = W_D C.
             inner.append(jsl.solve_triangular(roots, jnp.broadcast_to(jnp.eye(k), roots.shape), lower=True))
             coupling.append(inner[-1] @ cross)
             schur -= jnp.einsum("mkt,mku->tu", coupling[-1], coupling[-1])
@@ -132,6 +135,7 @@ class BlocksOnDevice(NamedTuple):
         """Return |W r|^2 for the rows r of R^T, (n,)."""
         outer, squares = self.outer, jnp.zeros(len(self.outer))
         for rows, block, entries, w, y in zip(self.rows, self.block, self.entries, factor.inner, factor.coupling):
+            # W r = (W_D r_D, W_S (r_S - Y_D^T W_D r_D)), with the rows Y_D of the block.
             half = jnp.einsum("nij,nj->ni", w[block], entries)
             squares = squares.at[rows].add((half**2).sum(axis=1))
             for i in range(half.shape[1]):

@@ -81,16 +81,19 @@ class CoefficientPosterior(NamedTuple):
 
     def remaining_variance(self, cross: np.ndarray, prior_variance: np.ndarray) -> np.ndarray:
         """Return the posterior variances, (d,), of x = C v, for C = `cross`, (d, p), dense or sparse."""
+        # c^T B^-1 c = |W c|^2 for each row c of C.
         half = cross @ np.asarray(self.whitener).T
         return np.einsum("ij,ij->i", half, half)
 
     def draw_coordinates(self, size: int, rng: np.random.Generator) -> np.ndarray:
         """Return draws of v, (size, p)."""
+        # v = E v + W^T z has the covariance W^T W = B^-1.
         return self.coordinates + rng.standard_normal((size, len(self.coordinates))) @ np.asarray(self.whitener)
 
     def log_ratio(self, draws: np.ndarray, prior_precision: np.ndarray) -> np.ndarray:
         """Return the log of posterior over prior density, (s,), of v, (s, p); a flat prior counts as (2 pi)^{-1/2}."""
         residual = np.asfortranarray((draws - self.coordinates).T)
+        # (v - E v)^T B (v - E v) = |L^T (v - E v)|^2, with L^T = W^-T.
         normal = scipy.linalg.blas.dtrsm(1.0, np.asarray(self.whitener), residual, lower=1, trans_a=1)
         squares = prior_precision @ draws.T**2 - np.einsum("ij,ij->j", normal, normal)
         return 0.5 * squares + 0.5 * float(self.log_det)
@@ -165,9 +168,11 @@ class FactorPrior(NamedTuple):
         xp = namespace(self.rows)
         p = self.rows.shape[0]
         gram = sum((self.rows[:, block] * precision[block]) @ self.rows[:, block].T for block in self._blocks())
+        # B = diag(prior precision) + R Pi R^T.
         diagonal = self.precision + xp.diagonal(gram)
         whitener, log_det, proper = inverse_factor(xp.diag(self.precision) + gram)
         blocks = self._blocks() if with_variances else []
+        # V_i = |W r_i|^2.
         pieces = [_column_squares(_triangular_product(whitener, self.rows[:, block])) for block in blocks]
         variance = xp.concatenate(pieces) if with_variances else xp.full(len(mean), xp.nan)
         zero = xp.zeros_like(shift)
@@ -201,6 +206,7 @@ class FactorPrior(NamedTuple):
     def posterior_rows(self, posterior: CoefficientPosterior) -> Callable[..., np.ndarray]:
         """Return a function of rows, and maybe columns, of R^T B^{-1} R."""
         half = np.asarray(_triangular_product(posterior.whitener, self.rows))
+        # R^T B^-1 R = (W R)^T (W R).
         return lambda rows, columns=slice(None): half[:, rows].T @ half[:, columns]
 
     def cotangent(self, posterior: CoefficientPosterior, precision: Array) -> np.ndarray:
@@ -229,6 +235,7 @@ def shifted_posterior(
     """
     coordinates, rows = posterior.coordinates, design.T
     for _ in range(2):
+        # Residual R (b - Pi (m0 + R^T v)) - P v of B v = R (b - Pi m0), for P the prior precision.
         weights = shift - precision * (mean + design @ coordinates)
         residual = rows @ weights - prior_precision * coordinates
         coordinates = coordinates + posterior.solve(residual)
@@ -250,6 +257,7 @@ def rounding_of_pivots(diagonal: Array, whitened: Array) -> Array:
     A pivot is a diagonal element less what earlier coefficients explain of it: digits cancel where sites determine a
     combination of coefficients far better than the coefficients themselves. Scales of coefficients have no effect.
     """
+    # B_jj / L_jj^2, as W_jj = 1 / L_jj.
     return ROUNDING * (diagonal * whitened**2).max(initial=1.0)
 
 
@@ -265,6 +273,7 @@ def widened(squares: Array, n: int, precision: Array) -> Array:
 
 def dependent(gram: np.ndarray) -> np.ndarray:
     """Return the indices of vectors, with Gram matrix `gram`, that are zero or combinations of the others."""
+    # Pivoted Cholesky factor of the correlations; pivots beyond the rank are dependent.
     length = np.sqrt(gram.diagonal())
     length = np.where(length > 0, length, 1.0)
     _, pivots, rank, _ = scipy.linalg.lapack.dpstrf(gram / np.multiply.outer(length, length), lower=1, tol=_DEPENDENT)

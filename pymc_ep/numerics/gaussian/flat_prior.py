@@ -99,6 +99,7 @@ class FlatPosterior(NamedTuple):
     def log_ratio(self, draws: np.ndarray, prior_precision: np.ndarray) -> np.ndarray:
         """Return the log of posterior over prior density, (s,), of x, (s, N); a flat prior counts as (2 pi)^{-1/2}."""
         residual = self.design @ (draws - self.coordinates).T
+        # (x - E x)^T A (x - E x) = sum_i (pi_i + w_i) r_i^2 for r = D (x - E x).
         squares = prior_precision @ draws.T**2 - self.precision @ residual**2
         return 0.5 * squares + 0.5 * self.log_det
 
@@ -217,6 +218,7 @@ class FlatPrior(NamedTuple):
         scale = np.abs(design.T @ (shift - precision * mean)).max(initial=0.0)
         effect = design @ coordinates
         for attempt in range(2):
+            # Residual D^T (b - pi (m0 + D x) - w D x) of A x = D^T (b - pi m0).
             residual = design.T @ (shift - precision * (mean + effect) - self.added * effect)
             if attempt and np.abs(residual).max(initial=0.0) <= _CLEAN * scale:
                 break
@@ -265,6 +267,7 @@ def null_unknowns(algebra: Algebra) -> np.ndarray:
     if algebra.factor(unit_weights).proper:
         return np.zeros(0, dtype=int)
     squares = np.bincount(design.indices, design.data**2, minlength=design.shape[1])
+    # An unknown that no row has is flat: with any ridge its share is 1.
     ridge = np.where(squares > 0, _RIDGE * squares, 1.0)
     share = ridge * algebra.factor(unit_weights, ridge).variances(scipy.sparse.eye_array(design.shape[1], format="csr"))
     return np.sort(np.argsort(-share, kind="stable")[: max(1, round(float(share.sum())))])

@@ -102,6 +102,7 @@ class DensePosterior(NamedTuple):
 
         The explained variance is a sum of squares of W s C^T, accurate also where it nearly equals the prior variance.
         """
+        # c^T E c = |W s c|^2 - |R^T c|^2 for each row c of C.
         columns = np.asfortranarray((cross * np.asarray(self.root)).T)
         reduced = scipy.linalg.blas.dtrmm(1.0, np.asarray(self.whitener), columns, lower=1)
         gained = cross @ np.asarray(self.downdate)
@@ -132,6 +133,7 @@ class DensePosterior(NamedTuple):
         they widen the posterior.
         """
         noise = rng.standard_normal(prior_draws.shape)
+        # s B^-1 (s (eta - m0) + zeta) = E (eta - m0 + nu), for nu = s^-1 zeta and E of the positive sites.
         positive = self.root * ((self.root * prior_draws + noise) @ self.whitener.T @ self.whitener)
         centred = self.weights - positive
         if not self.downdate.shape[1]:
@@ -216,13 +218,16 @@ class DensePrior(NamedTuple):
         xp = namespace(covariance)
         root = xp.sqrt(xp.maximum(precision, 0.0))
         whitener, log_det, proper = _whitener(covariance, root)
+        # [B^-1]_jj = sum_i W_ij^2 = 1 - pi_j V_j.
         remainder = (whitener**2).sum(axis=0) if xp is not np else np.einsum("ij,ij->j", whitener, whitener)
         variance = _marginal_variances(covariance, root, whitener, remainder)
         downdate = xp.zeros((covariance.shape[0], 0))
         if not log_concave and (is_jax(precision) or (precision < 0).any()):
             downdate, extra, log_det_m, proper_m = _negative_sites(covariance, root, whitener, precision)
             variance = variance + extra
+            # 1 - pi (V + extra): no terms cancel where pi < 0.
             remainder = xp.where(precision < 0, 1.0 - precision * variance, remainder - precision * extra)
+            # |I + K Pi| = |B| |M|, M of the negative sites.
             log_det, proper = log_det + log_det_m, proper & proper_m
         zero = xp.zeros_like(shift)
         prior = DensePosterior(mean, variance, remainder, zero, log_det, proper, root, whitener, downdate)
@@ -244,6 +249,7 @@ class DensePrior(NamedTuple):
         """
         weights, fitted = posterior.weights, posterior.mean
         for attempt in range(2):
+            # (I + Pi K) da = b - Pi (m0 + K a) - a.
             residual = shift - precision * fitted - weights
             if attempt and not is_jax(residual) and np.abs(residual).max() <= _CLEAN * np.abs(weights).max():
                 break
@@ -283,9 +289,11 @@ class DensePrior(NamedTuple):
         weak = root**2 * variance < _WEAK_PAIR
         divisor = np.where(weak, 1.0, root)
         whole = np.array(gram(whitener))
+        # s^-1 (I - B^-1) s^-1 is -s^-1 B^-1 s^-1 off its diagonal, which is filled with V_i below.
         whole /= -divisor[:, None]
         whole /= divisor
         if weak.any():
+            # Columns of weak sites: s^-1 B^-1 s K, and K - K s B^-1 s K among themselves.
             reduced = whitener @ (root[:, None] * covariance[:, weak])
             across = whitener.T @ reduced / divisor[:, None]
             across[weak] = covariance[np.ix_(weak, weak)] - reduced.T @ reduced
@@ -318,9 +326,11 @@ def _solved_weights(posterior: DensePosterior, covariance: Array, gain: Array) -
     scaled = xp.where(weak, 0.0, gain / xp.where(weak, 1.0, root))
     if xp is not np or weak.any():
         scaled = scaled - root * times(covariance, kept)
+    # (I + Pi K)^-1 (kept + s h) = kept + s B^-1 (h - s K kept).
     response = kept + root * solve(whitener, scaled)
     if not downdate.shape[1]:
         return response
+    # E = s B^-1 s - R R^T: -E K gain has the second term R R^T K gain.
     return response + (times(covariance, gain) @ downdate) @ downdate.T
 
 
@@ -343,10 +353,12 @@ def _marginal_variances(covariance: Array, root: Array, whitener: Array, remaind
     xp = namespace(covariance)
     explained = 1.0 - remainder
     small = explained < _SMALL
+    # V_i = (1 - [B^-1]_ii) / pi_i.
     by_diagonal = explained / xp.where(small, 1.0, root) ** 2
     if xp is not np:
         from pymc_ep.numerics.backend.cholesky_jax import where_any_jax
 
+        # V_i = K_ii - |W s K_i|^2.
         def by_rows() -> Array:
             return xp.diagonal(covariance) - ((whitener @ (root[:, None] * covariance)) ** 2).sum(axis=0)
 
@@ -376,6 +388,7 @@ def _negative_sites(covariance: Array, root: Array, whitener: Array, precision: 
     negative = np.flatnonzero(precision < 0) if xp is np else slice(None)
     scale = xp.sqrt(xp.maximum(-precision, 0.0))[negative]
     columns = covariance[:, negative] * scale
+    # C = (I - E K) D = D - s B^-1 s K D, and K C = V D.
     spread = -root[:, None] * (whitener.T @ (whitener @ (root[:, None] * columns)))
     spread = spread + (xp.eye(covariance.shape[0])[:, negative] * scale)
     moved = covariance @ spread
@@ -383,5 +396,6 @@ def _negative_sites(covariance: Array, root: Array, whitener: Array, precision: 
     counts["factorizations"] += 1
     factor, proper = cholesky((m + m.T) / 2)
     downdate = solve_right(spread, factor)
+    # diag(V D M^-1 D V) = diag(K R R^T K), as V D = K C and R = C L^-T.
     extra = ((covariance @ downdate) ** 2).sum(axis=1)
     return downdate, extra, 2.0 * xp.log(xp.diagonal(factor)).sum(), proper

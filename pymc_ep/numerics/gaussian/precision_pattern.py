@@ -79,6 +79,7 @@ class PrecisionPattern:
 
     def posterior_values(self, values: np.ndarray, precision: np.ndarray) -> np.ndarray:
         """Return the entries of Q + A^T diag(precision) A at `keys`."""
+        # [A^T Pi A]_jk = sum_i A_ij A_ik pi_i.
         weights = self.pair_value * precision[self.pair_row]
         out = np.bincount(self.pair_places, weights, minlength=len(self.keys)).astype(float)
         out[self.prior_places] += values

@@ -98,6 +98,7 @@ class EntryPattern:
         if self._pairs is None:
             return (self.filled(values).T @ self.filled(values * weights[self.row])).toarray("C")
         first, second, place = self._pairs
+        # [R diag(w) R^T]_jk = sum_i w_i R_ji R_ki over predictors i, j <= k.
         products = values[first] * values[second] * weights[self.row[first]]
         p = self.coefficients
         return np.bincount(place, products, minlength=p * p).reshape(p, p)
@@ -116,6 +117,7 @@ class BlockPosterior(CoefficientPosterior):
         """Return the posterior variances, (d,), of x = C v, for C = `cross`, (d, p), dense or sparse."""
         sparse = scipy.sparse.issparse(cross)
         if sparse and (rows := self.whitener.blocks.rows(cross)).single:
+            # c^T B^-1 c = |W c|^2 for each row c of C.
             return self.whitener.squares(rows, cross.data)
         out, step = np.empty(cross.shape[0]), max(1, _PART // max(1, cross.shape[1]))
         for start in range(0, len(out), step):
@@ -126,11 +128,13 @@ class BlockPosterior(CoefficientPosterior):
 
     def draw_coordinates(self, size: int, rng: np.random.Generator) -> np.ndarray:
         """Return draws of v, (size, p)."""
+        # v = E v + W^T z has the covariance W^T W = B^-1.
         normal = rng.standard_normal((size, len(self.coordinates)))
         return self.coordinates + self.whitener.transposed_times(normal.T).T
 
     def log_ratio(self, draws: np.ndarray, prior_precision: np.ndarray) -> np.ndarray:
         """Return the log of posterior over prior density, (s,), of v, (s, p); a flat prior counts as (2 pi)^{-1/2}."""
+        # (v - E v)^T B (v - E v) = |L^T (v - E v)|^2.
         normal = self.whitener.root_times((draws - self.coordinates).T)
         squares = prior_precision @ draws.T**2 - np.einsum("ij,ij->j", normal, normal)
         return 0.5 * squares + 0.5 * float(self.log_det)
@@ -226,6 +230,7 @@ class SparseFactorPrior(NamedTuple):
         diagonal = gram.diagonal().copy()
         whitener, log_det, proper = inverse_factor(gram)
         variance = np.full(len(mean), np.nan)
+        # V_i = |W r_i|^2, r_i^T a row of R^T.
         for predictors, half in self._times(whitener.T) if with_variances else ():
             variance[predictors] = np.einsum("ij,ij->i", half, half)
         solved = variance, whitener, log_det, proper, rounding_of_pivots(diagonal, whitener.diagonal())
@@ -345,6 +350,7 @@ def _block_rows(factor: BlockFactor, transposed: scipy.sparse.csr_array) -> Call
             inner[row_slice][inside, : half.shape[1]] = half
 
     def of(index: Any, columns: Any = slice(None)) -> np.ndarray:
+        # r_i^T B^-1 r_j = (W r_i)^T (W r_j): the border's part, and within one block the block's part.
         same = rows.block[index][:, None] == rows.block[columns]
         return outer[index] @ outer[columns].T + np.where(same, inner[index] @ inner[columns].T, 0.0)
 

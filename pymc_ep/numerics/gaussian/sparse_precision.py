@@ -75,6 +75,7 @@ class SumCorrection(NamedTuple):
     def moved(self, draws: np.ndarray, sums: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return draws of N(0, S), (m, p), from draws of N(0, S_0): by Matheron's rule, then spread by G."""
         normal = rng.standard_normal((2, len(draws), sums.shape[1]))
+        # e^T x + s nu has the covariance M, and x - Z M^-1 (e^T x + s nu) has S_1; G zeta adds G G^T.
         seen = draws @ sums + self.sd * normal[0]
         return draws - seen @ self.inverse @ self.z.T + normal[1][:, : self.g.shape[1]] @ self.g.T
 
@@ -118,6 +119,7 @@ class PosteriorFactor(NamedTuple):
         low, high = np.sort([cross.indices[first], cross.indices[second]], axis=0).astype(np.int64)
         places = np.minimum(np.searchsorted(self.pattern.keys, high * p + low), len(self.pattern.keys) - 1)
         stored = self.pattern.keys[places] == high * p + low
+        # Row i: sum over pairs j <= k of C_ij C_ik S_jk, twice off the diagonal.
         both = np.where(first == second, 1.0, 2.0) * cross.data[first] * cross.data[second]
         entries = self.inverse_entries()
         # Of no weights the counts are whole numbers.
@@ -266,6 +268,7 @@ class SparsePrecisionPrior(NamedTuple):
             pins = self._pins
             factor = self._factor(precision, pins)
         n, p = self.pattern.design.shape
+        # log |I + K Pi| = log |P| - log |Q|, for K = A Q^-1 A^T.
         log_det, proper, whitener = factor.log_det - self.log_det, factor.proper, PosteriorFactor(self.pattern, factor)
         variance = np.full(n, np.nan)
         if proper and self.sum_sd.size:
@@ -288,6 +291,7 @@ class SparsePrecisionPrior(NamedTuple):
         """Return the posterior for another `shift` of the same `precision`, refined once by its residual."""
         x = posterior.coordinates
         for _ in range(2):
+            # Residual A^T (b - Pi (m0 + A x)) - Q x of P x = A^T (b - Pi m0).
             weights = shift - precision * (mean + self.pattern.design @ x)
             x = x + posterior.solve(self.pattern.adjoint @ weights - self._times(x))
         fitted = mean + self.pattern.design @ x
@@ -315,6 +319,7 @@ class SparsePrecisionPrior(NamedTuple):
         pattern, x = self.pattern, posterior.coordinates
         entries = posterior.whitener.inverse_entries()[pattern.prior_places]
         twice = np.where(pattern.rows == pattern.columns, 1.0, 2.0)
+        # -[S + E x (E x)^T]_jk / 2, twice for j != k; Q^-1 / 2 is added below, in blocks that are factored.
         of_values = -0.5 * twice * (entries + x[pattern.rows] * x[pattern.columns])
         for block, factor in zip(pattern.blocks, pattern.block_factors(self.values)):
             of_values[block.entries] += 0.5 * block.twice * factor.inverse_entries()
@@ -341,6 +346,7 @@ class SparsePrecisionPrior(NamedTuple):
         first = np.zeros((len(sums), len(pins)))
         first[self.pattern.pins[: len(pins)], np.arange(len(pins))] = 1.0
         z, first_solved = np.hsplit(factor.solve(np.concatenate([sums, first], axis=1)), [sums.shape[1]])
+        # M = s^2 + e^T Z, H = S_1 d and N = 1 / c - d^T H.
         m = np.diag(self.sum_sd**2) + sums.T @ z
         inverse = np.linalg.inv(m)
         h = first_solved - z @ (inverse @ (z.T @ first))
@@ -349,7 +355,9 @@ class SparsePrecisionPrior(NamedTuple):
             root = np.linalg.cholesky(n)
         except np.linalg.LinAlgError:
             return PosteriorFactor(self.pattern, factor), np.nan, False
+        # N = R R^T and G = H R^-T, so that G G^T = H N^-1 H^T.
         g = np.linalg.solve(root, h.T).T
+        # |P| = |S_0^-1| |M| |N| prod c / prod s^2 by the determinant lemma, without s^2 for sums of zero.
         soft = self.sum_sd[self.sum_sd > 0.0]
         log_det = np.linalg.slogdet(m)[1] - 2.0 * np.log(soft).sum()
         log_det += 2.0 * np.log(np.diagonal(root)).sum() + np.log(pins).sum()

@@ -33,6 +33,7 @@ class HeavyTails:
 
     def pull(self, own: np.ndarray, gradient: np.ndarray) -> np.ndarray:
         """Return gradients in these coordinates, given them in PyMC's values, each (m, size)."""
+        # dx / dy = s cosh y.
         with np.errstate(over="ignore"):
             return gradient * self.scale * np.cosh(own)
 

@@ -46,6 +46,7 @@ class NearestComponents:
         if np.array_equal(self._places, self._components[self.index]):
             return
         at, at_places = (_features(z, len(means)) for z in (self._components, self._places))
+        # a(z) = phi(z)^T beta, beta = phi^+ m by least squares over the components; s(z) in the same way below.
         shifts, by_means = at_places - at[self.index], np.linalg.pinv(at)
         telling = slice(None, None, -(-len(draws) // _TELLING))
         linear = _features(self._components, len(draws[telling]), degree=1)[self.index]
@@ -58,6 +59,7 @@ class NearestComponents:
             chunk -= centres
             # A value without variance has no logarithm, and no width to change.
             squares = np.where(chunk[telling] == 0.0, 1.0, chunk[telling] ** 2)
+            # exp(s(z) - s(z_k)), with s half of the fit to logarithms of squares.
             chunk *= np.exp(widths @ (by_draws @ np.log(squares)) / 2.0)
             chunk += centres
             chunk += shifts @ (by_means @ mean)
@@ -77,6 +79,7 @@ def calibrated_weights(components: np.ndarray, places: np.ndarray) -> np.ndarray
         monomials = _features(scaled_components, k, degree)
         average = monomials.mean(axis=0)
         missing = _features(scaled_places, k, degree).mean(axis=0) - average
+        # Least |w - 1/k|^2 with M^T (w - 1/k) = missing, for M = monomials - average, whose columns sum to zero.
         weights = 1.0 / k + missing @ np.linalg.pinv(monomials - average)
         if np.all(weights > 0.0):
             return weights

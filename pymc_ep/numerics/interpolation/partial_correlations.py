@@ -50,6 +50,7 @@ class PartialCorrelations:
             row[:, -1] = np.exp(row[:, -1])
             # Euclidean norm of the rest of the row, from each entry on.
             left = np.sqrt(np.cumsum(row[:, ::-1] ** 2, axis=1)[:, ::-1])
+            # z_ij = L_ij / sqrt(sum_{k>=j} L_ik^2), as this sum is s_i^2 prod_{k<j} q_ik^2.
             out[:, entries][:, :-1] = np.arctanh(np.clip(row[:, :-1] / left[:, :-1], -_LARGEST, _LARGEST))
             out[:, entries][:, -1] = np.log(left[:, 0])
         return out
@@ -61,6 +62,7 @@ class PartialCorrelations:
             y, log_scale, g = own[:, entries][:, :-1], own[:, entries][:, -1:], gradient[:, entries]
             log_rest = _log_rest(y)
             z, size = np.tanh(y), np.exp(log_scale + log_rest[:, :-1])
+            # d L_ij / d y_ij = (1 - z_ij^2) s_i prod_{k<j} q_ik, and d log |L_il| / d y_ij = -z_ij for l > j.
             moved = g[:, :-1] * z * size
             total = moved.sum(axis=1, keepdims=True) + g[:, -1:]
             after = total - np.cumsum(moved, axis=1)
@@ -73,6 +75,7 @@ class PartialCorrelations:
         total, gradient = np.zeros(len(own)), np.zeros_like(own)
         for i, entries in enumerate(self._rows):
             y, log_scale = own[:, entries][:, :-1], own[:, entries][:, -1]
+            # |d values / d (y_i, log s_i)| = s_i^i prod_{j<i} q_ij^(i - 1 - j) for row i, with q = 1 / cosh y.
             left = i - 1.0 - np.arange(i)
             total += i * log_scale - (left * np.log(np.cosh(y))).sum(axis=1)
             gradient[:, entries][:, :-1], gradient[:, entries][:, -1] = -left * np.tanh(y), i

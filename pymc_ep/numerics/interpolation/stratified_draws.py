@@ -28,6 +28,7 @@ def stratified(points: np.ndarray, weights: np.ndarray, count: int, rng: np.rand
     mean = weights @ points
     sd = np.sqrt(weights @ (points - mean) ** 2)
     white = np.divide(points - mean, sd, out=np.zeros_like(points), where=np.ptp(points, axis=0) > 0)
+    # Means and mean squares less 1 of each set: both are zero for all points by their weights.
     moments = np.stack([[white[indices].mean(axis=0), (white[indices] ** 2).mean(axis=0) - 1.0] for indices in chosen])
     spread = moments.std(axis=0)
     off = np.divide(moments, spread, out=np.zeros_like(moments), where=spread > 0)
@@ -67,5 +68,6 @@ def _one_of_each(shares: list[np.ndarray], rng: np.random.Generator) -> np.ndarr
     totals = np.array([share.sum() for share in shares])
     before = np.concatenate([[0.0], np.cumsum(totals)[:-1]])
     within = np.cumsum(np.concatenate(shares))
+    # Inverse of the cumulative shares, at one uniform number in each cell.
     drawn = np.searchsorted(within, before + rng.random((_SETS, len(shares))) * totals)
     return np.clip(drawn, starts, ends - 1)

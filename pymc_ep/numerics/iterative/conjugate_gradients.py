@@ -78,6 +78,7 @@ def splitting(
     """
     middle = float(np.exp(np.log(np.asarray(weights)).mean()))
     scale = root(_RATIO * middle)
+    # W^T Pi W + b = b (I + W^T (Pi / b) W), whose inverse is (I - W^T Pi (Pi + b)^-1 W) / b, as W W^T = I.
     shrinkage = weights / (weights + middle)
 
     def precondition(vector: Array) -> Array:
@@ -201,6 +202,7 @@ def _iterate(
         curvature = _dot(direction, image)
         if not curvature > 0.0:
             return x, used, False
+        # alpha = r^T z / p^T A p, for z = M^-1 r; x^T A x / 2 - b^T x falls by alpha r^T z / 2.
         step = power / curvature
         x, residual, square = _advanced(x, residual, direction, image, step)
         gain = 0.5 * step * power
@@ -208,6 +210,7 @@ def _iterate(
         if used * gain <= truncation * gained or square**0.5 <= goal:
             return x, used, True
         ahead = precondition(residual)
+        # p <- z + (r^T z / last r^T z) p, which is conjugate to all directions before.
         power, before = _dot(residual, ahead), power
         direction = _turned(direction, ahead, power / before)
     return x, most, False

@@ -111,6 +111,7 @@ def perturb_and_map(
     targets = (adjoint(root * normal) for normal in noise)
     tasks = (delayed(draw)(target, first) for target, first in zip(targets, repeat(None) if start is None else start))
     for solution, squares in Parallel(prefer="threads", return_as="generator")(tasks):
+        # c^T A c = sum_i w_i (D c)_i^2, scaled to its mean N.
         length = float(weights @ squares)
         squares *= len(solution.x) / length if length > 0 else 1.0
         variance += squares
@@ -160,10 +161,12 @@ def lanczos(forward: Map, normal: Map, steps: int, rng: np.random.Generator, *, 
         if not square > 0.0:
             return LanczosBound(variance, increment, k)
         pivot = float(np.sqrt(square))
+        # Column u_k of D Q L^-T by forward substitution; diag(D Q T^-1 Q^T D^T) = sum_k u_k^2.
         whitened = (forward(vector) - below * whitened) / pivot
         increment = whitened**2
         variance = variance + increment
         size = np.linalg.norm(image)
+        # Gram and Schmidt, all of Q: what one pass leaves by rounding the second removes.
         for _ in range(2):
             image = image - basis[: k + 1].T @ (basis[: k + 1] @ image)
         off = float(np.linalg.norm(image))

@@ -27,5 +27,6 @@ def anderson(points: np.ndarray, residuals: np.ndarray, weights: np.ndarray) -> 
         return last
     d_residual = np.diff(residuals, axis=0)
     d_point = np.diff(points, axis=0)
+    # gamma = argmin |w o (r_k - dR^T gamma)|, then G(x_k) - dG^T gamma, where G = X + R by rows.
     mixing = np.linalg.lstsq((d_residual * weights).T, residuals[-1] * weights, rcond=1e-12)[0]
     return last - mixing @ (d_point + d_residual)

@@ -187,15 +187,18 @@ def _direction(
     q, weights, rows = gradient, [], _selector(active, len(pairs[-1].move))
     inverses = [pair.inverse[rows] for pair in pairs]
     along = np.einsum("mp,mp->m", pairs[-1].move[rows], q)
+    # alpha_k = rho_k s_k^T q, q <- q + alpha_k y_k, for rho = 1 / (-s^T y): -y is the change of a minimisation.
     for k in reversed(range(len(pairs))):
         weights.append(inverses[k] * along)
         # The last product is for the oldest pair again, and of no use.
         along = _added(q, weights[-1], pairs[k].change, pairs[max(k - 1, 0)].move, active)
     q = first(q)
+    # The first matrix S is scaled to (-s^T y) / (y^T S y) S by the newest pair.
     newest = pairs[-1].change[rows]
     curvature = np.einsum("mp,mp->m", newest, first(newest))
     usable = inverses[-1] > 0.0
     q *= np.where(usable, 1.0 / np.where(usable, inverses[-1] * curvature, 1.0), 1.0)[:, None]
+    # q <- q + (alpha_k + rho_k y_k^T q) s_k, oldest pair first.
     along = np.einsum("mp,mp->m", pairs[0].change[rows], q)
     for k, (inverse, weight) in enumerate(zip(inverses, reversed(weights))):
         along = _added(q, weight + inverse * along, pairs[k].move, pairs[min(k + 1, len(pairs) - 1)].change, active)

@@ -177,6 +177,7 @@ class Multifrontal:
             first, second = np.tril_indices(columns.shape[1])
             high = np.maximum(places[columns[:, first]], places[columns[:, second]])
             low = np.minimum(places[columns[:, first]], places[columns[:, second]])
+            # An element of A belongs to the front of the node that its earlier unknown is in.
             wanted = node_of[low] * n + high
             member = np.minimum(np.searchsorted(members, wanted), len(members) - 1)
             inside = (members[member] == wanted).all(axis=1)
@@ -249,6 +250,7 @@ class MultifrontalFactor:
         if own == len(front):
             self._multipliers.append(np.zeros((0, own)))
             return front[own:, own:]
+        # half = F_rs W^T: F_rs F_ss^-1 F_rs^T = half half^T, and H = half W.
         half = scipy.linalg.blas.dtrmm(1.0, inverse, front[own:, :own], side=1, lower=1, trans_a=1)
         rest = np.asfortranarray(front[own:, own:])
         rest = scipy.linalg.blas.dsyrk(-1.0, half, beta=1.0, c=rest, lower=1, overwrite_c=1)
@@ -259,6 +261,7 @@ class MultifrontalFactor:
         """Return A^{-1} b, for b of shape (N,) or (N, k)."""
         tree = self.algebra.dissection
         x = np.asarray(b, dtype=float)[tree.order]
+        # x_r <- x_r - H x_s, then x_s <- F_ss^-1 x_s = W^T W x_s; x_s - H^T x_r follows.
         for k, (inverse, multiplier) in enumerate(zip(self._inverses, self._multipliers)):
             rows = slice(tree.edges[k], tree.edges[k + 1])
             x[tree.beyond[k]] -= multiplier @ x[rows]
@@ -269,6 +272,7 @@ class MultifrontalFactor:
         """Return draws of N(0, A^{-1}), (size, N): solutions of L^T x = z for standard normal z."""
         tree = self.algebra.dissection
         x = np.ascontiguousarray(rng.standard_normal((size, len(tree.order))).T)
+        # L_ss^T x_s + L_rs^T x_r = z_s, so that x_s = W^T z_s - H^T x_r.
         for k, inverse in enumerate(self._inverses):
             rows = slice(tree.edges[k], tree.edges[k + 1])
             x[rows] = inverse.T @ x[rows]
@@ -289,6 +293,7 @@ class MultifrontalFactor:
         Rows with all pairs of unknowns in fronts need the selected inverse alone; each other row needs a solution.
         """
         pairs = self.algebra.pairs_for(design)
+        # Row i: sum over pairs j <= k of C_ij C_ik S_jk, twice off the diagonal.
         out = pairs.products.T @ self._selected_inverse(pairs)
         step = max(1, _CHUNK // design.shape[1])
         for start in range(0, len(pairs.outside), step):
@@ -311,6 +316,7 @@ class MultifrontalFactor:
             parent, inverse, multiplier = tree.parents[k], self._inverses[k], self._multipliers[k]
             columns = scipy.linalg.blas.dtrmm(1.0, inverse, inverse, lower=1, trans_a=1)
             if parent >= 0:
+                # S_rs = -S_rr H and S_ss = W^T W + H^T S_rr H, with S_rr out of the parent's block.
                 beyond = fronts[parent][places[k][:, None], places[k]]
                 # SciPy's BLAS as above, not `@`: NumPy's is another library, and between calls of some microseconds the
                 # waiting threads of either occupy the processors (20 times slower on two of these).

@@ -56,6 +56,7 @@ class Dissection(NamedTuple):
     def flops(self) -> float:
         """Floating-point operations of a factor and the selected inverse."""
         pivots, later = (counts.astype(float) for counts in self.sizes)
+        # Of 4 s^2 r H and S_ss take 2 each; of 3 s r^2 the update matrix takes 1, S_rs 2 (s own, r later unknowns).
         return float((pivots**3 + 4.0 * pivots**2 * later + 3.0 * pivots * later**2).sum())
 
 

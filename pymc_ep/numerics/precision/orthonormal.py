@@ -218,6 +218,7 @@ class OrthonormalFactor:
         for i in np.flatnonzero(np.diff(design.indptr) > 1):
             entries = slice(design.indptr[i], design.indptr[i + 1])
             row[design.indices[entries]] = design.data[entries]
+            # r^T A^-1 r = sum_j (W r)_j^2 / t_j + (|r|^2 - |W r|^2) / c for a row r.
             squares = self._basis.forward(row) ** 2
             outside = max(float(row @ row - squares.sum()), 0.0) / self._common if self._complement else 0.0
             out[i] = float((squares / self._totals).sum()) + outside
@@ -240,6 +241,7 @@ class OrthonormalFactor:
         coefficients = self._basis.forward(x)
         if not self._complement:
             return self._basis.adjoint(function(self._totals) * coefficients)
+        # f(A) x = f(c) (x - W^T W x) + W^T f(t) W x.
         outside = float(function(np.asarray(self._common)))
         return outside * x + self._basis.adjoint((function(self._totals) - outside) * coefficients)
 

@@ -160,6 +160,7 @@ class Dense:
     def flops(self) -> float:
         """Operations of a factor with all variances."""
         n_rows, n = self.design.shape
+        # n^3 / 3 for the factor, 2 n^3 / 3 for its inverse, and a product each for A and for the variances.
         return float(n) ** 3 + 4.0 * (n_rows * n**2 if self._is_dense else self.design.nnz * n)
 
     @property
@@ -191,12 +192,14 @@ class Dense:
         out = np.zeros((n, n), order="F")
         if self._is_dense:
             step = max(1, _CHUNK // n)
+            # Sum over blocks of rows R of R^T diag(pi_R) R; transposes of C-ordered arrays need no copy.
             for start in range(0, n_rows, step):
                 rows = self.design[start : start + step].toarray()
                 scaled = rows * weights[start : start + step, None]
                 out = scipy.linalg.blas.dgemm(1.0, rows.T, scaled.T, beta=1.0, c=out, trans_b=1, overwrite_c=1)
             return out
         step = max(1, _CHUNK // max(n_rows, n))
+        # Columns b of A from their diagonal down: D_(b:)^T diag(pi) D_b.
         for start in range(0, n, step):
             columns = self._transposed[start : start + step]
             scaled = columns.T.toarray() * weights[:, None]
@@ -243,6 +246,7 @@ class DenseFactor:
     def draw(self, size: int, rng: np.random.Generator) -> np.ndarray:
         """Return draws of N(0, A^{-1}), (size, N)."""
         noise = np.asfortranarray(rng.standard_normal((size, len(self._factor))).T)
+        # L^-T z has the covariance L^-T L^-1 = A^-1.
         return scipy.linalg.blas.dtrsm(1.0, self._factor, noise, lower=1, trans_a=1, overwrite_b=1).T
 
     def variances(self, design: scipy.sparse.csr_array) -> np.ndarray:

@@ -130,6 +130,7 @@ def seen_smooth_nodes(
 def _is_narrow(slopes: np.ndarray, sd: np.ndarray) -> np.ndarray:
     """Whether t looks smooth on the scale of the cavity, (n,), from the slopes of its log at mean +- sd, (2, n)."""
     steep = np.abs(slopes).max(axis=0) * sd < _STEEP
+    # Curvature times v is about (g(m + sd) - g(m - sd)) sd / 2.
     return steep & (np.abs(slopes[1] - slopes[0]) * sd < 2 * _CURVED)
 
 
@@ -160,11 +161,13 @@ def _weighed(
     # A cavity without variance is a point, and all nodes are there.
     spread = np.where(variance > 0, variance, 1.0)
     away, ratio = centre - mean, np.where(variance > 0, width / np.sqrt(spread), 1.0)
+    # f = c + w x: N(f; m, v) t^p df = N(x; 0, 1) dx exp(exponent) (w / sqrt v) exp(-(c - m)^2 / (2 v)).
     exponent = power * log_t + 0.5 * (1 - ratio**2) * node[:, None] ** 2 - offset * (away / spread)
     top = exponent.max(axis=0)
     weights = weight[:, None] * np.exp(exponent - top)
     total = weights.sum(axis=0)
     weights /= total
+    # a_k = sum_i weight_i h_k(x_i), by the weights that sum to one, for the last k.
     smooth = np.abs(last @ weights).max(axis=0) < _NEGLIGIBLE
     log_z = top + np.log(total * ratio) - away**2 / (2 * spread)
     site = np.arange(len(mean))
@@ -201,7 +204,9 @@ def _share_outside(rule: TiltedNodes, seen: Survey) -> np.ndarray:
     """Return a bound on the share of mass and variance outside the nodes, (n,)."""
     node, weight, _ = hermite_rule(len(rule.offset))
     ends, width = [0, -1], rule.panels.width / (node[-1] - node[0])
+    # Weight over Hermite weight is the tilted density of x over phi(x); over `width` it is one of f.
     density = (rule.weight[ends] / weight[ends, None]) * np.exp(-0.5 * node[ends, None] ** 2) / np.sqrt(2 * np.pi)
+    # The survey's integrand lacks the factor (2 pi v)^-1/2.
     log_mass = rule.log_z + 0.5 * np.log(2 * np.pi * rule.variance)
     peak = Peak(rule.centre - rule.mean, width)
     return share_outside(seen, peak, peak.offset + rule.offset[ends], density / width, log_mass)
@@ -227,5 +232,6 @@ def hermite_rule(nodes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     node, weight = standard_normal_rule(nodes)
     polynomials = [np.ones(nodes), node]
     for k in range(1, nodes - 1):
+        # sqrt(k + 1) h_(k+1) = x h_k - sqrt(k) h_(k-1).
         polynomials.append((node * polynomials[k] - np.sqrt(k) * polynomials[k - 1]) / np.sqrt(k + 1))
     return node, weight, np.array(polynomials[-_LAST:])

@@ -221,10 +221,12 @@ def weighed(
     site = panels.site
     unit_weight = legendre(offset.shape[0])[1][:, None]
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        # Log integrand less its value at the centre c: (f - m)^2 - (c - m)^2 = offset (offset + 2 (c - m)).
         log_weight = power[site] * log_t - offset * (offset + 2 * (centre - mean)[site]) / (2 * variance)[site]
         top = panels.reduce(xp.max(log_weight, axis=0), "maximum")
         weight = xp.exp(log_weight - top[site]) * (panels.width * unit_weight)
         total = panels.total(weight)
+        # log N(c; m, v) + p log t(c).
         peak = power * log_centre - (centre - mean) ** 2 / (2 * variance) - 0.5 * xp.log(2 * np.pi * variance)
         log_z = top + peak + xp.log(total)
         return TiltedNodes(panels, centre, offset, weight / total[site], power[site] * slope, log_z, mean, variance)
@@ -241,6 +243,7 @@ def reweighted(rule: TiltedNodes, step: Array) -> TiltedNodes:
     """
     xp = namespace(rule.centre)
     panels, mean, variance = rule.panels, rule.mean, rule.variance
+    # N(f; m + d, v) / N(f; m, v) = exp(d (f - m - d / 2) / v), with f = centre + offset.
     exponent = rule.offset * (step / variance)[panels.site]
     top = panels.reduce(xp.max(exponent, axis=0), "maximum")
     weight = rule.weight * xp.exp(exponent - top[panels.site])
@@ -275,6 +278,7 @@ def moments_from_nodes(rule: TiltedNodes, *, log_concave: bool = True) -> tuple[
     weighted = rule.weight * deviation
     variance = panels.total(weighted * deviation)
     with np.errstate(invalid="ignore", divide="ignore"):
+        # 1 / Var[f] - 1 / v = -Cov[f, g] / Var[f].
         precision = -panels.total(weighted * (rule.slope - gradient[site])) / variance
     if log_concave:
         precision = xp.maximum(precision, 0.0)

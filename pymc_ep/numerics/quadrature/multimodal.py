@@ -239,6 +239,7 @@ def _unresolved(rule: TiltedNodes) -> np.ndarray:
     away = rule.offset - shift[site]
     spread = rule.panels.total(rule.weight * away**2)
     unit_weight = legendre(rule.offset.shape[0])[1][:, None]
+    # Weight over unit weight is the density times the panel's width, as a share of the site's mass.
     values = rule.weight / unit_weight * (1 + away**2 / spread[site])
     tail = np.abs(_last_coefficients(rule.offset.shape[0]) @ values).sum(axis=0)
     # A panel as narrow as the rounding of its ends cannot be halved.
@@ -250,6 +251,7 @@ def _last_coefficients(nodes: int) -> np.ndarray:
     """Return the matrix that takes values at the nodes to the last Legendre coefficients, (coefficients, nodes)."""
     node, weight = legendre(nodes)
     basis = np.polynomial.legendre.legvander(2 * node - 1, nodes - 1)[:, -_TAIL_COEFFICIENTS:]
+    # c_k = (2 k + 1) sum_i w_i P_k(2 x_i - 1) f(x_i), for nodes x_i and weights w_i on (0, 1).
     return (basis * weight[:, None]).T * (2 * np.arange(nodes - _TAIL_COEFFICIENTS, nodes) + 1)[:, None]
 
 

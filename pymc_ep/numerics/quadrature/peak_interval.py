@@ -71,6 +71,7 @@ def _mode(density: Callable, mean: Array, variance: Array, power: Array, xp: Mod
         ratio = high / start
         geometric = start * xp.exp(xp.log(xp.maximum(ratio, 1.0)) * (fractions - fractions[0]))
         point = xp.where(ratio > 16, geometric, low + (high - low) * fractions)
+        # Slope of the log density in the distance d: way p g - d / v, for g the slope of log t at m + way d.
         rise = way * power * density(mean + way * point)[1] - point / variance
         beyond = ~(rise > 0)
         low, high = xp.max(xp.where(beyond, low, point), axis=0), xp.min(xp.where(beyond, point, high), axis=0)
@@ -99,6 +100,7 @@ def _edges(
         """Drop at distances of shape (2, n), and its derivative."""
         offset = way * distance
         log_t, slope = density(centre + offset)
+        # D = ((f - m)^2 - (c - m)^2) / (2 v) - p (log t(f) - log t(c)) at f = c + offset, and dD / d distance.
         fall = offset * (offset + 2 * (centre - mean)) / (2 * variance) - power * (log_t - log_centre)
         growth = way * ((offset + centre - mean) / variance - power * slope)
         return xp.where(xp.isnan(fall), np.inf, fall), growth
@@ -109,6 +111,7 @@ def _edges(
 
     def body(state: tuple[Any, ...]) -> tuple[Any, ...]:
         low, high, drop_high, growth_high, count = state
+        # Newton step in log d to D = aim: d log D / d log d = d D' / D.
         step = xp.log(drop_high / _AIM_DROP) * drop_high / (high * growth_high)
         point = high * xp.exp(-step)
         point = xp.where((point > low) & (point < high), point, xp.sqrt(low * high))

@@ -180,6 +180,7 @@ def beside_support(seen: Survey) -> np.ndarray:
 
 def slopes_beside(seen: Survey, variance: np.ndarray) -> np.ndarray:
     """Return the slopes of log t**power a cavity standard deviation left and right of the mean, (2, n)."""
+    # The integrand's slope without the Gaussian's, -offset / v.
     return seen.rise[_UNIT] + seen.offset[_UNIT] / variance
 
 
@@ -198,6 +199,7 @@ def single_peak(integrand: Integrand, seen: Survey, sites: np.ndarray) -> tuple[
         low[wide], high[wide] = bracket_at(at, low[wide], point, high[wide])
         up[wide], down[wide] = bracket_at(at, up[wide], rise, down[wide])
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        # Secant of the slope, which falls by `curvature` a unit and is zero at low + up / curvature.
         curvature = (up - down) / (high - low)
         peak = Peak(low + up / curvature, curvature**-0.5)
         good = (np.maximum(up, -down) * (high - low) <= _ENCLOSED) & (curvature > 0)
@@ -224,6 +226,7 @@ def share_outside(seen: Survey, peak: Peak, ends: np.ndarray, density: np.ndarra
     low, high = ends
     left, right = seen.offset[:-1], seen.offset[1:]
     value = np.exp(seen.level - log_mass)
+    # Length of an interval's part outside, times the integrand at its inner end, where it is largest.
     below = np.maximum(np.minimum(right, low) - left, 0) * np.where(right <= low, value[1:], density[0])
     above = np.maximum(right - np.maximum(left, high), 0) * np.where(left >= high, value[:-1], density[1])
     weight = 1 + (np.where(right <= peak.offset, left, right) - peak.offset) ** 2 / peak.width**2

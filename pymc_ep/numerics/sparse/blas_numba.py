@@ -53,6 +53,7 @@ def arguments() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def cholesky(sizes: np.ndarray, letters: np.ndarray, n: int, a: int, stride: int) -> int:
     """Replace the lower triangle of A, (n, n), by its factor; return 0, or the place where there is none, from 1."""
     sizes[0], sizes[1], sizes[2] = n, stride, 0
+    # Sizes have 4 bytes and factors 8: at + 4 i is the address of sizes[i], factor + 8 of the second factor.
     at = sizes.ctypes.data
     _dpotrf(letters.ctypes.data, at, a, at + 4, at + 8)
     return sizes[2]
@@ -112,6 +113,7 @@ def symmetric_update(
 ) -> None:
     """Subtract A A^T from the lower triangle of C, (n, n), for A of shape (n, k)."""
     sizes[0], sizes[1], sizes[2], sizes[3] = n, k, stride, stride_c
+    # C <- -A A^T + C, the factors of both terms in turn.
     factors[0], factors[1] = -1.0, 1.0
     at, letter, factor = sizes.ctypes.data, letters.ctypes.data, factors.ctypes.data
     _dsyrk(letter, letter + 1, at, at + 4, factor, a, at + 8, factor + 8, c, at + 12)

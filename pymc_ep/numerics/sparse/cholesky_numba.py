@@ -67,6 +67,7 @@ def factorise(
         s, r, o = first[k + 1] - first[k], begins[k + 1] - begins[k], panels[k]
         m = s + r
         factor[o : o + m * s] = 0.0
+        # Front: own entries of A in the columns s, and all updates of the children.
         for e in range(own_entries[k], own_entries[k + 1]):
             factor[places[e]] += values[e]
         for c in range(r):
@@ -85,12 +86,14 @@ def factorise(
                     target = (column - s) * r - s
                     for i in range(j, size):
                         update[target + in_parent[begin + i]] += stack[source + i]
+        # F_ss = L_ss L_ss^T.
         failed = cholesky(sizes, letters, s, at_factor + 8 * o, m)
         if failed != 0:
             return np.nan, first[k] + failed - 1
         for j in range(s):
             log_det += 2.0 * np.log(factor[o + j * m + j])
         if r:
+            # L_rs = F_rs L_ss^-T; the parent takes F_rr - L_rs L_rs^T, with F_rr from the children's updates alone.
             below = at_factor + 8 * (o + s)
             triangular_solve(sizes, factors, letters, RIGHT, TRANSPOSED, r, s, at_factor + 8 * o, m, below, m)
             symmetric_update(sizes, factors, letters, r, s, below, m, at_update, r)
@@ -126,6 +129,7 @@ def solve_many(
     at_factor, at_x, at_room = factor.ctypes.data, x.ctypes.data, room.ctypes.data
     # X in C order is its transpose, (w, n), in Fortran order.
     if forward:
+        # x_s <- L_ss^-1 x_s, x_r <- x_r - L_rs x_s, children first.
         for k in range(total):
             s, r, o = first[k + 1] - first[k], begins[k + 1] - begins[k], panels[k]
             m, at_rows = s + r, at_x + 8 * first[k] * w
@@ -140,6 +144,7 @@ def solve_many(
                     for c in range(w):
                         x[i, c] -= room[t * w + c]
     if backward:
+        # x_s <- L_ss^-T (x_s - L_rs^T x_r), parents first.
         for k in range(total - 1, -1, -1):
             s, r, o = first[k + 1] - first[k], begins[k + 1] - begins[k], panels[k]
             m, at_rows = s + r, at_x + 8 * first[k] * w

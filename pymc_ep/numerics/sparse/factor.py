@@ -55,8 +55,10 @@ class Analysis:
         self._panels, self._size = np.concatenate([[0], ends])[:-1], int(ends[-1])
         self._stack, self._inverse_stack = symbolic.stack_sizes(self._first, self._begins, self._parent)
         self._largest_front, self._largest_update = int((widths + later).max()), int((later**2).max())
+        # Columns of the inverse, (s + r) s numbers, and H, r s.
         self._largest_panel = int((widths * (widths + 2 * later)).max())
         s, r = widths.astype(float), later.astype(float)
+        # s^3 / 3 for L_ss, s^2 r for L_rs = F_rs L_ss^-T, s r^2 for the lower triangle of L_rs L_rs^T.
         self.flops = float((s**3 / 3 + s**2 * r + s * r**2).sum())
         place = _inverted(self.order)
         low, high = np.sort([place[rows], place[columns]], axis=0)
@@ -82,6 +84,7 @@ class Analysis:
             *self._room[:2],
             *self._arguments,
         )
+        # The pivot L_jj^2 is A_jj less what earlier unknowns explain: A_jj / L_jj^2 measures the digits that cancel.
         pivots = factor[self._places[self._diagonal]] ** 2
         loss = float((values[self._sorted[self._diagonal]] / pivots).max()) if failed < 0 else np.inf
         return SparseFactor(self, factor, log_det, -1 if failed < 0 else int(self.order[failed]), loss)
@@ -171,6 +174,7 @@ class SparseFactor(NamedTuple):
         for begin in range(0, size, _TOGETHER):
             chunk = out[begin : begin + _TOGETHER]
             x = rng.standard_normal((self.analysis.n, len(chunk)))
+            # x = L^-T z has the covariance L^-T L^-1 = A^-1.
             self.analysis._solved(self.factor, x, forward=False, backward=True)
             chunk[:, self.analysis.order] = x.T
         return out

@@ -91,6 +91,7 @@ class MatrixSum:
     def times(self, x: np.ndarray) -> np.ndarray:
         """Return M_k x, (n, m, K), for x of shape (n, m)."""
         out = np.zeros((*x.shape, self.basis.shape[1]))
+        # M x = T x + (T - diag T)^T x for the lower triangle T of M.
         below = self.rows != self.columns
         np.add.at(out, self.rows, self.basis[:, None] * x[self.columns][..., None])
         np.add.at(out, self.columns[below], self.basis[below, None] * x[self.rows[below]][..., None])
@@ -113,6 +114,7 @@ class MatrixSum:
         factor, pin = self._factor(coefficients)
         if not np.isfinite(factor.log_det):
             return -np.inf, np.zeros(len(coefficients))
+        # d log |Q|_+ / d c_k = tr((Q + p D D^T)^-1 M_k); p has no effect on log |Q|_+.
         gradient = self.basis.T @ (self.twice * factor.inverse_entries())
         minor = np.linalg.slogdet(self.null_space[self.pins])[1]
         return float(factor.log_det - len(self.pins) * np.log(pin) - 2.0 * minor), gradient
@@ -132,6 +134,7 @@ class MatrixSum:
                     f"the precision matrix is not positive definite, at node {factor.failed} of {self.n}"
                 )
             out = factor.draw(size, rng)
+        # x - N N^T x for each row x: the covariance P (Q + p D D^T)^-1 P = Q^+.
         return out - (out @ self.null_space) @ self.null_space.T
 
     def variances(self, coefficients: np.ndarray) -> np.ndarray:
@@ -140,6 +143,7 @@ class MatrixSum:
             factor, _ = self._factor(coefficients)
             inverse_diagonal = factor.inverse_entries()[self.rows == self.columns]
             crossed = factor.solve(self.null_space) if len(self.pins) else self.null_space
+        # diag(P S P)_i = S_ii - 2 (S N)_i N_i^T + N_i (N^T S N) N_i^T for S = (Q + p D D^T)^-1.
         within = self.null_space.T @ crossed
         return inverse_diagonal + ((self.null_space @ within - 2.0 * crossed) * self.null_space).sum(axis=1)
 

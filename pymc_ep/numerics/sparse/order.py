@@ -50,6 +50,7 @@ def _is_dense(pattern: scipy.sparse.csc_array, first: np.ndarray, left: np.ndarr
     """Whether elimination of `first`, where no two are neighbours, leaves a matrix of the others with few zeros."""
     if not len(left):
         return True
+    # Eliminating `first`, diagonal there, fills in where B B^T has entries, for B of rows `left` and columns `first`.
     between = scipy.sparse.csr_array(pattern[left][:, first])
     between.data[:] = 1.0
     looked = between[:: max(1, len(left) // _LOOKED)]

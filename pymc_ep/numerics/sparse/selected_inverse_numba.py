@@ -58,6 +58,7 @@ def selected_inverse(
         m = s + r
         if r:
             front, z = first[q + 1] - first[q] + begins[q + 1] - begins[q], at[q]
+            # S_rr from the parent's block, lower triangles both.
             for j in range(r):
                 column = z + in_parent[begin + j] * front
                 for i in range(j, r):
@@ -69,17 +70,20 @@ def selected_inverse(
         for j in range(s):
             for i in range(j, s):
                 panel[j * m + i] = factor[o + j * m + i]
+        # (L11 L11^T)^-1, to which -H^T S_rs is added below.
         inverse_of_factored(sizes, letters, s, at_panel, m)
         if r:
             for j in range(s):
                 for i in range(r):
                     panel[m * s + j * r + i] = factor[o + j * m + s + i]
+            # H = L21 L11^-1, then S_rs = -S_rr H in the rows below S_ss.
             h = at_panel + 8 * m * s
             triangular_solve(sizes, factors, letters, RIGHT, PLAIN, r, s, at_factor + 8 * o, m, h, r)
             symmetric_product(sizes, factors, letters, r, s, at_later, r, h, r, at_panel + 8 * s, m)
             for j in range(s):
                 for i in range(j):
                     panel[j * m + i] = panel[i * m + j]
+            # S_ss <- S_ss - H^T S_rs, in full.
             matrix_product(
                 sizes,
                 factors,
@@ -100,6 +104,7 @@ def selected_inverse(
             )
         for e in range(own_entries[k], own_entries[k + 1]):
             out[e] = panel[places[e] - o]
+        # Lower triangle of [[S_ss, S_rs^T], [S_rs, S_rr]], which the children read.
         if children[k] > 0:
             at[k] = top
             for j in range(s):

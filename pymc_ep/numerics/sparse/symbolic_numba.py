@@ -48,6 +48,7 @@ def elimination_tree(starts: np.ndarray, rows: np.ndarray) -> np.ndarray:
     for j in range(n):
         for p in range(starts[j], starts[j + 1]):
             i = rows[p]
+            # Path compression (Liu 1990): all that was visited has j as its ancestor, and later walks skip it.
             while i != -1 and i < j:
                 above = ancestor[i]
                 ancestor[i] = j
@@ -110,6 +111,7 @@ def supernodes(parent: np.ndarray, count: np.ndarray) -> np.ndarray:
     n = len(parent)
     first, total = np.empty(n + 1, np.int64), 0
     for j in range(n):
+        # Column j belongs to the supernode of j - 1 if it is its parent and has one entry less: the same rows below.
         if j == 0 or parent[j - 1] != j or count[j - 1] != count[j] + 1:
             first[total] = j
             total += 1
@@ -126,8 +128,10 @@ def supernodes(parent: np.ndarray, count: np.ndarray) -> np.ndarray:
                 break
             width = end[child] - begin[child]
             columns = width + end[last] - begin[last]
+            # In the joint panel each of the child's columns has rows - front_child more zeros.
             rows = width + front[last]
             added = width * float(rows - front[child])
+            # The joint panel of c columns has c (c + 1) / 2 + c (rows - c) numbers on and below the diagonal.
             share = (zeros[child] + zeros[last] + added) / (columns * (columns + 1) / 2 + columns * (rows - columns))
             few = (columns <= _MEDIUM and share < _MEDIUM_ZEROS) or (columns <= _LARGE and share < _LARGE_ZEROS)
             if not (columns <= _SMALL or few or share < _FEW_ZEROS):
