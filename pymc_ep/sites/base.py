@@ -46,6 +46,7 @@ class Tilted(NamedTuple):
     @property
     def shift(self) -> Any:
         """mean / variance - m / v: the linear natural parameter of the Gaussian that replaces t**power."""
+        # With V the variance: mean / V - m / v = (mean - m) / v + (1 / V - 1 / v) mean.
         return self.gradient + self.precision * self.mean
 
 

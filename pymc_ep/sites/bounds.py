@@ -114,6 +114,8 @@ class BoundFunctions:
     def _bounded_graph(self, y: Any, eta: Any, z: Any, *parameters: Any) -> Bounded:
         bound = self.site.super_gaussian
         if bound is not None:
+            # E (f - centre)^2 = z + (eta - centre)^2 = x for f ~ N(eta, z), where the tangent of g touches:
+            # value = slope eta + g(x), d value / d eta = slope + 2 g'(x) (eta - centre).
             away = eta - bound.centre(y, *parameters)
             slope = bound.slope(y, *parameters)
             x = z + away**2
@@ -121,10 +123,12 @@ class BoundFunctions:
             value, gradient = slope * eta + bound.log_at(y, x, *parameters), slope - precision * away
         elif self.site.curvature_bound is not None:
             precision = self.site.curvature_bound(y, *parameters)
+            # E of log t(eta) + (log t)'(eta) (f - eta) - pi (f - eta)^2 / 2.
             log_t = self.site.logp(y, eta, *parameters, **self.options)
             value, gradient = log_t - 0.5 * precision * z, pytensor.grad(log_t.sum(), eta)
         else:
             raise TypeError(f"A {self.site.name} site has no `super_gaussian` or `curvature_bound`; set one of them.")
+        # -d^2 value / d eta^2 is pi - 4 g''(x) (eta - centre)^2 <= pi, as g is convex, or -(log t)'' <= pi.
         least = _LEAST_WEIGHT if self.site.log_concave else _SAFE_WEIGHT
         weight = pt.maximum(-pytensor.grad(gradient.sum(), eta), least * precision)
         return Bounded(value, gradient, precision, weight)

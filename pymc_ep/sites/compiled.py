@@ -206,6 +206,7 @@ class CompiledSite(QuadratureFunctions, BoundFunctions, ExpectationFunctions):
             step = centre - arrays[1]
             far = forgotten | ~(step**2 <= REACH**2 * arrays[2])
             near = np.where(far, 0.0, step)
+            # N(f; m + d, v) / N(f; m, v) = exp(d f / v) times a constant: nodes stay, their weights change.
             moved = ((index, self._summed(reweighted(rule, near[index]))) for index, rule in pieces)
             tilted = Tilted(*gathered(moved, len(step)))
             if far.any():
@@ -236,6 +237,7 @@ class CompiledSite(QuadratureFunctions, BoundFunctions, ExpectationFunctions):
             return np.asarray(self.moments(y, mean + steps * unit, variance, 1.0, *parameters).variance) / scale
 
         back2, back1, ahead1, ahead2 = (ratio(steps) for steps in (-2, -1, 1, 2))
+        # With u = s sqrt(V): d(V(u) / V) / du = kappa_3 / V^(3/2), d^2(V(u) / V) / du^2 = kappa_4 / V^2 at u = 0.
         skewness = (8.0 * (ahead1 - back1) - (ahead2 - back2)) / (12.0 * STEP)
         return skewness, (16.0 * (ahead1 + back1) - (ahead2 + back2) - 30.0) / (12.0 * STEP**2)
 

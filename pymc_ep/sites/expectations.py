@@ -104,6 +104,7 @@ class ExpectationFunctions:
         for rule in self._averages([y, mean, sd, *values]):
             scale = np.where(sd > 0, sd, 1.0)[rule.which]
             by_slope = rule.weight * rule.slope
+            # E log t, E (log t)' and -E[(log t)' x] / s = -E (log t)''.
             out[:, rule.which] = (
                 rule.sums(rule.weight * rule.log_t),
                 rule.sums(by_slope),
@@ -148,6 +149,7 @@ class ExpectationFunctions:
             sites = np.arange(start, min(start + size, len(arrays[0])))
             rule = self._evaluated(sites, np.arange(len(sites)), node[:, None], weight[:, None], arrays)
             smooth = np.isfinite(rule.log_t).all(axis=0) & np.isfinite(rule.slope).all(axis=0)
+            # Hermite coefficients sum_k w_k h_j(x_k) f(x_k) for the last j, of f = log t and d log t / dx = s (log t)'.
             for array in (rule.log_t, rule.slope * arrays[2][sites]):
                 with np.errstate(invalid="ignore"):
                     size_of = np.maximum(np.abs(rule.weight * array).sum(axis=0), 1.0)
@@ -173,9 +175,11 @@ class ExpectationFunctions:
 
         def evaluated(site: np.ndarray, left: np.ndarray, width: np.ndarray) -> tuple[_Rule, np.ndarray]:
             node = left + width * x
+            # phi(x) dx, with dx the weight of a node in its panel.
             weight = np.exp(-0.5 * node**2) / np.sqrt(2 * np.pi) * width * unit
             rule = self._evaluated(which, site, node, weight, arrays)
             by_slope = rule.weight * rule.slope * arrays[2][which[site]]
+            # Integrals over each panel of log t, s (log t)' and s (log t)' x.
             return rule, np.array([array.sum(axis=0) for array in (weight * rule.log_t, by_slope, by_slope * node)])
 
         site = np.repeat(np.arange(len(which)), len(_CUTS) - 1)
@@ -205,6 +209,8 @@ def _lobatto(nodes: int) -> tuple[np.ndarray, np.ndarray]:
 
     Its nodes at the ends see a kink next to one, which no other rule of a panel and of its halves would.
     """
+    # On (-1, 1) inner nodes are zeros of P'_(n-1), a Jacobi polynomial of parameters (1, 1), and weights are
+    # 2 / (n (n - 1) P_(n-1)(x)^2); on (0, 1) half of it.
     node = np.concatenate([[-1.0], scipy.special.roots_jacobi(nodes - 2, 1.0, 1.0)[0], [1.0]])
     weight = 1.0 / (nodes * (nodes - 1) * scipy.special.eval_legendre(nodes - 1, node) ** 2)
     return (node + 1.0) / 2.0, weight

@@ -67,6 +67,7 @@ class QuadratureFunctions:
         eta = pt.matrix("eta", dtype="float64")
         y, *parameters = self._vectors("y")
         log_t = self._log_t(y, eta, parameters)
+        # Entry (k, n) of log t depends on eta_kn alone: the gradient of the sum holds all slopes.
         return self._function([eta, y, *parameters], [log_t, pytensor.grad(log_t.sum(), eta)])
 
     @compiled_property
@@ -177,6 +178,7 @@ class QuadratureFunctions:
         y, power, centre, *parameters = (array[site] for array in (y, power, rule.centre, *parameters))
         # Nodes of weight zero are moved to the centre: the derivative may not exist at them, or overflow.
         offset = np.where(rule.weight > _NO_WEIGHT, rule.offset, 0.0) if self.site.scanned else rule.offset
+        # d log Z / d parameter = sum_k w_k power d log t(f_k) / d parameter, where sum_k w_k = 1.
         terms = self._density_gradient_function(centre + offset, power * rule.weight, y, *parameters)
         return [panels.reduce(term, "add") for term in terms]
 

@@ -61,6 +61,7 @@ def repeated(site: Site) -> Site:
         y: Any, mean: Any, variance: Any, power: Any, count: Any, log_constant: Any, *rest: Any, **options: Any
     ) -> Tilted:
         assert site.tilted is not None, "called for closed forms only"
+        # prod_i t(eta; y_i)^power = e^(power c) t(eta; mean y)^(power k).
         moments = site.tilted(y, mean, variance, power * count, *rest, **options)
         return moments._replace(log_z=moments.log_z + power * log_constant)
 

@@ -39,12 +39,14 @@ def covariances(variance: np.ndarray, predictors: int) -> np.ndarray:
 def precisions(precision: np.ndarray, predictors: int) -> np.ndarray:
     """Return Pi, (n, D, D), from the precisions of the rows, (r n,)."""
     rows = precision.reshape(number_of_rows(predictors), -1)
+    # Pi_ii = pi_i + sum_(j != i) pi_ij, summed as slopes are, and Pi_ij = pi_ij.
     return _symmetric(slopes(precision, predictors).T, rows[predictors:])
 
 
 def precision_rows(matrices: np.ndarray) -> np.ndarray:
     """Return the precisions of the rows, (r n,), from Pi, (n, D, D)."""
     first, second = np.triu_indices(matrices.shape[1], 1)
+    # pi_i = Pi_ii - sum_(j != i) Pi_ij = 2 Pi_ii - sum_j Pi_ij.
     diagonal = 2.0 * np.diagonal(matrices, axis1=1, axis2=2) - matrices.sum(axis=2)
     return np.concatenate([diagonal, matrices[:, first, second]], axis=1).T.ravel()
 

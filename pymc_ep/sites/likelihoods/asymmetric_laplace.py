@@ -19,6 +19,7 @@ def logp(y: Any, eta: Any, b: Any, kappa: Any) -> Any:
 def tilted(y: Any, mean: Any, variance: Any, power: Any, b: Any, kappa: Any) -> Tilted:
     """Mixture of two truncated Gaussians: t decays at the rate b kappa on eta < y, and b / kappa on eta > y."""
     halves = two_halves(y, mean, variance, power * b * kappa, power * b / kappa)
+    # t is b / (kappa + 1 / kappa) at its maximum, eta = y.
     return halves._replace(log_z=halves.log_z + power * (pt.log(b) - pt.log(kappa + 1 / kappa)))
 
 
@@ -31,6 +32,7 @@ ASYMMETRIC_LAPLACE = register_site(
         log_concave=True,
         kinked=True,
         logp=logp,
+        # Var(y - eta) = 1 / (b kappa)^2 + (kappa / b)^2.
         typical=lambda y, b, kappa: (y, (1 + kappa**4) / (b * kappa) ** 2),
         tilted=tilted,
     )

@@ -19,6 +19,7 @@ def logp(y: Any, eta: Any, nu: Any) -> Any:
     ``c = digamma(nu) - digamma(1) + log((1 - y) / y)``, and is convex in eta if c > 1 / nu.
     """
     success, failure = pt.sigmoid(eta), pt.sigmoid(-eta)
+    # log(Gamma(a) Gamma(b)), a = nu p, b = nu (1 - p): log a = log nu - softplus(-eta), log b = log nu - softplus(eta).
     log_gamma = (
         pt.softplus(-eta)
         + pt.softplus(eta)
@@ -27,6 +28,7 @@ def logp(y: Any, eta: Any, nu: Any) -> Any:
         + pt.gammaln(1 + nu * failure)
     )
     log_y, log_rest = pt.log(y), pt.log1p(-y)
+    # log Gamma(nu) - log(Gamma(a) Gamma(b)) + (a - 1) log y + (b - 1) log(1 - y).
     return pt.gammaln(nu) - log_gamma + nu * (success * log_y + failure * log_rest) - log_y - log_rest
 
 
@@ -35,6 +37,7 @@ BETA = register_site(
         name="beta",
         parameters=("nu",),
         domain="unit interval",
+        # Var y = p (1 - p) / (1 + nu).
         response=Response(lambda eta, nu: expit(eta), lambda eta, nu: expit(eta) * expit(-eta) / (1.0 + nu)),
         log_concave=False,
         analytic=True,

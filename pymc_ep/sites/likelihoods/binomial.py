@@ -32,6 +32,7 @@ def logit_logp(y: Any, eta: Any, n: Any) -> Any:
     inside = (y > 0) & (y < n)
     successes = pt.switch(inside, y, 0.5 * n)
     failures = n - successes
+    # The density of logit p has its maximum at log(y / (n - y)), see `log_beta_of_logit`.
     some = log_beta_of_logit(eta - pt.log(successes / failures), successes, failures)
     some = some - pt.log(successes / n * failures)
     return pt.switch(inside, some, -n * pt.softplus(pt.switch(y > 0, -eta, eta)))
@@ -39,6 +40,7 @@ def logit_logp(y: Any, eta: Any, n: Any) -> Any:
 
 def probit_logp(y: Any, eta: Any, n: Any) -> Any:
     """Return log Binomial(y; n, Phi(eta))."""
+    # The first output of truncated_normal(k) is log Phi(-k).
     return log_combinations(n, y) + y * truncated_normal(-eta)[0] + (n - y) * truncated_normal(eta)[0]
 
 
@@ -56,6 +58,7 @@ def logit_knots(y: Any, n: Any) -> tuple[Any, ...]:
     For y = 0, or y = n, t has no maximum; it then falls within a few units of eta = -log n, or log n.
     """
     xp = namespace(y)
+    # logit((y + 1/2) / (n + 1)), near the maximum of t and finite for y = 0 and y = n.
     peak = xp.log((y + 0.5) / (n - y + 0.5))
     return (*binary_logit_knots(y), *(peak + knot for knot in (-6.0, -2.0, 2.0, 6.0)))
 

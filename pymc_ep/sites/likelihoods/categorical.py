@@ -27,6 +27,7 @@ MOST_CATEGORIES = 15
 
 def _log_odds_logp(y: Any, eta: Any, second: Any) -> Any:
     """Return ``eta [y = 1] + second [y = 2] - log(1 + exp(eta) + exp(second))``."""
+    # log(1 + e^eta + e^second) = rest + log(1 + e^(eta - rest)), rest = log(1 + e^second).
     rest = pt.softplus(second)
     chosen = pt.switch(pt.eq(y, 1.0), eta, pt.switch(pt.eq(y, 2.0), second, 0.0))
     return chosen - rest - pt.softplus(eta - rest)
@@ -94,6 +95,7 @@ def softmax_site(categories: int, counted: bool) -> SoftmaxSite:
         log_p = eta - pt.logsumexp(eta, axis=0, keepdims=True)
         if not counts:
             return sum(pt.switch(pt.eq(y, k), log_p[k], 0.0) for k in range(categories))
+        # Multinomial coefficient n! / prod_k y_k!: y is n, which is also the first parameter before the counts y_k.
         whole = pt.gammaln(y + 1.0) - sum(pt.gammaln(count + 1.0) for count in counts[1:])
         return whole + sum(count * log_p[k] for k, count in enumerate(counts[1:]))
 
@@ -131,7 +133,9 @@ class CompiledSoftmaxSite(CompiledJointSite):
         n, size = centre.shape
         at = softmax_moments(counts.T, centre, covariance, np.broadcast_to(np.asarray(power, dtype=float), n))
         log_z, gradient = np.zeros((2, len(y)))
+        # t = (n! / prod_k y_k!) prod_k p_k^y_k, and `softmax_moments` leaves out the first factor.
         log_z[:n] = at.log_z + power * self._log_ways(counts)
+        # A slope in a sum is one in both predictors: rows of single ones hold the gradient, rows of sums zeros.
         gradient[: size * n] = at.gradient.T.ravel()
         return Tilted(log_z, sums(at.mean), variance_rows(at.covariance), gradient, precision_rows(at.precision))
 
@@ -157,6 +161,7 @@ class CompiledSoftmaxSite(CompiledJointSite):
         out = []
         for k in range(2):
             unit = STEP / np.sqrt(tilted[:, k, k])
+            # A cavity mean m + s V e_k multiplies the density by exp(s eta_k): d Cov_ij / ds is the third moment ijk.
             moved = (covariance[:, :, k] * (steps * unit[:, None]) for steps in (-2, -1, 1, 2))
             back2, back1, ahead1, ahead2 = (
                 softmax_moments(counts.T, centre + move, covariance, power).covariance for move in moved

@@ -22,6 +22,7 @@ def log_success(eta: Any) -> Any:
 
 def logp(y: Any, eta: Any) -> Any:
     """Return log Bernoulli(y; 1 - exp(-exp(eta)))."""
+    # The exponent of the branch not taken is zero: zero times an infinite slope is nan.
     return pt.switch(y > 0, log_success(eta), -pt.exp(pt.switch(y > 0, 0.0, eta)))
 
 

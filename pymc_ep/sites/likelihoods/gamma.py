@@ -15,6 +15,7 @@ __all__ = ["EXPONENTIAL", "GAMMA"]
 
 def exponential_logp(y: Any, eta: Any) -> Any:
     """Return the log of the exponential density with mean exp(eta); finite for y = 0."""
+    # At y = 0 the term y exp(-eta) would be zero times infinity for eta far below zero.
     rate = pt.exp(pt.switch(y > 0, -eta, 0.0))
     return -eta - y * rate
 
@@ -26,6 +27,7 @@ def gamma_logp(y: Any, eta: Any, alpha: Any) -> Any:
     `log_gamma_remainder`: in ``alpha log alpha - alpha - log Gamma(alpha)`` terms near 2e9 would cancel at alpha = 1e8.
     """
     u = eta - pt.log(y)
+    # alpha log alpha - alpha - log Gamma(alpha), the log density of log y at u = 0.
     top = 0.5 * pt.log(alpha / (2 * np.pi)) - log_gamma_remainder(alpha)
     return -alpha * (u + pt.expm1(-u)) + top - pt.log(y)
 
@@ -60,6 +62,7 @@ GAMMA = register_site(
         response=positive(lambda mean, alpha: alpha),
         log_concave=True,
         additive=(),
+        # At the maximum, eta = log y, -d^2 log t / d eta^2 = alpha.
         typical=lambda y, alpha: (np.log(y), 1.0 / alpha),
         analytic=True,
         logp=gamma_logp,

@@ -42,7 +42,9 @@ def two_halves(y: Any, mean: Any, variance: Any, rate_left: Any, rate_right: Any
     right = hazard_left / (hazard_left + hazard_right)
     left = hazard_right / (hazard_left + hazard_right)
     gap = right * left * (mean_right + mean_left)
+    # V / v: variances of the halves, and p_right p_left (r_right + r_left)^2 between their means.
     spread = right * variance_right + left * variance_left + gap * (mean_right + mean_left)
+    # Mirrored if c < 0, with both rates exchanged, as `_log_z` takes c >= 0.
     above = c >= 0
     near, far = pt.switch(above, step_right, step_left), pt.switch(above, step_left, step_right)
     return Tilted(
@@ -50,6 +52,7 @@ def two_halves(y: Any, mean: Any, variance: Any, rate_left: Any, rate_right: Any
         mean=y + deviation * (right * mean_right - left * mean_left),
         variance=variance * spread,
         gradient=rate_left * left - rate_right * right,
+        # 1 / V - 1 / v = Cov(f, -d log t / d f) / V.
         precision=(rate_right + rate_left) * gap / (deviation * spread),
     )
 

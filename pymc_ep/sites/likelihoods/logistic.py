@@ -72,11 +72,13 @@ def logistic_bound(
     def log_at(y: Any, x: Any, *parameters: Any) -> Any:
         total = left(y, *parameters) + right(y, *parameters)
         distance = pt.sqrt(x)
+        # slope u = slope eta - slope centre, and log(2 cosh(d / 2)) = d / 2 + log(1 + e^-d) with d = |u|.
         constant = log_constant(y, *parameters) - slope(y, *parameters) * centre(y, *parameters)
         return constant - total * (0.5 * distance + pt.log1p(pt.exp(-distance)))
 
     def precision(y: Any, x: Any, *parameters: Any) -> Any:
         distance = pt.sqrt(x)
+        # -2 g'(x) for g(x) = -(left + right) log(2 cosh(d / 2)) + const, d = sqrt(x).
         return (left(y, *parameters) + right(y, *parameters)) * pt.tanh(0.5 * distance) / (2 * distance)
 
     return SuperGaussian(centre, slope, log_at, precision)

@@ -21,6 +21,7 @@ def logp(y: Any, eta: Any, alpha: Any) -> Any:
     `log_beta_of_logit`. For y = 0 it is ``-alpha log(1 + exp(eta) / alpha)``.
     """
     log_count = pt.log(pt.switch(y > 0, y, 1.0))
+    # u = eta - log y: the density of logit p has its maximum at log(y / alpha).
     some = log_beta_of_logit(eta - log_count, pt.switch(y > 0, y, 1.0), alpha) - log_count
     return pt.switch(y > 0, some, -alpha * pt.softplus(eta - pt.log(alpha)))
 
@@ -45,6 +46,7 @@ NEGATIVE_BINOMIAL = register_site(
         log_concave=True,
         additive=(),
         takes_averages=True,
+        # At the maximum, eta = log y, -d^2 log t / d eta^2 = 1 / (1 / y + 1 / alpha); 1/2 makes y = 0 finite.
         typical=lambda y, alpha: (np.log(y + 0.5), 1.0 / (y + 0.5) + 1.0 / alpha),
         analytic=True,
         logp=logp,

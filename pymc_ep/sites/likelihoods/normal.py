@@ -22,6 +22,7 @@ def tilted(y: Any, mean: Any, variance: Any, power: Any, sigma: Any) -> Tilted:
     noise = sigma**2 / power
     total = variance + noise
     residual = y - mean
+    # N(y; f, sigma^2)^power = (2 pi sigma^2)^((1 - power) / 2) power^(-1/2) N(y; f, sigma^2 / power).
     constant = 0.5 * (1 - power) * pt.log(2 * np.pi * sigma**2) - 0.5 * pt.log(power)
     log_z = constant - 0.5 * pt.log(2 * np.pi * total) - 0.5 * residual**2 / total
     tilted_mean = (mean * noise + y * variance) / total

@@ -23,6 +23,7 @@ def logit_logp(y: Any, eta: Any, lower: Any, upper: Any) -> Any:
 
     ``F(b) - F(a) = F(b) (1 - F(a)) (1 - exp(a - b))``, in which no difference depends on eta.
     """
+    # log F(b) = -softplus(-b), log(1 - F(a)) = -softplus(a), with a = lower - eta and b = upper - eta.
     inside = pt.log(-pt.expm1(lower - upper))
     return inside - pt.softplus(eta - upper) - pt.softplus(lower - eta)
 
@@ -37,6 +38,7 @@ def probit_logp(y: Any, eta: Any, lower: Any, upper: Any) -> Any:
     a, b = pt.clip(lower - eta, -_FAR, _FAR), pt.clip(upper - eta, -_FAR, _FAR)
     mirrored = a + b > 0
     a, b = pt.switch(mirrored, -b, a), pt.switch(mirrored, -a, b)
+    # log Phi(a) and log Phi(b).
     log_below, log_above = truncated_normal(-a)[0], truncated_normal(-b)[0]
     return log_above + pt.log1mexp(log_below - log_above)
 

@@ -42,6 +42,7 @@ POISSON = register_site(
         analytic=True,
         logp=logp,
         response=counts(np.exp),
+        # At the maximum, eta = log y, -d^2 log t / d eta^2 = y; with 1/2 mean and variance are finite for y = 0.
         typical=lambda y: (np.log(y + 0.5), 1.0 / (y + 0.5)),
         knots=knots,
         knots_beyond=15.0,

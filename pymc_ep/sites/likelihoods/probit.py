@@ -13,6 +13,7 @@ __all__ = ["PROBIT"]
 
 def logp(y: Any, eta: Any) -> Any:
     """Return log Phi(eta) for y = 1, log Phi(-eta) for y = 0."""
+    # The first output of truncated_normal(k) is log Phi(-k).
     return truncated_normal((1 - 2 * y) * eta)[0]
 
 

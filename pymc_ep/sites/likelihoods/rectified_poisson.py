@@ -23,6 +23,7 @@ def logp(y: Any, eta: Any, zero_mass: bool) -> Any:
     beyond = y - whole
     dark = eta <= 0
     log_rate = pt.switch(dark, -np.inf, pt.log(pt.switch(dark, 1.0, eta)))
+    # y log(rate) - rate - log y!, less the same at the whole part of y.
     added = beyond * log_rate + pt.gammaln(whole + 1) - pt.gammaln(y + 1)
     log_t = RectifiedPoisson.logp(whole, eta) + pt.switch(beyond > 0, added, 0.0)
     return log_t if zero_mass else pt.switch(eta < 0, -np.inf, log_t)

@@ -28,6 +28,7 @@ def logp(y: Any, eta: Any, nu: Any, sigma: Any) -> Any:
 
 def log_constant(nu: Any) -> Any:
     """Return the log of the density of scale one at its location."""
+    # log Gamma((nu + 1) / 2) - log Gamma(nu / 2) - log(pi nu) / 2.
     return log_rising(0.5 * nu, 0.5) - 0.5 * pt.log(np.pi * nu)
 
 
@@ -63,6 +64,7 @@ def peaks(y: Any, mean: Any, variance: Any, power: Any, nu: Any, sigma: Any) -> 
     roots = _outermost_roots(-d, (squared + pull) / unit**2, -d * squared / unit**2, xp)
     stationary = []
     for x in (unit * root for root in roots):
+        # -d^2 log density / d x^2 = 1 / v + p (nu + 1) (nu sigma^2 - x^2) / (nu sigma^2 + x^2)^2.
         curvature = 1 / variance + power * (nu + 1) * (squared - x**2) / (squared + x**2) ** 2
         stationary.append((y + x, xp.where(curvature > 0, xp.abs(curvature), np.finfo(float).tiny) ** -0.5))
     return tuple(stationary)
@@ -70,13 +72,16 @@ def peaks(y: Any, mean: Any, variance: Any, power: Any, nu: Any, sigma: Any) -> 
 
 def _outermost_roots(a: Any, b: Any, c: Any, xp: ModuleType) -> tuple[Any, Any]:
     """Least and largest real root of ``x^3 + a x^2 + b x + c``, by Viete's and Cardano's formulas."""
+    # x = t - a / 3 gives t^3 + p t + q = 0, with three real roots where q^2 / 4 + p^3 / 27 < 0.
     p, q = b - a**2 / 3, 2 * a**3 / 27 - a * b / 3 + c
     radicand = q**2 / 4 + p**3 / 27
     several = radicand < 0
+    # Viete: t = 2 size cos(angle + 2 pi k / 3), size = sqrt(-p / 3), cos(3 angle) = -q / (2 size^3).
     size = xp.sqrt(xp.where(several, -p / 3, 1.0))
     angle = xp.arccos(xp.clip(-0.5 * q / size**3, -1.0, 1.0)) / 3
     # The sum of two terms of one sign.
     root = xp.cbrt(0.5 * q + xp.where(q < 0, -1.0, 1.0) * xp.sqrt(xp.maximum(radicand, 0.0)))
+    # Cardano: t = p / (3 root) - root.
     single = xp.where(root == 0, 0.0, p / (3 * xp.where(root == 0, 1.0, root)) - root)
     least, largest = (xp.where(several, 2 * size * xp.cos(angle + turn), single) for turn in (2 * np.pi / 3, 0.0))
     return least - a / 3, largest - a / 3
