@@ -85,13 +85,16 @@ class Cavity(NamedTuple):
         tells much leaves digits in the difference of `covariance`^-1, of the tilted density, and V^-1.
         """
         (e_1, e_2), (a_1, a_2, a_12), (d_1, d_2) = at
+        # M = A^-1 - I = -(A - I) A^-1, in terms of d = diag(A - I).
         det = a_1 * a_2 - a_12**2
         m_1, m_2, m_12 = -(d_1 * a_2 - a_12**2) / det, -(d_2 * a_1 - a_12**2) / det, -a_12 / det
+        # L^-1 has the rows (1 / s_1, -b / s_1) and (0, 1 / s_2): grad_m log Z = L^-T E[z] and Pi = L^-T M L^-1.
         gradient = np.array([e_1 / self.first, e_2 / self.second - self.slope * e_1 / self.first])
         first, cross = m_1 / self.first**2, m_12 / (self.first * self.second)
         off = cross - self.slope * first
         second = m_2 / self.second**2 - 2.0 * self.slope * cross + self.slope**2 * first
         v_1, v_2, v_12 = covariance
+        # covariance^-1 - V^-1, with V_11 = s_1^2 + b^2 s_2^2, V_12 = b s_2^2, V_22 = s_2^2 and |V| = s_1^2 s_2^2.
         after, before = v_1 * v_2 - v_12**2, (self.first * self.second) ** 2
         wide = self.first**2 + (self.slope * self.second) ** 2
         direct = np.array(
@@ -155,10 +158,12 @@ def _even(centre: np.ndarray, width: np.ndarray) -> _Rule:
 
 def _wide(centre: np.ndarray, width: np.ndarray, count: int) -> _Rule:
     """Return nodes c + w sinh(u), evenly spaced in u, over all where the cavity has mass."""
+    # From min(c, 0) - _REACH to max(c, 0) + _REACH in z_2, as the cavity's mean is z_2 = 0.
     first = -np.arcsinh((np.maximum(centre, 0.0) + _REACH) / width)
     last = np.arcsinh((np.maximum(-centre, 0.0) + _REACH) / width)
     step = (last - first) / (count - 1)
     u = first + np.arange(count)[:, None] * step
+    # dz_2 = w cosh(u) du.
     return _Rule(centre + width * np.sinh(u), np.log(np.cosh(u) * width * step))
 
 
@@ -245,9 +250,11 @@ class NestedMoments:
         total = term.sum(axis=0)
         share = term / total
         mean = np.where(share > 0, np.asarray(inner.mean), 0.0)
+        # Var(eta_1) = E[Var(eta_1 | z_2) + (E[eta_1 | z_2] - E eta_1)^2].
         spread = np.where(share > 0, np.asarray(inner.variance), 0.0) + (mean - (share * mean).sum(axis=0)) ** 2
         sums = [(share, share[::2])] + [(share * v, share[::2] * v[::2]) for v in ((z - centre) ** 2, spread)]
         with np.errstate(divide="ignore", invalid="ignore"):
+            # Every second node has twice the weight.
             error = np.max([np.abs(np.log(2.0 * half.sum(axis=0) / all_.sum(axis=0))) for all_, half in sums], axis=0)
         error = np.where(np.maximum(share[0], share[-1]) > _NEGLIGIBLE, np.inf, error)
         log_z = highest + np.log(total) - 0.5 * np.log(2.0 * np.pi)
@@ -259,6 +266,7 @@ class NestedMoments:
         """Return place and width of the maximum over z_2, (n,) each, and whether the integrand is near a Gaussian."""
         level = self._log_integrand(y, cavity, np.repeat(_CLOSE[:, None], len(y), axis=1), power, values)
         with np.errstate(invalid="ignore", divide="ignore"):
+            # Through z = -1, 0, 1: middle + slope z - curvature z^2 / 2, with its maximum at slope / curvature.
             middle, slope = level[2], 0.5 * (level[3] - level[1])
             curvature = 2.0 * middle - level[1] - level[3]
             ends = _CLOSE[[0, -1], None]
@@ -312,6 +320,7 @@ class NestedMoments:
             skewness = np.asarray(self._inner.cumulants(observed, centre, wide, *inner)[0])
         skewness = np.where(used & np.isfinite(skewness), skewness, 0.0)
         d_1, d_2 = mean - (share * mean).sum(axis=0), second - (share * second).sum(axis=0)
+        # mu_111 = E[mu_3 + 3 v d_1 + d_1^3], with v = Var(eta_1 | z_2) and mu_3 = skewness v^(3/2); the others alike.
         terms = (
             skewness * variance**1.5 + 3.0 * variance * d_1 + d_1**3,
             (variance + d_1**2) * d_2,
@@ -326,6 +335,7 @@ class NestedMoments:
         used = share > 0
         gradient = np.where(used, np.asarray(nodes.inner.gradient), 0.0)
         precision = np.where(used, np.asarray(nodes.inner.precision), 0.0)
+        # E[z_1 | z_2] = s_1 g and Var(z_1 | z_2) = 1 / (1 + s_1^2 pi), g and pi the gradient and precision of `inner`.
         given, scaled = cavity.first * gradient, cavity.first**2 * precision
         e_1, e_2 = (share * given).sum(axis=0), (share * z).sum(axis=0)
         between = (share * (given - e_1) ** 2).sum(axis=0)
@@ -334,6 +344,7 @@ class NestedMoments:
         gone = np.where(scaled > 1.0, 1.0 - left, np.where(scaled > 1.0, 0.0, scaled) * left)
         a_1, a_2 = between + (share * left).sum(axis=0), (share * (z - e_2) ** 2).sum(axis=0)
         a_12 = (share * (given - e_1) * (z - e_2)).sum(axis=0)
+        # A_11 - 1 = Var(E[z_1 | z_2]) - E[1 - Var(z_1 | z_2)].
         d_1 = between - (share * gone).sum(axis=0)
         at = _Whitened(np.array([e_1, e_2]), np.array([a_1, a_2, a_12]), np.array([d_1, a_2 - 1.0]))
         second, _ = cavity.at(z)

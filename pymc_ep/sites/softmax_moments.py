@@ -102,7 +102,9 @@ def softmax_moments(counts: np.ndarray, mean: np.ndarray, covariance: np.ndarray
                 a[wide] = b
     told = whitened.told
     kept = np.eye(told.shape[1]) - told
+    # Pi = (L (I - B) L')^-1 - V^-1 = L'^-1 (I - B)^-1 B L^-1.
     precision = inverse.transpose(0, 2, 1) @ np.linalg.solve(kept, told) @ inverse
+    # Mean m + L E[z], covariance L (I - B) L', and d log Z / d m = V^-1 (mean - m) = L'^-1 E[z].
     return SoftmaxMoments(
         whitened.log_z,
         mean + (root @ whitened.mean[..., None])[..., 0],
@@ -129,6 +131,7 @@ def rule_errors(counts: np.ndarray, mean: np.ndarray, covariance: np.ndarray) ->
 
 def _largest_sd(root: np.ndarray) -> np.ndarray:
     """Return the largest standard deviation of the log-odds of any two categories, (n,), from a root, (n, D, D)."""
+    # Var(eta_i - eta_j) = |row i - row j|^2, with a row of zeros for the first category.
     of_all = np.concatenate([np.zeros_like(root[:, :1]), root], axis=1)
     first, second = np.triu_indices(of_all.shape[1], 1)
     return np.sqrt(np.square(of_all[:, first] - of_all[:, second]).sum(axis=2).max(axis=1))
@@ -148,6 +151,7 @@ def _root_and_inverse(covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             return root, inverse
     except np.linalg.LinAlgError:  # of log-odds that are functions of others, or known
         pass
+    # V = U D U': L = U D^(1/2) and L^-1 = D^(-1/2) U'.
     variances, axes = np.linalg.eigh(covariance)
     scale = np.sqrt(np.maximum(variances, _LEAST * variances[:, -1:]))[:, None, :]
     return axes * scale, (axes / scale).transpose(0, 2, 1)
@@ -211,6 +215,7 @@ class _Sites(NamedTuple):
         """Return the log of the tilted density of z, (n,), its slope, (n, D), and its curvature, (n, D, D)."""
         value, p = self._log_tilted(z)
         total = (self.power * self.total)[:, None]
+        # With r and W of the module's text: slope power L' r - z, curvature power N L' W L + I.
         slope = self.power[:, None] * self.counts[:, 1:] - total * p
         of_root = np.einsum("ndk,nd->nk", self.root, p)
         curvature = np.einsum("nd,ndk,ndl->nkl", total * p, self.root, self.root)
@@ -234,6 +239,7 @@ class _Sites(NamedTuple):
     def _moments(self, at: np.ndarray, sd: np.ndarray, nodes: np.ndarray, weights: np.ndarray) -> _Whitened:
         z = at[:, :, None] + sd @ nodes
         value, p = self.log_density(z)
+        # With z = mode + S x and x standard normal, Z = |S| E[t^power N(z; 0, I) / N(x; 0, I)].
         log_ratio = value - 0.5 * np.square(z).sum(axis=1) + 0.5 * np.square(nodes).sum(axis=0)
         top = log_ratio.max(axis=1, keepdims=True)
         share = weights * np.exp(log_ratio - top)
@@ -246,6 +252,7 @@ class _Sites(NamedTuple):
         total = (self.power * self.total)[:, None]
         slope = self.power[:, None] * self.counts[:, 1:] - total * expected
         outer = expected[:, :, None] * expected[:, None, :]
+        # power E[N W] - power^2 Cov(r), with E[W] = diag(E p) - E[p p'] and Cov(r) = N^2 Cov(p).
         told = total[..., None] * (expected[:, :, None] * np.eye(at.shape[1]) - spread)
         told -= total[..., None] ** 2 * (spread - outer)
         back = self.root.transpose(0, 2, 1)
@@ -282,6 +289,7 @@ def _rule(dimensions: int, level: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _fifth_degree(dimensions: int) -> tuple[np.ndarray, np.ndarray]:
     """Return a rule of degree 5: the centre, points on the axes, and on the diagonals of each two (Stroud 1971)."""
+    # Weights by E x_i^2 = 1, E x_i^4 = 3 and E x_i^2 x_j^2 = 1; the other moments up to degree 5 are zero by symmetry.
     unit = np.sqrt(3.0) * np.eye(dimensions)
     first, second = np.triu_indices(dimensions, 1)
     signs = list(product((1.0, -1.0), repeat=2))

@@ -107,6 +107,7 @@ def tree_mixture(low: Site, high: Site, forest: Forest) -> TreeMixture:
     def typical(y: Any, *parameters: Any) -> tuple[Any, Any]:
         first, second, (below_low, below_high) = _split(low, high, parameters)
         (mean, narrow), (_, wide) = low.typical(y, *first), high.typical(y, *second)
+        # (1 - q) narrow + q wide with q = (p_0 + p_1) / 2, the mean of the probabilities below both states.
         return mean, narrow + 0.5 * (below_low + below_high) * (wide - narrow)
 
     return TreeMixture(
@@ -163,6 +164,7 @@ class CompiledTreeMixture(CompiledSite):
         """Return the derivatives, (n,) each, of the sum of `log_z` in each parameter of each node at fixed cavities."""
         *by_state, _ = _split(self.site.low, self.site.high, parameters)
         tree = self._tilted(self._tilted_states(y, mean, variance, power, parameters), variance, power, parameters)[1]
+        # d / d theta_jd of power log sum_delta P prod_j Zhat_j,delta_j^(1 / power) is Q_jd d log Zhat_jd / d theta_jd.
         weighted = [
             weight * d
             for state, weight, arguments in zip(self._states, (1.0 - tree.high, tree.high), by_state)
@@ -195,6 +197,7 @@ class CompiledTreeMixture(CompiledSite):
         low, high = states
         tree = self.forest.posterior((high.log_z - low.log_z) / power, *parameters[-2:])
         q = tree.high
+        # The means m + v g_d of both states have the variance q (1 - q) v^2 (g_1 - g_0)^2, v times `between`.
         between = q * (1.0 - q) * variance * (high.gradient - low.gradient) ** 2
         within = (1.0 - q) * low.variance + q * high.variance
         spread = within + variance * between
@@ -242,6 +245,7 @@ class CompiledTreeMixture(CompiledSite):
             As in `bounded`; the two probabilities among them are not used, and their derivatives are zero.
         """
         (low, other), _ = self._bounded_states(y, eta, z, parameters)
+        # sum_jd Q(delta_j = d) e_jd.
         value = float((low.value + high * (other.value - low.value)).sum())
         none = np.zeros(len(high))
         return value, (*self._weighted_gradient(y, eta, z, high, parameters), none, none)

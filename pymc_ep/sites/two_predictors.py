@@ -184,6 +184,7 @@ class CompiledTwoPredictorSite(CompiledJointSite):
         ):
             second, centre = cavity.at(nodes.z)
             inner = self._inner_arguments(second, piece_values)
+            # d log Z / d theta = sum_k share_k sum_i (d log Z_1 / d argument_i) (d argument_i / d theta) over nodes k.
             slopes = self._inner.parameter_gradient(
                 np.broadcast_to(observed, centre.shape),
                 centre,

@@ -28,6 +28,7 @@ _TINY = np.exp(_FAR)
 def softplus(f: np.ndarray | float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return l = log(1 + e^f), log l, dl / df and d log l / df, of the shape of f; the logs hold where l underflows."""
     small = np.exp(-np.abs(f))
+    # l = max(f, 0) + log(1 + e^-|f|), and l' = 1 / (1 + e^-f) by the same exponential.
     rate = np.maximum(f, 0.0) + np.log1p(small)
     far, seen = f < _FAR, np.maximum(rate, _TINY)
     of_rate = np.where(f < 0, small, 1.0) / (1.0 + small)
@@ -37,6 +38,7 @@ def softplus(f: np.ndarray | float) -> tuple[np.ndarray, np.ndarray, np.ndarray,
 def log_softplus_bends(f: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
     """Return the second and third derivatives of log log(1 + e^f), of the shape of f."""
     _, _, p, slope = softplus(f)
+    # h = log l has h' = p / l with p = l' and p' = p (1 - p): h'' = -h' (h' + p - 1).
     second = -slope * (slope + p - 1)
     return second, -second * (slope + p - 1) - slope * (second + p * (1 - p))
 
@@ -51,6 +53,7 @@ def _curvatures() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     _, _, p, _ = softplus(f)
     first, per_count = p * (1 - p), -log_softplus_bends(f)[0]
     kept = slice(0, int(np.argmax(per_count)) + 1)
+    # a_k + b_k y = a_(k+1) + b_(k+1) y at y = -(a_(k+1) - a_k) / (b_(k+1) - b_k).
     return first[kept], per_count[kept], -np.diff(first[kept]) / np.diff(per_count[kept])
 
 
@@ -88,6 +91,7 @@ class _Touching(NamedTuple):
         """Return p and its derivative in w^2, at w^2 = `square`."""
         c, d = self._piece(self.centre, square)
         value = ((c[0] * d + c[1]) * d + c[2]) * d + c[3]
+        # dx / d(w^2) = 1 / (1 + w^2).
         return value, ((3 * c[0] * d + 2 * c[1]) * d + c[2]) / (1 + square)
 
     def curvature_at(self, square: np.ndarray) -> np.ndarray:
@@ -113,6 +117,7 @@ _SMALLEST = np.finfo(float).tiny
 def _touching() -> _Touching:
     """Return both splines; p is found by bisection at the nodes."""
     x = np.arange(_NODES_PER_UNIT * _LARGEST + 1) / _NODES_PER_UNIT
+    # w^2 = e^x - 1.
     w = np.sqrt(np.expm1(x[1:]))
     low, high = np.full(w.shape, 0.4), 0.6 + np.log1p(w)
 
@@ -131,7 +136,9 @@ def _touching() -> _Touching:
     left, right, *_ = ends(low)
     first = _largest_curvature_at()
     centre = np.append(first, low)
+    # c = (h'(p - w) - h'(p + w)) / (2 w), and -h''(p) at w = 0, times sqrt(1 + w^2) = e^(x / 2).
     curvature = np.append(-log_softplus_bends(first)[0], (left - right) / (2 * w)) * np.exp(x / 2)
+    # Beyond, p = log w - 1 = x / 2 - 1 has the slope 1 / 2, and c sqrt(1 + w^2) is constant.
     beyond = [0.0, 0.0, 0.5, centre[-1]], [0.0, 0.0, 0.0, curvature[-1]]
     spline = scipy.interpolate.CubicSpline
     return _Touching(*(np.column_stack([spline(x, of).c, end]) for of, end in zip((centre, curvature), beyond)))
@@ -187,6 +194,7 @@ def below_log_softplus(mean: np.ndarray, variance: np.ndarray) -> Parabola:
     for _ in range(_NEWTON_STEPS):
         centre, slope = table.centre_at(square)
         gap = mean - centre
+        # Newton's method for w^2 - (mean - p)^2 - variance = 0, of slope 1 + 2 (mean - p) dp / d(w^2).
         square = np.maximum(square - (square - gap**2 - variance) / (1 + 2 * gap * slope), variance)
     centre, _ = table.centre_at(square)
     gap = mean - centre
@@ -203,6 +211,7 @@ def log_or_none(y: np.ndarray) -> np.ndarray:
 
 def log_binomial(y: np.ndarray, alpha: np.ndarray) -> np.ndarray:
     """Return log Gamma(alpha + y) - log Gamma(alpha) - log y!, accurate also for alpha far above y."""
+    # Gamma(alpha + y) / (Gamma(alpha) y!) = 1 / (y B(alpha, y)) for y > 0.
     some = np.maximum(y, 1.0)
     return np.where(y > 0, -betaln(alpha, some) - np.log(some), 0.0)
 
@@ -227,10 +236,12 @@ def no_zeros_dispersed(f: np.ndarray, alpha: np.ndarray) -> tuple[np.ndarray, np
     # To first order in rate and rate / alpha, log t = f - rate / (2 alpha); a rate may be zero in doubles.
     tiny, first = rate < 1e-8 * np.minimum(alpha, 1.0), rate / 2 * (1 + 1 / alpha)
     small = (t < 1e-8) & ~tiny
+    # For small t, -log(1 - e^-t) = -log t + t / 2 - ... and 1 / (e^t - 1) = 1 / t - 1 / 2 + ...
     safe, near = np.where(small | tiny, 1.0, t), np.where(small, t, 1.0)
     with np.errstate(over="ignore"):
         odds = np.where(small, 1.0 / near - 0.5, 1.0 / np.expm1(safe))
     value = np.where(tiny, first - f, np.where(small, -np.log(near) + t / 2, -np.log(-np.expm1(-safe))))
+    # dt / df = alpha share and dt / d alpha = grown - share, with share = rate / (alpha + rate).
     share = expit(f - np.log(alpha))
     of_alpha = np.where(tiny, -rate / (2 * alpha**2), -odds * (grown - share))
     return value, np.where(tiny, first - 1, -odds * alpha * share), of_alpha

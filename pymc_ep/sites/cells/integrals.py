@@ -52,6 +52,7 @@ def log_integral(
     """
     variance = np.maximum(variance, _LEAST_VARIANCE)
     away, sd = _peak(site, y, mean, variance, parameters)
+    # sd sinh(reach) = _REACH sqrt(v).
     reach = np.arcsinh(_REACH * np.sqrt(variance) / sd)
     count = max(LEAST_NODES, 1 + int(np.ceil(2.0 * reach.max(initial=0.0) / _STEP)))
     step = 2.0 * reach / (count - 1)
@@ -59,6 +60,7 @@ def log_integral(
     for k in range(count):
         t = (k - 0.5 * (count - 1)) * step
         x = away + sd * np.sinh(t)
+        # f = mean + x and df = sd cosh(t) dt.
         logs.append(site.log_density(y, mean + x, *parameters) - 0.5 * x**2 / variance + np.log(np.cosh(t)))
     return logsumexp(logs, axis=0) + np.log(step * sd) - 0.5 * np.log(2 * np.pi * variance)
 
@@ -79,6 +81,7 @@ def _peak(
     low, high, longest = np.full(x.shape, -np.inf), np.full(x.shape, np.inf), np.full(x.shape, np.inf)
     for _ in range(_MAX_STEPS):
         slope, curvature = site.slopes(y, mean + x, *parameters)
+        # Slope and curvature of log p(y | f) - x^2 / (2 v).
         slope, curvature = slope - x / variance, curvature + 1.0 / variance
         low, high = np.where(slope > 0, x, low), np.where(slope > 0, high, x)
         ahead = x + slope / curvature

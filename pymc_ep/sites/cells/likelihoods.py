@@ -51,6 +51,7 @@ class PoissonCells:
         self, y: np.ndarray, mean: np.ndarray, spread: np.ndarray, *, anchor: Anchor | None = None
     ) -> CellBound:
         """See `CellSite`."""
+        # E log p(y | f) = y E f - E e^f - log y!, with spread = log E e^f.
         rate = np.exp(spread)
         bound = CellBound(y * mean - rate - gammaln(y + 1), np.asarray(y, dtype=float), -rate)
         return _with_tangent(bound, mean, anchor, no_zeros) if self.truncated else bound
@@ -71,6 +72,7 @@ class PoissonCells:
 
     def above(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
         """See `CellSite`."""
+        # P(Y > y) = P(G < e^f) for a gamma variable G of shape y + 1.
         out = gammainc(y + 1, np.exp(f))
         return at_most_one(out, no_zeros(f)[0]) if self.truncated else out
 
@@ -106,6 +108,7 @@ class NegativeBinomialCells:
         )
         total = alpha + y
         value = y * (mean - np.log(alpha)) - total * parabola.value + log_binomial(y, alpha)
+        # x = f - log alpha gives dx / d alpha = -1 / alpha, and -y / alpha = 1 - total / alpha.
         of_alpha = digamma(total) - digamma(alpha) + 1 - parabola.value - total * (1 - parabola.of_mean) / alpha
         bound = CellBound(value, y - total * parabola.of_mean, -total * parabola.of_spread, (of_alpha,))
         return _with_tangent(bound, mean, anchor, partial(no_zeros_dispersed, alpha=alpha)) if self.truncated else bound
@@ -128,11 +131,13 @@ class NegativeBinomialCells:
 
     def above(self, y: np.ndarray, f: np.ndarray, alpha: np.ndarray) -> np.ndarray:
         """See `CellSite`."""
+        # P(Y > y) = I_p(y + 1, alpha) with p = e^f / (alpha + e^f).
         out = betainc(y + 1, alpha, expit(f - np.log(alpha)))
         return at_most_one(out, no_zeros_dispersed(f, alpha)[0]) if self.truncated else out
 
     def curvature(self, y: np.ndarray, alpha: np.ndarray) -> tuple[np.ndarray, ...]:
         """See `CurvedCellSite`. Truncation adds a convex term, so the bound holds with it too."""
+        # (alpha + y) p (1 - p) <= (alpha + y) / 4.
         return (alpha + y) / 4, np.full(y.shape, 0.25)
 
 
@@ -195,6 +200,7 @@ class SoftplusPoissonCells:
         )
         _, log_rate, _, slope = softplus(parabola.touches)
         bend, step = parabola.curvature, mean - parabola.touches
+        # E of h(t) + h'(t) (f - t) - c (f - t)^2 / 2 for h = log l, as E (f - t)^2 = (E f - t)^2 + Var f.
         log_rate = log_rate + slope * step - bend / 2 * (step**2 + spread)
         value = y * log_rate - rate.value - gammaln(y + 1)
         return CellBound(value, y * (slope - bend * step) - rate.of_mean, -y * bend / 2 - rate.of_spread)
@@ -206,11 +212,13 @@ class SoftplusPoissonCells:
 
     def peak(self, y: np.ndarray) -> np.ndarray:
         """See `CellSite`."""
+        # l = y at f = log(e^y - 1) = y + log(1 - e^-y).
         return y + log_or_none(-np.expm1(-y))
 
     def slopes(self, y: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """See `CellSite`."""
         _, _, probability, slope = softplus(f)
+        # y h' - l' and l'' - y h'', with h = log l, l' = 1 / (1 + e^-f) and l'' = l' (1 - l').
         return y * slope - probability, probability * (1 - probability) - y * log_softplus_bends(f)[0]
 
     def above(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
@@ -236,6 +244,7 @@ class NormalCells:
         self, y: np.ndarray, mean: np.ndarray, spread: np.ndarray, sigma: np.ndarray, *, anchor: Anchor | None = None
     ) -> CellBound:
         """See `CellSite`."""
+        # E (y - f)^2 = (y - E f)^2 + Var f.
         precision, second = sigma**-2.0, (y - mean) ** 2 + spread
         value = -0.5 * (np.log(2 * np.pi) + precision * second) - np.log(sigma)
         of_sigma = (precision * second - 1) / sigma
