@@ -94,6 +94,7 @@ def searched(
         before, rise_before = x, rise
         x = z
         rise = slope_at(x, m, v, p, a)
+        # Secant of the slope, an estimate of -L''.
         curvature = (rise_before - rise) / (x - before)
         if np.isnan(rise):
             break
@@ -130,6 +131,7 @@ def surveyed_mode(m: float, v: float, p: float, a: Fixed, level: np.ndarray, slo
         offset = GRID[j] * sd
         t, s = density(m + offset, a)[:2]
         good = (t <= HIGHEST) & (t > -np.inf)
+        # L(m + offset) = p log t - offset^2 / (2 v), and L' = p (log t)' - offset / v.
         level[j] = (p * t if good else -np.inf) - 0.5 * GRID[j] * GRID[j]
         slope[j] = (p * s if good & (s < np.inf) & (s > -np.inf) else 0.0) - offset / v
     for j in range(len(GRID)):
@@ -148,6 +150,7 @@ def surveyed_mode(m: float, v: float, p: float, a: Fixed, level: np.ndarray, slo
         return m, 0.0
     low, high = m + GRID[place] * sd, m + GRID[place + 1] * sd
     rise, fall = slope[place], slope[place + 1]
+    # The chord of the slope from `rise` to `fall` is zero there.
     return searched(low, rise, low + (high - low) * (rise / (rise - fall)), low, high, m, v, p, a)
 
 
@@ -192,6 +195,7 @@ def weigh(
     values: np.ndarray,
 ) -> None:
     """Fill offsets, log weights, and slope and derivatives in parameters less values at x, of a block of nodes."""
+    # L(x + d) - L(x) = p (log t(x + d) - log t(x)) - d (d + 2 (x - m)) / (2 v).
     q, tilt = 0.5 / v, 2.0 * (x - m)
     for j in range(LANES):
         offset = (PLACE[j] + SIGN[j] * start) * spacing
@@ -209,6 +213,7 @@ def weigh(
 
 def add(offsets: np.ndarray, weights: np.ndarray, values: np.ndarray, total: np.ndarray) -> None:
     """Add the sums of a block of nodes to `total`, the last of them the number of bad nodes."""
+    # Sums of w, w d, w d^2, w (g - g(x)), w d (g - g(x)), w d^3 and w d^4.
     t0, t1, t2, t3, t4, t5, t6, bad = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     for j in range(LANES):
         log_weight, d = weights[j], offsets[j]
@@ -277,6 +282,7 @@ def summed(
 ) -> tuple[float, float, tuple[float, float]]:
     """Put sums over the nodes in `even`; return spacing, zero if not accepted, reach, and log weights at the ends."""
     even[:] = 0.0
+    # The node x itself has w = 1, d = 0 and g - g(x) = 0, and belongs to no block.
     even[0] = 1.0
     blocks, dropped, at_ends = 0, False, (0.0, 0.0)
     while not dropped and blocks < MOST_BLOCKS:
@@ -291,6 +297,7 @@ def summed(
     for _ in range(LEVELS):
         odd[:] = 0.0
         for block in range(blocks):
+            # Midpoints of the nodes so far: k + 1/2 steps on either side.
             weigh(block * SIDE - 0.5, spacing, x, m, v, p, a, origin, offsets, weights, values)
             add(offsets, weights, values, odd)
         if odd[-1] > 0:
@@ -324,11 +331,13 @@ def moments(arguments: np.ndarray) -> np.ndarray:
         if not curvature > 0:
             continue
         origin = density(x, a)
+        # The first rule has the step 2 h, with h in units of s = curvature^(-1/2).
         spacing = 2.0 * STEP / np.sqrt(curvature)
         spacing, reach, at_ends = summed(x, m, v, p, a, origin, spacing, offsets, weights, values, even, odd)
         if not spacing > 0:
             continue
         t, g = origin[0], origin[1]
+        # L(x), then M, the tilted variance and E g - g(x).
         height = p * t - 0.5 * (x - m) * (x - m) / v
         total = even[0]
         shift = even[1] / total
@@ -336,12 +345,14 @@ def moments(arguments: np.ndarray) -> np.ndarray:
         gradient = even[3] / total
         precision = -p * (even[4] / total - shift * gradient) / square
         if SCANNED:
+            # p E g = (mean - m) / v by integration by parts, unless t jumps.
             jump = (p * (g + gradient) - (x - m + shift) / v) * np.sqrt(v)
             lost = outside(reach, at_ends, x, m, v, height, 1.0 / square, level)
             if not lost < LOST * spacing * total or not abs(jump) <= JUMP * max(
                 1.0, abs(p * (g + gradient)) * np.sqrt(v)
             ):
                 continue
+        # Central moments: E d^3 - 3 M E d^2 + 2 M^3 and E d^4 - 4 M E d^3 + 6 M^2 E d^2 - 3 M^4.
         third = even[5] / total - 3.0 * shift * even[2] / total + 2.0 * shift**3
         fourth = even[6] / total - 4.0 * shift * even[5] / total + 6.0 * shift**2 * even[2] / total - 3.0 * shift**4
         out[0, i] = height + np.log(spacing * total) - HALF_LOG_2_PI - 0.5 * np.log(v)

@@ -89,6 +89,7 @@ def slopes_at(
     t, s_1, s_2 = point[0], point[1], point[2]
     if not t <= HIGHEST:
         t = np.nan
+    # grad F = p L^T grad log t - z.
     return p * t - 0.5 * (z_1 * z_1 + z_2 * z_2), p * (l_1 * s_1 + l_21 * s_2) - z_1, p * l_2 * s_2 - z_2
 
 
@@ -100,12 +101,14 @@ def mode_from(
     for _ in range(STEPS):
         _, b_1, b_2 = slopes_at(z_1 + DIFFERENCE, z_2, m_1, m_2, l_1, l_21, l_2, p, a)
         _, c_1, c_2 = slopes_at(z_1, z_2 + DIFFERENCE, m_1, m_2, l_1, l_21, l_2, p, a)
+        # -F'' by differences of the gradient, and its least eigenvalue.
         h_11, h_22 = (g_1 - b_1) / DIFFERENCE, (g_2 - c_2) / DIFFERENCE
         h_12 = 0.5 * (g_2 - b_2 + g_1 - c_1) / DIFFERENCE
         least = 0.5 * (h_11 + h_22) - np.sqrt(0.25 * (h_11 - h_22) ** 2 + h_12 * h_12)
         if not np.isfinite(least):
             break
         more = max(LEAST - least, 0.0)
+        # Step (-F'' + more I)^-1 grad F, of a matrix whose least eigenvalue is at least LEAST.
         det = (h_11 + more) * (h_22 + more) - h_12 * h_12
         step_1 = ((h_22 + more) * g_1 - h_12 * g_2) / det
         step_2 = ((h_11 + more) * g_2 - h_12 * g_1) / det
@@ -138,6 +141,7 @@ def weigh(first: float, row: float, step: float, frame: Frame, p: float, a: Fixe
         x_1, x_2 = z_1 + d_1, z_2 + d_2
         point = density(m_1 + l_1 * x_1, m_2 + l_21 * x_1 + l_2 * x_2, a)
         t = point[0]
+        # F(z* + d) - F(z*) with d = S u, as (|z* + d|^2 - |z*|^2) / 2 = d^T (z* + d / 2).
         lower = p * (t - origin[0]) - d_1 * (z_1 + 0.5 * d_1) - d_2 * (z_2 + 0.5 * d_2)
         column[j] = u_1
         log_weight[j] = np.nan if t > HIGHEST else lower
@@ -168,6 +172,7 @@ def add(u_2: float, part: Part, total: np.ndarray) -> None:
         u_g_1 += w_1 * first
         u_g_2 += w_1 * second
         log_weight[j] = w
+    # u_2 is constant in a row: its powers are factors of the row's sums.
     total[0] += t_0
     total[1] += t_1
     total[2] += t_0 * u_2
@@ -315,10 +320,12 @@ def summed(
         same = agree(total, other, origin)
         total += other
         if same:
+            # Both lattices together have two nodes in a square of side h.
             return 0.5 * step * step
         if total[16] > 0.0:
             break
         for side in range(2):
+            # Points midway on the edges of the squares complete the lattice of step h / 2.
             lattice(0.5 * side, 0.5 - 0.5 * side, step, frame, p, a, origin, part, other, others)
             total += other
         step *= 0.5
@@ -358,6 +365,7 @@ def hidden(f: float, step: float, frame: Frame, p: float, a: Fixed, ends: np.nda
             if g > f - SEEN:
                 if bend * spacing * spacing > NARROW:
                     return True
+                # u = S^-1 (z - z*).
                 u_1 = (x_1 - z_1) / s_1
                 u_2 = (x_2 - z_2 - s_21 * u_1) / s_2
                 row = np.floor(u_2 / step + 0.5) + MOST_ROWS
@@ -380,6 +388,7 @@ def moments(arguments: np.ndarray) -> np.ndarray:
     ends, others = np.empty((2, 2 * MOST_ROWS)), np.empty((2, 2 * MOST_ROWS))
     for i in range(n):
         m_1, m_2, p = arguments[1, i], arguments[2, i], arguments[6, i]
+        # L of V = L L^T.
         l_1 = np.sqrt(arguments[3, i])
         l_21 = arguments[5, i] / l_1
         l_2 = np.sqrt(arguments[4, i] - l_21 * l_21)
@@ -399,6 +408,7 @@ def moments(arguments: np.ndarray) -> np.ndarray:
         if not area > 0.0 or hidden(f, STEP, frame, p, a, ends):
             continue
         w = total[0]
+        # M, C, and E g less its value at the mode; then T = L S.
         u_1, u_2 = total[1] / w, total[2] / w
         c_11, c_12, c_22 = total[3] / w - u_1 * u_1, total[4] / w - u_1 * u_2, total[5] / w - u_2 * u_2
         g_1, g_2 = total[10] / w, total[11] / w
@@ -423,6 +433,7 @@ def moments(arguments: np.ndarray) -> np.ndarray:
         out[9, i] = -p * q_22
         out[10, i] = -0.5 * p * (q_12 + q_21)
         # Third central moments of u, then of the predictors.
+        # E u_i u_j u_k - M_i C_jk - M_j C_ik - M_k C_ij - M_i M_j M_k; T then acts on each index.
         d_111 = total[6] / w - 3.0 * u_1 * c_11 - u_1**3
         d_112 = total[7] / w - 2.0 * u_1 * c_12 - u_2 * c_11 - u_1 * u_1 * u_2
         d_122 = total[8] / w - 2.0 * u_2 * c_12 - u_1 * c_22 - u_1 * u_2 * u_2

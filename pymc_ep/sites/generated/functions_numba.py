@@ -54,6 +54,7 @@ _LN_2 = math.log(2.0)
 @jit
 def _exp_series(r: float) -> float:
     """Return (e^r - 1) / r for |r| <= 0.4."""
+    # sum_k r^k / (k + 1)! for k = 0, ..., 12.
     p0_0 = 1.0 + _E2 * r
     p0_1 = _E3 + _E4 * r
     p0_2 = _E5 + _E6 * r
@@ -77,6 +78,7 @@ def exp(x: float) -> float:
     """Return e^x, and 3e-308 below x = -708."""
     inside = -708.0 if x < -708.0 else x
     inside = 709.8 if inside > 709.8 else inside
+    # x = k ln 2 + r gives 2^k e^r. The last bits of `shifted` hold k, and are moved to the exponent.
     shifted = inside * _LOG2_E + _WHOLE
     k = shifted - _WHOLE
     r = (inside - k * _LN2_HIGH) - k * _LN2_LOW
@@ -104,6 +106,7 @@ def log(x: float) -> float:
     f = _as_double(bits - (biased << _EXPONENT) + _BIAS) - 1.0
     s = f / (2.0 + f)
     z = s * s
+    # artanh(s) / s = sum_k z^k / (2 k + 1), here for k = 0, ..., 11.
     p0_0 = 1.0 + _L1 * z
     p0_1 = _L2 + _L3 * z
     p0_2 = _L4 + _L5 * z
@@ -118,6 +121,7 @@ def log(x: float) -> float:
     p2_0 = p1_0 + p1_1 * z4
     z8 = z4 * z4
     p3_0 = p2_0 + p1_2 * z8
+    # A double with the bits of 2^52 and of a smaller whole number b is 2^52 + b.
     e = _as_double(biased | _TWO_52_BITS) - (_TWO_52 + 1023.0)
     value = e * _LN2_HIGH + (2.0 * s * p3_0 + e * _LN2_LOW)
     at_most_zero = -np.inf if x == 0.0 else np.nan
@@ -139,6 +143,7 @@ def log1p_unit(x: float) -> float:
     """Return log(1 + x) for x from 0 to 1: 2 artanh s with s = x / (2 + x)."""
     s = x / (2.0 + x)
     z = s * s
+    # artanh(s) / s = sum_k z^k / (2 k + 1) for k = 0, ..., 17.
     p0_0 = 1.0 + _L1 * z
     p0_1 = _L2 + _L3 * z
     p0_2 = _L4 + _L5 * z
@@ -179,6 +184,7 @@ def log_gamma(x: float) -> float:
     w = 1.0 / z
     w2 = w * w
     product = ((x * (x + 1.0)) * ((x + 2.0) * (x + 3.0))) * (((x + 4.0) * (x + 5.0)) * (x + 6.0))
+    # sum_k B_2k / (2 k (2 k - 1) z^(2 k - 1)) with Bernoulli numbers B_2k, k = 1, ..., 7.
     low = 1.0 / 12.0 + w2 * (-1.0 / 360.0 + w2 * (1.0 / 1260.0 - w2 / 1680.0))
     rest = 1.0 / 1188.0 + w2 * (-691.0 / 360360.0 + w2 / 156.0)
     series = w * (low + w2 * w2 * w2 * w2 * rest)
@@ -194,9 +200,11 @@ def digamma(x: float) -> float:
     z = x + 7.0 if small else x
     w = 1.0 / z
     w2 = w * w
+    # digamma(x) = digamma(x + 7) - sum_k 1 / (x + k) for k = 0, ..., 6.
     total = ((1.0 / x + 1.0 / (x + 1.0)) + (1.0 / (x + 2.0) + 1.0 / (x + 3.0))) + (
         (1.0 / (x + 4.0) + 1.0 / (x + 5.0)) + 1.0 / (x + 6.0)
     )
+    # log z - 1 / (2 z) - sum_k B_2k / (2 k z^(2 k)), k = 1, ..., 7.
     low = 1.0 / 12.0 + w2 * (-1.0 / 120.0 + w2 * (1.0 / 252.0 - w2 / 240.0))
     rest = 1.0 / 132.0 + w2 * (-691.0 / 32760.0 + w2 / 12.0)
     value = log(z) - 0.5 * w - w2 * (low + w2 * w2 * w2 * w2 * rest) - (total if small else 0.0)

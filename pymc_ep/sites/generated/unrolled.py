@@ -160,6 +160,7 @@ class _Unrolled:
         (x,), zero, one = inputs, ps.constant(0.0, dtype="float64"), ps.constant(1.0, dtype="float64")
         (size,) = self._once(ps.abs, x)
         (e,) = self._once(ps.exp, *self._once(ps.neg, size))
+        # softplus(x) = max(x, 0) + log(1 + e); sigmoid(x) = 1 / (1 + e) for x >= 0, and e / (1 + e) below.
         if isinstance(op, Softplus):
             return self._once(ps.add, *self._once(ps.maximum, x, zero), *self._once(ps.log1p, e))
         (top,) = self._once(ps.switch, *self._once(ps.ge, x, zero), one, e)
