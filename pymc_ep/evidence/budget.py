@@ -68,6 +68,7 @@ def most_posteriors(form: HyperForm, variation: float = _VARIATION) -> int:
     """
     p = form.start.size
     least, most = _SHARES
+    # At a given error, variation m^(-1/2 - 1/p), m is in proportion to variation^(1 / (1/2 + 1/p)).
     share = min(most, max(least, (variation / _VARIATION) ** (1.0 / (0.5 + 1.0 / max(p, 1)))))
     wanted = max(share * (_POSTERIORS[0] + _POSTERIORS[1] * p), _LEAST_POSTERIORS)
     affordable = max(_OPERATIONS / form.operations, _LEAST_POSTERIORS)

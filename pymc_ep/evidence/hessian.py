@@ -21,6 +21,7 @@ def scaled_curvature(evidence: LogEvidence, at: EvidenceFit) -> tuple[np.ndarray
     for _ in range(3):
         estimate = curvature(evidence, at, steps)
         diagonal = estimate[0].diagonal()
+        # Standard deviation given all others, H_ii^-1/2: at most the marginal one.
         sd = 1.0 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
         shorter = np.minimum(steps, _STEP_OF_SD * sd)
         if not estimate[2] or np.all(shorter > 0.1 * steps):
@@ -52,6 +53,7 @@ def curvature(evidence: LogEvidence, at: EvidenceFit, steps: np.ndarray) -> tupl
         except (NumericalError, InvalidDataError):
             return hessian, d_state, False
         clean &= low.status.converged and high.status.converged
+        # Row i of -d^2 f / dtheta dtheta^T: (f'(theta - h e_i) - f'(theta + h e_i)) / (2 h).
         hessian[i] = -(evidence.gradient(high) - evidence.gradient(low)) / (2 * steps[i])
         for array, before, after in zip(d_state, low.state, high.state):
             array[i] = (after - before) / (2 * steps[i])

@@ -263,6 +263,7 @@ def _runs_to_boundary(before: EvidenceFit | None, objective: Objective, start: n
         return False
     rise = at.value - before.value
     stretch = np.where(moved > 0, at.theta - before.theta, 0.0)
+    # The rise over another such stretch, to first order.
     ahead = objective.slope @ stretch
     still = abs(at.log_z - before.log_z) < 0.01 * rise
     return bool(still and abs(ahead - rise) < 0.1 * rise and rise > 1.5 * np.abs(stretch).sum())
@@ -338,4 +339,5 @@ def _whitening(objective: Objective) -> np.ndarray | None:
     if not clean:
         return None
     eigenvalues, vectors = np.linalg.eigh(hessian)
+    # F = Q |Lambda|^-1/2 with H = Q Lambda Q^T: F^T H F is diagonal, of 1 and -1 where no column is bounded.
     return vectors / np.sqrt(np.maximum(np.abs(eigenvalues), WIDEST**-2))

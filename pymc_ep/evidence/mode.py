@@ -133,6 +133,7 @@ def _maximise(objective: Objective[OwnFit], theta: np.ndarray, spread: bool) -> 
     sentence = why_not_settled(objective, theta, size, None if why else hessian)
     if why:
         return held_fixed(best, trace, not sentence, "; ".join(filter(None, [sentence, why])))
+    # L L^T = H^-1; with theta = mode + L z, d state / dz = L^T d state / dtheta.
     factor = scipy.linalg.cholesky(np.linalg.inv(hessian), lower=True)
     along = tuple(np.tensordot(factor.T, derivative, axes=1) for derivative in d_state)
     return Hyper(best, factor, along, trace, not sentence, sentence)
@@ -144,6 +145,7 @@ def why_not_settled(objective: Objective, start: np.ndarray, size: float, hessia
     largest = float(np.max(np.abs(gradient)))
     if largest < _SETTLED * size:
         return ""
+    # The Newton step H^-1 g has the squared length g^T H^-1 g in posterior standard deviations.
     if hessian is not None and gradient @ np.linalg.solve(hessian, gradient) < _NEAR_SD**2:
         return ""
     values = evidence.form.constrained(at.theta)

@@ -82,6 +82,7 @@ def _below(site: CompiledSite, y: np.ndarray, mean: np.ndarray, variance: np.nda
 
 
 def _slopes_at_mean(site: CompiledSite, y: Any, mean: Any, variance: Any, moved: Any, *values: Any) -> tuple[Any, ...]:
+    # Of log t + moved (log t)' + V (log t)'' / 2: the last is from -log|I + K Pi| / 2, with Pi = -(log t)''.
     return site.point_parameter_gradient(y, mean, moved, 0.5 * variance, *values)
 
 
@@ -218,6 +219,7 @@ class Ascent:
     def _extrapolated(self, state: State) -> np.ndarray:
         """Return the sites, (2 n,), to which the last full steps lead, in terms of slopes at the mean as in EP."""
         posterior = state.sweep.posterior
+        # Slopes times V^1/2, and precisions times V, are free of the predictors' units.
         weights = np.concatenate([np.sqrt(posterior.variance), posterior.variance])
         points, residuals = (with_slopes(x, posterior.mean, -1.0) for x in (state.points, state.residuals))
         return with_slopes(anderson(points, residuals, weights)[None], posterior.mean, 1.0)[0]
@@ -247,6 +249,8 @@ class Ascent:
             return None
         if self.log_concave:
             target = np.maximum(target, 0.0)
+        # KL(posterior || prior) = (energy - tr(Pi V) + log|I + K Pi|) / 2, as K^-1 V = I - Pi V.
+        # Laplace's log Z = density - log|I + K Pi| / 2 has no tr(Pi V).
         density = float(value.sum() - 0.5 * problem.prior.energy(posterior, problem.mean))
         spread = 0.5 * float(precision @ variance) if self.rule.of_variance else 0.0
         log_z = density + spread - 0.5 * float(posterior.log_det)
@@ -254,6 +258,7 @@ class Ascent:
             np.abs(target - precision) * variance, np.abs(gradient - posterior.weights) * np.sqrt(variance)
         )
         tilted = Tilted(value, posterior.mean, variance, gradient, target)
+        # A full step leads to pi = c and b = g + c m.
         sweep = Sweep(
             gradient + target * posterior.mean,
             target,

@@ -86,11 +86,13 @@ class AscentEvidence(Evidence):
                     )
                 ]
             )
+            # s = d log Z / dm, of -log|I + K Pi| / 2 alone with Pi = -(log t)'': the rest is stationary in m.
             moved = 0.5 * posterior.variance * slope
             # The derivative is quadratic in the weights, so that half a difference is its part linear in u.
             ahead, behind = (
                 prior.shifted(posterior, problem.mean, state.shift + sign * moved, state.precision) for sign in (1, -1)
             )
+            # Half differences of a = (I + Pi K)^-1 (b - Pi m0) and of m = m0 + K a are u and K u.
             d_mean = d_mean + 0.5 * (ahead.weights - behind.weights)
             response = 0.5 * (ahead.mean - behind.mean)
             d_ahead, d_behind = (prior.cotangent(end, state.precision) for end in (ahead, behind))

@@ -76,10 +76,12 @@ def cavities(
         Rows of the sites of several predictors.
     """
     xp = namespace(posterior.mean)
+    # 1 - power pi V, from 1 - pi V as the posterior has it, without cancellation.
     kept = (1.0 - power) + power * posterior.remainder
     kept = xp.where(exact & (kept <= FLAT), flat, kept)
     slope = posterior.weights
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        # Cavity: 1/v = 1/V - power pi, with the mean m - power v a, where a = b - pi m.
         variance = posterior.variance / kept
         cavity = Cavities(
             posterior.mean - power * variance * slope,
@@ -106,6 +108,7 @@ def change_of_sites(
     """Return the largest change of a site, free of the predictors' units, see `pymc_ep.evidence.ep.sweep.Sweep`."""
     xp = namespace(posterior.mean)
     curvature, slope = xp.abs(d_precision) * posterior.variance, xp.abs(d_slope) * xp.sqrt(xp.abs(posterior.variance))
+    # With V = L L^T: elements of L^T dPi L, and of L^T da.
     for rows, predictors in joint:
         if predictors > 2:
             root = _root(np.asarray(posterior.variance)[rows], predictors)
@@ -132,8 +135,10 @@ def without_negative(precision: np.ndarray, variance: np.ndarray, joint: Sequenc
             out[rows] = precision[rows]
             continue
         l_1, l_21, l_2 = _factor(variance[rows])
+        # l_2^2 = V_22 (1 - rho^2), with 1 - rho^2 at least `FLAT`, so that L has an inverse.
         l_2 = np.maximum(l_2, np.sqrt(FLAT) * np.sqrt(variance[rows].reshape(ROWS, -1)[1]))
         w_11, w_12, w_22 = _whitened(precision[rows], l_1, l_21, l_2)
+        # With L^T Pi L = Q Lambda Q^T, the positive part of Pi is L^-T Q max(Lambda, 0) Q^T L^-1.
         values, axes = np.linalg.eigh(np.array([[w_11, w_12], [w_12, w_22]]).transpose(2, 0, 1))
         kept = (axes * np.maximum(values, 0.0)[:, None, :]) @ axes.transpose(0, 2, 1)
         factor = np.zeros_like(kept)
@@ -154,6 +159,7 @@ def _factor(variance: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def _whitened(rows: np.ndarray, l_1: np.ndarray, l_21: np.ndarray, l_2: np.ndarray) -> tuple[np.ndarray, ...]:
     """Return the elements 11, 12 and 22 of L^T Pi L, (n,) each, of precisions by rows, (3 n,)."""
+    # L has the rows (l_1, 0) and (l_21, l_2).
     p_1, p_2, cross = precision_of(rows)
     return (
         l_1**2 * p_1 + 2.0 * l_1 * l_21 * cross + l_21**2 * p_2,
@@ -168,6 +174,7 @@ def _of_pair(
     """Return the fields of `Cavities` of sites of two predictors, (3, n) each, from rows, (3 n,)."""
     l_1, l_21, l_2 = _factor(variance)
     w_11, w_12, w_22 = _whitened(precision, l_1, l_21, l_2)
+    # M = I - power L^T Pi L.
     m_11, m_12, m_22 = 1.0 - power * w_11, -power * w_12, 1.0 - power * w_22
     det = m_11 * m_22 - m_12**2
     proper = (m_11 > 0.0) & (det > FLAT**2)
@@ -176,6 +183,7 @@ def _of_pair(
     h_11, h_12 = l_1 * m_22 / det, -l_1 * m_12 / det
     h_21, h_22 = (l_21 * m_22 - l_2 * m_12) / det, (l_2 * m_11 - l_21 * m_12) / det
     v_1, v_12, v_2 = l_1 * h_11, h_11 * l_21 + h_12 * l_2, h_21 * l_21 + h_22 * l_2
+    # Cavity mean m - power V a, with the covariance V of the cavity.
     a_1, a_2 = slopes_of(slope)
     first, second = (
         moment - power * move
@@ -184,6 +192,7 @@ def _of_pair(
     none = np.zeros_like(det)
     variances: list[Any] = [np.where(proper, moment, _IMPROPER) for moment in (v_1, v_2, v_1 + v_2 + 2.0 * v_12)]
     pull = power * (v_1 * a_1**2 + 2.0 * v_12 * a_1 * a_2 + v_2 * a_2**2)
+    # |I + power Pi V| = |I + power L^T Pi L M^-1| = 1 / |M|, as M + power L^T Pi L = I.
     return (
         np.array([first, second, first + second]),
         np.array(variances),
@@ -198,6 +207,7 @@ def _root(variance: np.ndarray, predictors: int) -> np.ndarray:
     try:
         return np.linalg.cholesky(covariance)
     except np.linalg.LinAlgError:  # of predictors that are functions of others, or known
+        # V = Q Lambda Q^T: L = Q Lambda^1/2, which is not triangular.
         values, axes = np.linalg.eigh(covariance)
         return axes * np.sqrt(np.maximum(values, 0.0))[:, None, :]
 
@@ -208,6 +218,7 @@ def _of_many(
     """Return the fields of `Cavities` of sites of several predictors, (r n,) each, from rows."""
     root = _root(variance, predictors)
     back = root.transpose(0, 2, 1)
+    # M; then the cavity's covariance L M^-1 L^T, and log |I + power Pi V| = -log |M|.
     kept = np.eye(predictors) - power * back @ rows_of_many.precisions(precision, predictors) @ root
     proper = _is_proper(kept)
     kept = np.where(proper[:, None, None], kept, np.eye(predictors))

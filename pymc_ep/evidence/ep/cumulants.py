@@ -89,6 +89,7 @@ class Correction(NamedTuple):
         if sampled.size in (0, len(self.shares)):
             return SAMPLE
         absolute, relative = _STANDARD_ERROR
+        # The total, n times the mean of k shares, has the standard error n sd / k^1/2.
         limit = max(absolute, relative * abs(self.total)) / len(self.shares)
         return int(np.clip(sampled.var() / limit**2, _FEWEST, SAMPLE))
 
@@ -180,6 +181,7 @@ def correction_at(
     blocks = None
     if isinstance(prior, SparseFactorPrior) and (apart := prior.apart(posterior)) is not None:
         # The same bound, of the pairs of two parts.
+        # Between parts |rho_ij| <= q_i q_j, so that sum_ij |h_i h_j rho_ij^3| <= (sum_i |h_i| q_i^3)^2.
         most_of_site = np.minimum(np.sqrt(apart[1]) * inverse_sd(variance), 1.0)
         third, fourth = np.abs(skewness) @ most_of_site**3, np.abs(kurtosis) @ most_of_site**4
         blocks = apart[0] if third**2 / 12.0 + fourth**2 / 48.0 < _NEGLIGIBLE else None
@@ -223,6 +225,7 @@ def evidence_correction(
     for rows, columns, diagonal in blocks:
         correlation = covariance_rows(rows, columns) * scale[rows, None] * scale[columns]
         correlation[np.arange(len(diagonal)), diagonal] = 0.0
+        # Share of site i: sum_{j != i} (h_i3 h_j3 rho_ij^3 / 3! + h_i4 h_j4 rho_ij^4 / 4!) / 2.
         cubes = correlation * correlation * correlation
         third = skewness[rows] * (cubes @ skewness[columns]) / 6.0
         fourth = kurtosis[rows] * ((cubes * correlation) @ kurtosis[columns]) / 24.0

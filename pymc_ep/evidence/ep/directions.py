@@ -62,15 +62,18 @@ class Directions:
 
     def correction(self) -> Correction:
         """Return the correction of the log evidence, by directions."""
+        # Share of direction i: sum_j h_i h_j rho_ij^3 / 3! / 2.
         return Correction(np.einsum("ij,ij->i", self._terms, self.correlation) / 12.0)
 
     @cached_property
     def variance_errors(self) -> np.ndarray:
         """Shares by which exact posterior variances exceed EP's, (k,)."""
+        # dV_i / V_i = sum_{j < k} rho_ij rho_ik h_j h_k rho_jk^2.
         return 0.5 * np.einsum("ij,ij->i", self.correlation @ self._terms, self.correlation)
 
     def precisions(self, w: np.ndarray, pairs: Sequence[slice]) -> np.ndarray:
         """Return the precisions of the rows, (n,), that precisions w, (k,), along the directions add up to."""
+        # Elements 11, 22 and 12 at each site of D diag(w) D^T, with D = of_rows.
         out = self.of_rows.power(2) @ w
         by_row = self.of_rows.tocsr()
         for rows in pairs:
@@ -99,6 +102,7 @@ def direction_map(variance: np.ndarray, pairs: Sequence[slice]) -> sparse.csc_ar
         rho = covariance_of(variance[rows])[2] * scale[first] * scale[second]
         value[0][both] = 0.0
         for place, sign in ((both, 1.0), (n + count + np.arange(len(first)), -1.0)):
+            # (zeta_1 +- zeta_2) / (2 +- 2 rho)^1/2, with zeta = eta / V^1/2.
             unit = inverse_sd(_variance_along(rho, sign))
             row += [first, second]
             column += [place, place]
@@ -156,9 +160,11 @@ def directions_at(at: EvidenceAt, chosen: np.ndarray | None = None) -> Direction
         kappa = third * np.array([s_1**3, s_1**2 * s_2, s_1 * s_2**2, s_2**3])
         rho = covariance[first, second] * s_1 * s_2
         skewness[first], skewness[second], of_sum, of_difference = _cubes(_dual(kappa, rho))
+        # a_3 (zeta_1 + zeta_2)^3 = a_3 (2 + 2 rho)^3/2 x^3 with x of unit variance, and so for the difference.
         skewness[both] = of_sum * _variance_along(rho, 1.0) ** 1.5
         skewness[apart] = of_difference * _variance_along(rho, -1.0) ** 1.5
         number[second] = number[both] = number[apart] = first
+    # Correlations D^T C D, with C the posterior covariance of the rows.
     return Directions(skewness, of_rows.T @ (of_rows.T @ covariance).T, number, of_rows)
 
 
@@ -166,6 +172,7 @@ def _dual(kappa: np.ndarray, rho: np.ndarray) -> np.ndarray:
     """Return h_111, h_112, h_122 and h_222, (4, n), of third moments in that order and correlations, (n,)."""
     det = np.maximum(1.0 - rho**2, _COUPLED)
     inverse = np.array([[1.0 / det, -rho / det], [-rho / det, 1.0 / det]])
+    # kappa_abc stands at the number of its indices that are 2.
     tensor = kappa[np.array([[[0, 1], [1, 2]], [[1, 2], [2, 3]]])]
     h = np.einsum("abcn,adn,ben,cfn->defn", tensor, inverse, inverse, inverse)
     return np.array([h[0, 0, 0], h[0, 0, 1], h[0, 1, 1], h[1, 1, 1]])
@@ -173,4 +180,5 @@ def _dual(kappa: np.ndarray, rho: np.ndarray) -> np.ndarray:
 
 def _cubes(h: np.ndarray) -> np.ndarray:
     """Return the weights of the cubes of the four axes, (4, n)."""
+    # h_111 = a_1 + a_3 + a_4, h_112 = a_3 - a_4, h_122 = a_3 + a_4, h_222 = a_2 + a_3 - a_4.
     return np.array([h[0] - h[2], h[3] - h[1], 0.5 * (h[2] + h[1]), 0.5 * (h[2] - h[1])])

@@ -132,6 +132,7 @@ class EP:
         parameters that the data determine, sum_i pi_i V_i (Spiegelhalter et al. 2002).
         """
         out = copy(self)
+        # c = (p error)^1/2 / n, from (n c)^2 / p = error.
         largest = min(self.tol * min(n / _ROUGH_FROM, _ROUGHEST), float(np.sqrt(_ROUGH_ERROR * effective)) / n)
         out.tol = max(self.tol, largest)
         return out
@@ -240,6 +241,7 @@ class EP:
         narrow = _NARROW * np.asarray(problem.prior.regular().variances()) + KNOWN
         for _ in range(_NEWTON_STEPS):
             at, _ = joined_moments(self.sites, 1.0, eta, narrow, problem.observed, problem.parameters)
+            # Newton's step: sites with the slope b - pi eta = g and the curvature -pi of log t at eta.
             shift, precision = np.asarray(at.gradient + at.precision * eta), np.asarray(at.precision)
             posterior = problem.prior.posterior(problem.mean, shift, precision, log_concave=True)
             moved = posterior.mean - eta
@@ -264,6 +266,7 @@ class EP:
             eta = np.asarray(posterior.mean)
             tilted, _ = joined_moments(self.sites, 1.0, eta, narrow, problem.observed, problem.parameters)
             precision = without_negative(np.asarray(tilted.precision), narrow, joint)
+            # sum log t(m) - (m - m0)^T K^-1 (m - m0) / 2, with log t(m) = log Z under a narrow cavity.
             value = float(np.sum(tilted.log_z)) - 0.5 * float(problem.prior.energy(posterior, problem.mean))
             return value, posterior, np.array([np.asarray(tilted.gradient) + precision * eta, precision])
 
@@ -341,6 +344,7 @@ class EP:
         if self._is_near(state):
             mean = np.asarray(state.sweep.posterior.mean)
             variance = np.asarray(state.sweep.posterior.variance)
+            # Slopes times V^1/2, and precisions times V, are free of the predictors' units.
             weights = np.concatenate([np.sqrt(variance), variance])
             # In terms of the slope at the mean, b - pi m, a change of precision alone does not move the mean.
             points, residuals = (with_slopes(x, mean, -1.0) for x in (state.points, state.residuals))
@@ -475,6 +479,7 @@ def sequential_pass(engine: EP, problem: Problem, state: State) -> tuple[np.ndar
     for site, y, values, rows in sites:
         for k, index in enumerate(range(rows.start, rows.stop)):
             variance = posterior[index, index]
+            # Cavity: 1/v = 1/V_ii - power pi_i, with the mean m_i - power v (b_i - pi_i m_i).
             kept = 1.0 - engine.power * precision[index] * variance
             if kept > 0 and variance > 0:
                 cavity = variance / kept
@@ -483,6 +488,7 @@ def sequential_pass(engine: EP, problem: Problem, state: State) -> tuple[np.ndar
                     tilted = site.moments(y[k], centre, cavity, engine.power, *(v[k] for v in values))
                 d_shift = state.damping * (float(tilted.shift) / engine.power - shift[index])
                 d_precision = state.damping * (float(tilted.precision) / engine.power - precision[index])
+                # With g = 1 + dpi V_ii, V falls by V_i V_i^T dpi / g, and m moves by V_i (db - dpi m_i) / g.
                 grown = 1.0 + d_precision * variance
                 if grown > 0:
                     column = posterior[:, index].copy()

@@ -210,6 +210,7 @@ class Evidence(LogEvidence[EvidenceAt]):
             sites = InterpolatedSites.between(near)
             start = sites(theta) if sites.varies else start
         assert self._repeats is not None, "known from the fits"
+        # sum_i pi_i V_i, the number of parameters that the data determine.
         effective = float(np.maximum(near[0].state[1] * near[0].kept.variance, 0.0).sum())
         return self.settled(theta, start, engine=self.engine.rough(len(self._repeats.first), effective))
 
@@ -303,6 +304,7 @@ class Evidence(LogEvidence[EvidenceAt]):
         mean = sum(share * point.kept.mean for share, point in zip(shares, points))
         square = sum(share * (point.kept.mean - mean) ** 2 for share, point in zip(shares, points))
         variance = sum(share * point.kept.variance for share, point in zip(shares, points))
+        # Root of sum_j w_j (m_j - m)^2 / sum_j w_j V_j over fits j, with m = sum_j w_j m_j.
         # A predictor that is known has one mean.
         return float(np.sqrt(np.divide(square, variance, out=np.zeros_like(square), where=variance > 0.0).max()))
 
@@ -316,6 +318,7 @@ class Evidence(LogEvidence[EvidenceAt]):
         A fit to data that were rounded before it saw them has not converged to their posterior either.
         """
         assert self._repeats is not None, "known from the fit"
+        # Spacing of doubles over the site's standard deviation pi^-1/2.
         coarse = self._spacing * np.sqrt(np.abs(self._repeats.shared(found.state.precision)))
         worst = int(np.argmax(coarse))
         if coarse[worst] > _COARSE:

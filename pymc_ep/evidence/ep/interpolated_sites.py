@@ -36,6 +36,7 @@ class InterpolatedSites:
             size = np.maximum(np.abs(means), precisions**-0.5).max(axis=0)
         self._gaussian = np.ptp(means, axis=0) <= _SAME * size
         divisor = np.where(self._gaussian, precisions, 1.0)
+        # (b / pi, log pi) for Gaussian sites, (b, pi) for others.
         self._fields = shifts / divisor, np.where(self._gaussian, np.log(divisor), precisions)
         self._lowest, self._highest = thetas.min(axis=0), thetas.max(axis=0)
         # A spline is linear in the values that it interpolates: that of unit vectors gives their weights.

@@ -128,6 +128,7 @@ class RepeatedGroup:
         slope = np.asarray(self.single.slope(self.y, centre, *values), dtype=float)
         slope = np.where(np.isfinite(slope), slope, 0.0)
         left = (shift - precision * mean - self._sums(slope)) / self.count
+        # b_i = a_i + (pi / k) m, where the slopes a_i add up to b - pi m: then sum_i b_i = b.
         return slope + left[self.owner] + share * centre, share
 
     def parameters(self, values: Sequence[Array]) -> tuple[Array, ...]:
@@ -157,6 +158,7 @@ class RepeatedGroup:
         eta, powers = self._reference(common), power * self.count
         # A site with parameters takes averages, so that its power is the site of all.
         moved = self.single.parameter_gradient(self.observed, mean, variance, powers, *common)
+        # dc = d log t(eta; y_i) - d log t(eta; mean y), beside the tilted mean E[d log t(f; mean y)].
         at_average = self.single.parameter_slopes(self.observed, eta, *common)
         slopes = self.single.parameter_slopes(self.y, eta[self.owner], *values)
         return tuple(
@@ -184,6 +186,7 @@ class RepeatedGroup:
         """Return the excess of the sum of log densities over the log densities of the averages, (m,)."""
         common = self._common(values)
         each, eta = self._log_densities(values, common)
+        # c = sum_i log t(eta; y_i) - k log t(eta; mean y), at any eta.
         return self._sums(each) - np.asarray(self.site.log_density(self.observed, eta, self.count, 0.0, *common))
 
     @cached_property

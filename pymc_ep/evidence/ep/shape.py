@@ -115,6 +115,7 @@ def shape_at(at: EvidenceAt, skewness: np.ndarray) -> Shape:
         out[1, at.repeats.first[skew]] = marginal
         precision = np.zeros(len(h3))
         precision[skew] = -removed / variance[skew]
+        # db = m dpi keeps the slope b - pi m at the mean m, and so the mean.
         out[2:] = at.repeats.shared(precision * np.asarray(posterior.mean)), at.repeats.shared(precision)
     return Shape(*out)
 
@@ -133,6 +134,7 @@ def shape_of_two(at: EvidenceAt, directions: Directions) -> Shape:
             largest = float(eigvalsh(root[:, None] * correlation * root, subset_by_index=(last, last))[0])
             w *= min(1.0, _MOST_OF_PRECISION / max(largest, _NOTHING))
             pairs = Kinds.of(repeats.sites).pairs(at.problem.observed)
+            # Directions have unit posterior variance, so that -w / V is -w; db = m dpi keeps the mean m.
             added = directions.precisions(-w, pairs)
             shift, precision = repeats.shared(added * np.asarray(posterior.mean)), repeats.shared(added)
     else:
@@ -213,6 +215,7 @@ def wide_sites(
             more = min((fit.skewness**2).sum() / square, _MOST_MORE)
             added = _rescaled(more * shape.precision, variance, fit.variance)
             added = np.maximum(added, -most_removed(precision * fit.variance) * inverse_sd(fit.variance) ** 2)
+        # db = m dpi keeps the mean m.
         shift += added * fit.mean
         precision += added
     return shifts, precisions
@@ -221,6 +224,7 @@ def wide_sites(
 def _proper_share(prior: Prior, shift: np.ndarray, precision: np.ndarray, added: np.ndarray) -> float:
     """Return the largest share of added precisions, by halves, that leaves enough of the posterior precision."""
     for share in 0.5 ** np.arange(_HALVINGS):
+        # With c = `_MOST_OF_PRECISION`, P + s A / c > 0 means that -s A, which is taken from P, is below c P.
         ahead = precision + share / _MOST_OF_PRECISION * added
         if bool(prior.posterior(shift, ahead, log_concave=False).proper):
             return float(share)
@@ -234,6 +238,7 @@ def _rescaled(
 
     A predictor that is known has no variance, and no precision is added.
     """
+    # pi V is kept, and of two predictors Pi_ab (V_aa V_bb)^1/2.
     scale = np.sqrt(np.maximum(variance, 0.0)) * inverse_sd(other)
     out = precision * scale**2
     for rows in pairs:
@@ -272,6 +277,7 @@ def _weights(error: np.ndarray, correlation: np.ndarray, bound: np.ndarray) -> n
     # w minimises w' (rho * rho + a I) w / 2 - (1 - 1 / r)' w. Bounds that a solution breaks are active in the next.
     removed, free = bound, np.ones(len(bound), dtype=bool)
     for _ in range(_PASSES):
+        # M_ff w_f = c_f - M_fb w_b for the free f and the bounded b, M = rho * rho + a I and c = 1 - 1 / r.
         rest = change[free] - matrix[np.ix_(free, ~free)] @ bound[~free]
         removed = bound.copy()
         removed[free] = cho_solve(cho_factor(matrix[np.ix_(free, free)], lower=True), rest)
@@ -286,6 +292,7 @@ def _of_coefficients(prior: GaussianPrior, posterior: GaussianPosterior, third: 
     if not isinstance(prior, FactorPrior) or posterior.drawn_from_prior:
         return 0.0
     p = len(prior.precision)
+    # Cov(v, eta) = B^-1 R = C, and sum_j rho_ij^3 h_j3 = sum_j (C_ij / sd_i)^3 h_j3 / V_j^3/2.
     covariance = posterior.solve(np.asarray(prior.rows))
     sd = np.sqrt(posterior.remaining_variance(np.eye(p), np.ones(p)))
     return float(np.abs(covariance**3 @ third / sd**3).max())
@@ -302,6 +309,7 @@ def pair_terms(cumulants: np.ndarray, correlation: np.ndarray) -> np.ndarray:
 
 def _own_error(terms: np.ndarray, correlation: np.ndarray) -> np.ndarray:
     """Return the size, (m,), of the error of each predictor's variance in pairs of its own site."""
+    # Pairs with j = i, where rho_ii = 1: sum_k terms_ik rho_ik.
     return np.abs(np.einsum("ij,ij->i", terms, correlation))
 
 
@@ -312,6 +320,7 @@ def _with_most(own_error: np.ndarray) -> np.ndarray:
 
 def error_of_pairs(terms: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Return the error of the variance, (k,), of predictors with correlations `rows`, (k, m)."""
+    # sum_{j < k} rho_ij rho_ik terms_jk, half of the sum over all j and k.
     return 0.5 * np.einsum("ij,ij->i", rows @ terms, rows)
 
 
@@ -327,6 +336,7 @@ def variance_error(skewness: np.ndarray, kurtosis: np.ndarray, correlation: np.n
     correlation : ndarray, (n, n)
         Of the predictors, under EP's posterior.
     """
+    # h_j3 h_k3 rho_jk^2 and h_j4 h_k4 rho_jk^3 / 3.
     both = pair_terms(skewness, correlation), pair_terms(kurtosis, correlation) * correlation / 3.0
     sample = _with_most(np.sum([_own_error(terms, correlation) for terms in both], axis=0))
     out = np.full((2, len(skewness)), np.nan)

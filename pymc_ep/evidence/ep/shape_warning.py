@@ -186,6 +186,7 @@ def _whole_sites(rows: np.ndarray, pairs: Sequence[slice]) -> np.ndarray:
 
 def _shortfall(error: float) -> float:
     """Return the share by which a standard deviation is too small, at the error d of the variance."""
+    # EP's over the exact standard deviation is r(d)^-1/2.
     return 1.0 - 1.0 / float(np.sqrt(variance_ratio(np.asarray(error))))
 
 

@@ -173,6 +173,7 @@ def sweep(
     safe = xp.where(proper & ~is_known, cavity_variance, xp.where(is_known, KNOWN, 1.0))
     tilted, nearby = moments(xp.where(proper, cavity_mean, 0.0), safe, problem.observed, problem.parameters)
     log_z = log_evidence(problem, posterior, cavity, tilted.log_z, power)
+    # Tilted density over cavity is the site's power: changes of pi, and of the slope b - pi m at the posterior mean.
     d_precision = tilted.precision / power - precision
     d_slope = tilted.shift / power - shift - d_precision * posterior.mean
     change = change_of_sites(posterior, d_precision, d_slope, joint)
@@ -250,6 +251,7 @@ def match_means(
     def update(state: tuple) -> tuple:
         count, length, gap, shift, *fields = state
         best = Tilted(*fields)
+        # b solves (m_c / v + power b) / (1 / v + power pi) = m_t, the tilted mean, as its gradient is (m_t - m_c) / v.
         trial = shift + length * (best.gradient / power + precision * best.mean - shift)
         moved = problem.prior.shifted(posterior, problem.mean, trial, precision)
         at_trial = nearby(centres(moved))

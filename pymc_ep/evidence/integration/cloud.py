@@ -64,9 +64,11 @@ def weighted(log_density: LogDensity, draws: np.ndarray, share: float = 1.0) -> 
     uniform = np.clip(
         scipy.stats.qmc.Sobol(p + 1, seed=0).random_base2(_LOG2_POINTS + int(np.log2(share))), 1e-12, 1.0 - 1e-12
     )
+    # Student-t: z = mu + s L x (nu / chi^2_nu)^1/2, x standard normal, from quantiles.
     chi_square = 2.0 * gammaincinv(_FREEDOM / 2.0, uniform[:, p])
     white = _WIDER * ndtri(uniform[:, :p]) / np.sqrt(chi_square / _FREEDOM)[:, None]
     z = centre + white @ factor.T
+    # Its density, where (z - mu)^T (s^2 L L^T)^-1 (z - mu) = |white|^2 / s^2 and |s L| = s^p |L|.
     log_t = (
         gammaln((_FREEDOM + p) / 2.0)
         - gammaln(_FREEDOM / 2.0)
@@ -99,6 +101,7 @@ def bridged(log_density: LogDensity, draws: np.ndarray, rng: np.random.Generator
     log_r = float(np.median(at_rest))
     for _ in range(_ITERATIONS):
         # The number of draws is the same on both sides and cancels.
+        # r <- sum_drawn l / (l + r) over sum_rest 1 / (l + r), with the ratio l of density and Gaussian.
         above = logsumexp(at_drawn - np.logaddexp(at_drawn, log_r))
         below = logsumexp(-np.logaddexp(at_rest, log_r))
         log_r, before = float(above - below), log_r
@@ -125,6 +128,7 @@ def by_cells(
         clouds.append(represent(within, draws[cell == j]))
     logs = np.array([cloud.log_integral for cloud in clouds])
     total = float(logsumexp(logs))
+    # Cell j has the share exp(log_j - total) of the integral.
     weights = [cloud.weights * np.exp(log - total) for cloud, log in zip(clouds, logs)]
     return Cloud(np.concatenate([cloud.z for cloud in clouds]), np.concatenate(weights), total)
 

@@ -58,6 +58,7 @@ def corrected_weights(
         return Corrected(weights, 0.0, np.zeros(thetas.shape[1]), diverged)
     corrections = _interpolated(points, thetas)
     largest = corrections.max()
+    # w_i exp(c_i) / sum_j w_j exp(c_j); the evidence has the factor sum_j w_j exp(c_j).
     corrected = weights * np.exp(corrections - largest)
     factor = corrected.sum()
     corrected /= factor

@@ -83,6 +83,7 @@ class Emulator:
         self.points, observed = points[order], _by_point(values[order] - self.level, gradients[order])
         self._factor = _factor(self.points, self.kernel)
         weights = scipy.linalg.cho_solve((self._factor, True), observed, check_finite=False)
+        # s^2 = y^T G^-1 y / m for the m numbers y of covariance s^2 G.
         self.scale = float(np.sqrt(max(observed @ weights, 0.0) / len(observed)))
         """Scale s, at its maximum likelihood."""
         by_point = weights.reshape(len(points), -1)
@@ -91,10 +92,12 @@ class Emulator:
     def mean(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return posterior means of the function, (m,), and of its gradient, (m, p)."""
         length = self.kernel.values[0]
+        # sum_j k_j (alpha_j + (x - x_j)^T beta_j / l^2) for weights alpha, slopes beta: dk / dx_j = k (x - x_j) / l^2.
         u, places, slopes = points / length, self.points / length, self._slopes / length
         k = np.exp(-0.5 * scipy.spatial.distance.cdist(u, places, "sqeuclidean"))
         weighted = k * (self._weights + u @ slopes.T - (places * slopes).sum(axis=1))
         value = self.level + weighted.sum(axis=1)
+        # By dk / dx = -k (x - x_j) / l^2.
         gradient = (weighted @ places - weighted.sum(axis=1)[:, None] * u + k @ slopes) / length
         for i, curve in enumerate(self._curves):
             if curve is None:
@@ -112,6 +115,7 @@ class Emulator:
         slopes = self._slopes[:, i]
         u = (x[:, None] - self.points[:, i]) / length
         k = weight * np.exp(-0.5 * u**2)
+        # sum_j k_j (alpha_j + u_j beta_j / a), with u_j = (x - x_j) / a and dk_j / dx = -k_j u_j / a.
         inner = self._weights + u * slopes / length
         return (k * inner).sum(axis=1), (k * (slopes / length - u * inner)).sum(axis=1) / length
 
@@ -143,6 +147,7 @@ class Emulator:
         while start < n and len(left):
             end = min(n, max(2 * start, _FIRST_BLOCK))
             before, rows = slice(start * (p + 1)), slice(start * (p + 1), end * (p + 1))
+            # Forward substitution by blocks: L_bb h_b = k_b - L_ba h_a, and the variance falls by s^2 |h_b|^2.
             cross = _covariance(points[left], self.points[start:end], self.kernel) - half @ self._factor[rows, before].T
             block = self._factor[rows, rows]
             new = scipy.linalg.solve_triangular(block, cross.T, lower=True, check_finite=False).T
@@ -154,6 +159,7 @@ class Emulator:
     @property
     def prior_sd(self) -> float:
         """Standard deviation of the function far from all observations."""
+        # k(x, x) = s^2 (1 + w p).
         return self.scale * float(np.sqrt(1.0 + self.kernel.values[2] * self.points.shape[1]))
 
 
@@ -200,6 +206,7 @@ def _of_values(differences: np.ndarray, joint: np.ndarray, single: np.ndarray, k
     """Return covariances of values with values and gradients, (m, n, 1 + p), from `_parts`."""
     length, single_length, _ = kernel.values
     cross = np.empty((*joint.shape, 1 + differences.shape[2]))
+    # Cov(f(a), f(b)) = k(a, b), and Cov(f(a), df(b) / db) = dk(a, b) / db.
     cross[:, :, 0] = joint + single.sum(axis=-1)
     cross[:, :, 1:] = differences * (joint[:, :, None] / length**2 + single / single_length**2)
     return cross
@@ -215,9 +222,11 @@ def _factor(points: np.ndarray, kernel: Kernel) -> np.ndarray:
     n, p = points.shape
     length, single_length, weight = kernel.values
     differences, joint, single = _parts(points, points, kernel)
+    # gram[i, q, j, r]: number q of point i with number r of point j, the value (0) or a derivative.
     gram = np.empty((n, 1 + p, n, 1 + p))
     gram[:, 0] = _of_values(differences, joint, single, kernel)
     gram[:, 1:, :, 0] = gram[:, 0, :, 1:].transpose(1, 2, 0)
+    # d^2 k / da db^T = k_l (I - u u^T) / l^2 with u = (a - b) / l, and a diagonal of the functions of one coordinate.
     u = differences / length
     slopes = -(joint / length**2)[:, :, None, None] * u[:, :, :, None] * u[:, :, None, :]
     diagonal = joint[:, :, None] / length**2 + single * (1.0 - (differences / single_length) ** 2) / single_length**2
@@ -239,6 +248,7 @@ def _log_likelihood(factor: np.ndarray, observed: np.ndarray) -> float:
     m = len(observed)
     # A single fit where the density is stationary tells of no scale.
     square = max(half @ half / m, np.finfo(float).tiny)
+    # -log|L| - m log(s^2) / 2 with s^2 = |L^-1 y|^2 / m, but for constants.
     return float(-np.log(np.diagonal(factor)).sum() - 0.5 * m * np.log(square))
 
 
@@ -249,6 +259,7 @@ def least_known(emulator: Emulator, pool: np.ndarray, count: int) -> np.ndarray:
     for _ in range(count):
         chosen.append(k := int(np.argmax(sd)))
         # Shrink the sd of the surroundings as a fit there would.
+        # A value at distance d leaves 1 - k^2 of the variance, by the joint kernel k = exp(-d^2 / (2 l^2)) alone.
         close = np.exp(
             -(scipy.spatial.distance.cdist(pool, pool[k : k + 1])[:, 0] ** 2) / emulator.kernel.values[0] ** 2
         )

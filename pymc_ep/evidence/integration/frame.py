@@ -72,8 +72,10 @@ def first_frame(
             steps[i] *= np.clip(1.0 / np.sqrt(max(fall, 0.0) + 1e-300), *_STRETCH)
         edge[i] = np.isinf(fall)
         if low is None or high is None:
+            # One step counts as one standard deviation.
             hessian[i, i] = steps[i] ** -2
         else:
             hessian[i] = (low[1] - high[1]) / (2.0 * width)
+    # S H S = Q Lambda Q^T with S = diag(steps): axes A = Lambda^-1/2 Q^T S, and A^T A = H^-1 where none is flat.
     curvatures, vectors = scipy.linalg.eigh(steps[:, None] * (hessian + hessian.T) / 2.0 * steps)
     return Frame(mode, (vectors / np.sqrt(np.maximum(curvatures, _FLAT))).T * steps), edge

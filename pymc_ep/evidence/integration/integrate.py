@@ -229,6 +229,7 @@ class _Integration(Generic[OwnFit]):
     def _emulate(self) -> None:
         points = self._design_points()
         self.places = self.frame.z(np.array([point.theta for point in points]))
+        # theta = centre + z A, so that a gradient g^T in theta is g^T A^T in z.
         gradients = np.array([point.gradient for point in points]) @ self.frame.axes.T
         self.emulator = Emulator(self.places, np.array([point.log_z for point in points]), gradients, self.kernel)
         self.kernel = self.emulator.kernel
@@ -281,6 +282,7 @@ class _Integration(Generic[OwnFit]):
         covariance = np.atleast_2d(np.cov(theta, rowvar=False))
         floor = _LEAST_VARIANCE * np.diag((self.frame.axes**2).sum(axis=0))
         # By the Cholesky factor each axis is one hyperparameter, less its regression on those before it.
+        # A = L^T, with A^T A = L L^T the covariance.
         self.frame = Frame(theta.mean(axis=0), np.linalg.cholesky(covariance + floor).T)
         self._emulate()
         walkers.positions = self.frame.z(moved)
@@ -348,6 +350,7 @@ class _Integration(Generic[OwnFit]):
             self.frame.theta(components),
             points,
             shares,
+            # dtheta = |A| dz.
             cloud.log_integral + float(np.linalg.slogdet(self.frame.axes)[1]) + log_factor,
             None,
             np.nan,

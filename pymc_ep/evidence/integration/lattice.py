@@ -67,6 +67,7 @@ class Lattice(NamedTuple, Generic[State]):
     @property
     def log_integral(self) -> float:
         """Log of the integral of the density, of a lattice with as many axes as hyperparameters."""
+        # Sum of the densities times the volume |steps| of a cell.
         return float(logsumexp(self.log_density) + np.linalg.slogdet(self.steps)[1])
 
 
@@ -145,6 +146,7 @@ class _Growing(Generic[State]):
                     continue
                 before = self.nodes.get(opposite, (np.inf, state))[0]
                 # A log-concave density is below its extrapolation.
+                # f(x + h) <= 2 f(x) - f(x - h) for the log density f.
                 if np.isfinite(before) and 2.0 * density - before < highest - self.fall:
                     continue
                 beyond = self.step * max(map(abs, other)) > self.reach
@@ -166,6 +168,7 @@ class _Growing(Generic[State]):
         """Difference of the log integral by every other node, in nats."""
         coarse = [density for node, (density, _) in self.nodes.items() if not any(k % 2 for k in node)]
         every = [density for density, _ in self.nodes.values()]
+        # A cell of every other node is 2^q times as large.
         return float(abs(logsumexp(coarse) + len(self.frame.axes) * np.log(2.0) - logsumexp(every)))
 
     def found(self) -> Lattice[State]:

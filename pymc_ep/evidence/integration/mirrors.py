@@ -47,6 +47,7 @@ class _Map(NamedTuple):
 
     def after(self, first: "_Map") -> "_Map":
         """Return the map that applies another one before this."""
+        # With this map second, s_2 (s_1 theta[o_1])[o_2] = s_2 s_1[o_2] theta[o_1[o_2]].
         return _Map(first.order[self.order], self.sign * first.sign[self.order])
 
     @property
@@ -77,6 +78,7 @@ def mirrored(
     def images(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Images of rows, (m, p), in turn for each map, and p(g theta) / p(theta), zero for rows outside of C."""
         stacked = np.stack([g(theta) for g in group])
+        # Images are (maps, m, p): theta is in C where none is nearer to the mode than the first, theta itself.
         in_cell = np.argmin(((stacked - at.theta) ** 2).sum(axis=-1), axis=0) == 0
         every = np.concatenate(stacked)
         log_prior = form.rows.log_prior(every).reshape(len(group), -1)
@@ -84,6 +86,7 @@ def mirrored(
 
     thetas, ratios = images(found.thetas)
     weights = np.tile(found.theta_weights, len(group)) * ratios
+    # Z(g theta) = Z(theta) with g orthogonal: gradients of log Z map as theta does.
     points = [p._replace(theta=g(p.theta), gradient=g(p.gradient)) for g in group for p in found.points]
     places = np.array([point.theta for point in points])
 
@@ -99,6 +102,7 @@ def mirrored(
         of_points = np.bincount(nearest(frame.z(draws), frame.z(places)), minlength=len(points)) / len(draws)
     else:
         of_points = np.tile(found.weights, len(group)) * images(places[: len(found.points)])[1]
+    # int_C Z sum_g p(g theta) = int Z p times the weighted mean of 1_C sum_g p(g theta) / p(theta).
     whole = found._replace(
         thetas=thetas,
         theta_weights=weights / weights.sum(),

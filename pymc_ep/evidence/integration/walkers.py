@@ -71,6 +71,7 @@ class Walkers:
         step = self.step * rng.uniform(0.7, 1.3)
         leapfrog_steps = int(np.clip(np.ceil(_TRAJECTORY * rng.uniform(0.5, 1.5) / step), 1, _MOST_LEAPFROG_STEPS))
         momentum = rng.standard_normal(self.positions.shape)
+        # Minus the Hamiltonian: log density - |momentum|^2 / 2.
         energy = value - 0.5 * (momentum**2).sum(axis=1)
         end, end_gradient = self.positions, gradient
         with np.errstate(over="ignore", invalid="ignore"):
