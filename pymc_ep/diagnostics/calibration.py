@@ -237,6 +237,7 @@ def _counts(
             f"single counts are too many to add up; compare draws of "
             f"pm.sample_posterior_predictive with the data instead."
         )
+    # Counts 0, ..., y of each observation in turn; P(Y < y) = P(Y <= y) - P(Y = y).
     row = np.repeat(np.arange(len(y)), sizes)
     first = np.cumsum(sizes) - sizes
     count = np.arange(len(row)) - first[row]
@@ -281,12 +282,14 @@ def _continuous(
     to_line, from_line, log_slope = LINES[site.site.domain]
     rows = np.arange(len(y))
     log_peak = _log_predictive(site, name, from_line(mean), rows, mean, variance, parameters) + log_slope(mean)
+    # 1 / (d (2 pi)^1/2) = density at the mean.
     scale = np.exp(-log_peak) / np.sqrt(2 * np.pi)
     with np.errstate(divide="ignore"):
         cut = _to_unit_interval((to_line(y) - mean) / scale)
     edges = np.sort(np.concatenate([np.broadcast_to(_EDGES, (len(y), len(_EDGES))), cut[:, None]], axis=1), axis=1)
     unit, weight = np.polynomial.legendre.leggauss(_NODES)
     width = np.diff(edges)[:, :, None]
+    # Nodes (n, panels, nodes in each), and dw/dt = d (1 + t^2) / (1 - t^2)^2.
     t = edges[:, :-1, None] + width * (unit + 1) / 2
     w = mean[:, None, None] + scale[:, None, None] * t / (1 - t**2)
     weight = width * weight / 2 * scale[:, None, None] * (1 + t**2) / (1 - t**2) ** 2
@@ -300,6 +303,7 @@ def _continuous(
     row, *_ = np.nonzero(used)
     density = np.zeros(t.shape)
     log_density = _log_predictive(site, name, point[used], row, mean, variance, parameters)
+    # Density of w: p(y) dy/dw.
     density[used] = np.exp(log_density + log_slope(w[used]))
     mass = density * weight
     is_below = t < cut[:, None, None]
@@ -318,6 +322,7 @@ def _continuous(
 def _to_unit_interval(x: np.ndarray) -> np.ndarray:
     """Return the t in [-1, 1] with t / (1 - t^2) = x."""
     with np.errstate(invalid="ignore"):
+        # Root of x t^2 + t - x = 0, free of cancellation at small x.
         t = 2.0 * x / (1.0 + np.sqrt(1.0 + 4.0 * x**2))
     return np.where(np.isinf(x), np.sign(x), t)
 

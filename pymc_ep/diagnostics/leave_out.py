@@ -94,6 +94,7 @@ def loo(
     draws = 0 if in_sample is None else len(in_sample)
     excess = np.nan
     if in_sample is not None:
+        # p_loo = sum_i (log mean_s p(y_i | draw s) - log p(y_i | y_-i)).
         excess = float((logsumexp(in_sample, axis=0) - np.log(draws)).sum() - pointwise.sum())
     return elpd_data(pointwise, excess, draws, warning=not (reached and bool(fit["converged"])))
 
@@ -236,6 +237,7 @@ def _given_hyperparameters(
             ended = run(EP(left_out.sites), left_out.problem(fitted), start, max_iter=_MAX_ITER)
             log_z.append(ended.state.sweep.log_z)
             converged &= ended.status.converged
+        # log Z of all that share sites, less log Z of these without the group.
         out[j] = log_z[0] - sum(log_z[1:])
     return out, converged
 
@@ -249,11 +251,13 @@ def _cavity(
     """
     values, vectors = np.linalg.eigh(covariance)
     root = vectors * np.sqrt(np.maximum(values, 0.0))
+    # I - L^T Pi L = Q Lambda Q^T, so that C = (L Q Lambda^-1/2) (L Q Lambda^-1/2)^T.
     left, axes = np.linalg.eigh(np.eye(len(mean)) - (root.T * precision) @ root)
     if left[0] <= _DETERMINED:
         return None
     wide = (root @ axes) / np.sqrt(left)
     covariance = wide @ wide.T
+    # C (V^-1 m - b) = m + C (Pi m - b), as V^-1 = C^-1 + Pi.
     return mean + covariance @ (precision * mean - shift), covariance
 
 

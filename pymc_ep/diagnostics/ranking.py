@@ -62,6 +62,7 @@ def rank_metrics(ranks: xr.Dataset, k: int = 20) -> pd.DataFrame:
     )
     by_user = pairs.groupby(level=0)
     hits, size = by_user["inside"].sum(), by_user.size()
+    # best[j - 1] = sum_{r = 1}^j 1 / log2(1 + r).
     best = np.cumsum(1.0 / np.log2(2.0 + np.arange(k)))
     out = pd.DataFrame(
         {

@@ -232,6 +232,7 @@ def _log_volume(posterior: SitePosterior) -> float:
     """Return log of prior density at the mode times the volume (2 pi)^(p/2) |Sigma|^(1/2) of the hyperparameters."""
     log_prior = float(posterior.form.rows.log_prior(posterior.theta[None])[0])
     p = len(posterior.directions)
+    # Sigma = D^T D with D the directions, so that |Sigma|^1/2 = |D|.
     return log_prior + 0.5 * p * np.log(2 * np.pi) + float(np.linalg.slogdet(posterior.directions)[1])
 
 
@@ -295,6 +296,7 @@ def _dark(model: pm.Model, posterior: SitePosterior) -> tuple[xr.Dataset, str]:
     form, (_, _, gaussian) = posterior.form, posterior.mode
     # The variance of a known predictor is zero, or negative by rounding.
     sd = np.sqrt(np.maximum(np.asarray(gaussian.variance), KNOWN))
+    # P(eta < 0) = Phi(-m / V^1/2).
     below = ndtr(-np.asarray(gaussian.mean) / sd)[_first_rows(posterior)]
     observed = form.observed()
     variables, sentences = {}, []

@@ -50,7 +50,9 @@ def importance(log_weights: np.ndarray) -> Importance:
     size = log_weights.size
     log_mean = float(logsumexp(log_weights) - np.log(size))
     relative = np.exp(log_weights - log_mean)
+    # (sum w)^2 / sum w^2 = s^2 / sum r^2 with r = w / mean w, as sum r = s.
     ess = float(size**2 / np.square(relative).sum())
+    # Delta method: sd(log mean w) = sd(w) / (s^1/2 mean w).
     mcse = float(relative.std(ddof=1) / np.sqrt(size))
     shape = None if ess > _NEARLY_EQUAL * size else pareto_shape(log_weights)
     return Importance(shape, ess, log_mean, mcse)
