@@ -224,6 +224,7 @@ def _check_adjoint(adapted: ForeignMap) -> None:
         raise UnsupportedModelError(
             f"{name} has no adjoint ({type(error).__name__}: {error}), and no gradient without one; define rmatvec."
         ) from error
+    # |<A x, y>| <= |A x| |y|: the error is relative to that bound, as either product may be near zero by chance.
     left, right = float(np.vdot(image, y)), float(np.vdot(x, back))
     norm = np.linalg.norm
     if abs(left - right) > 1e-6 * max(norm(image) * norm(y), norm(x) * norm(back)):

@@ -123,6 +123,7 @@ class LinearMap:
         """
         if not self.orthonormal:
             return None
+        # With S = diag(weights) and A A^T = I, f(A^T S A) = f(0) I + A^T (f(S) - f(0) I) A.
         nothing = function(0.0)
         change = function(weights) - nothing
         return lambda x: nothing * x + self.adjoint(change * self.forward(x))
@@ -169,6 +170,7 @@ class Adjoint(LinearMap):
     """
 
     def __init__(self, of: LinearMap) -> None:
+        # W W^T = I gives W^T W = I only where W is square.
         square = prod(of.input_shape) == prod(of.output_shape)
         super().__init__(of.output_shape, of.input_shape, orthonormal=of.orthonormal and square)
         self.of = of
@@ -229,6 +231,7 @@ class Composition(LinearMap):
 
     def squared_adjoint(self, y: ArrayLike) -> np.ndarray | None:
         """Return sum_j A_ji^2 y_j if the outer map selects outputs of the inner one; else None."""
+        # Outer O picks from inner P: sum_j (O P)_ji^2 y_j = sum_k P_ki^2 (O^T y)_k, as rows of O P are rows of P.
         picked = self.outer.squared_adjoint(y) if self.outer.picks else None
         return None if picked is None else self.inner.squared_adjoint(picked)
 
@@ -246,6 +249,7 @@ class Composition(LinearMap):
         return self.inner.adjoint(self.outer.adjoint(y))
 
     def _rank(self) -> int | None:
+        # Outer O, inner P: rank(O P) = rank(O) where P is onto, and rank(P) where O is one-to-one.
         if self.inner.rank == prod(self.inner.output_shape):
             return self.outer.rank
         if self.outer.rank == prod(self.outer.input_shape):
@@ -301,12 +305,14 @@ class Stack(LinearMap):
         return np.concatenate([member.forward(x).ravel() for member in self.members])
 
     def _adjoint(self, y: np.ndarray) -> np.ndarray:
+        # A = [A_1; ...; A_k] has A^T y = sum_j A_j^T y_j.
         first, *rest = (member.adjoint(output) for member, output in zip(self.members, self.parts(y)))
         for other in rest:
             first += other
         return first
 
     def _rank(self) -> int | None:
+        # The null space is the intersection of the members' null spaces.
         full = prod(self.input_shape)
         return full if any(member.rank == full for member in self.members) else super()._rank()
 

@@ -88,6 +88,7 @@ class Convolution2D(LinearMap):
         """Real Fourier transform of the kernel in `fft_shape`; its centre is the origin if cyclic."""
         padded = np.zeros(self.fft_shape)
         padded[: self.kernel.shape[0], : self.kernel.shape[1]] = self.kernel
+        # With k'[s - a, t - b] = kernel[s, t], indices modulo the sides, y is the cyclic convolution of k' and x.
         if self.cyclic:
             padded = np.roll(padded, [-side for side in self._centre], axis=(0, 1))
         return fft.rfft2(padded)
@@ -103,6 +104,7 @@ class Convolution2D(LinearMap):
         row_of, column_of = (self._pad_indices(axis) for axis in (0, 1))
         output = np.arange(size)
         rows, columns, values = [], [], []
+        # Padding by k - 1 - a rows puts x[i + a - s] of y[i] at row i + k - 1 - s, and columns alike.
         for s, t in taps:
             from_row, from_column = row_of[k - 1 - s :][:r], column_of[m - 1 - t :][:c]
             inside = ((from_row[:, None] >= 0) & (from_column >= 0)).ravel()
@@ -118,6 +120,7 @@ class Convolution2D(LinearMap):
         self, weights: np.ndarray, function: Callable[[Any], Any]
     ) -> Callable[[np.ndarray], np.ndarray]:
         """Return x -> f(w K'K) x with the mean weight w and a periodic K: accurate for similar weights."""
+        # K^T K = F^-1 |k|^2 F with the Fourier transform F and transfer k, so that f(w K^T K) = F^-1 f(w |k|^2) F.
         values = function(np.mean(weights) * np.abs(self._transfer) ** 2)
         return lambda x: fft.irfft2(fft.rfft2(x) * values, self.input_shape)
 
@@ -150,12 +153,15 @@ class Convolution2D(LinearMap):
         return out[k - 1 :][:r, m - 1 :][:, :c]
 
     def _adjoint(self, y: np.ndarray) -> np.ndarray:
+        # (A^T y)[i, j] = sum_{s, t} kernel[s, t] y[i - a + s, j - b + t], with y continued by zeros or periodically.
         if self.direct and self.boundary != "reflect":
             return scipy.ndimage.correlate(y, self.kernel, mode=NDIMAGE_MODES[self.boundary])
+        # A = C P, with P the padding: A^T = P^T C^T, where C^T is the correlation with y continued by zeros.
         if self.direct:
             return self._fold(scipy.ndimage.correlate(np.pad(y, self.padding), self.kernel, mode="constant"))
         if not self.cyclic:
             (k, m), (r, c) = self.kernel.shape, self.input_shape
+            # C leaves out the first k - 1 rows and m - 1 columns, so that C^T begins with zeros there.
             placed = np.zeros(self.fft_shape)
             placed[k - 1 :, m - 1 :][:r, :c] = y
             y = placed
@@ -169,6 +175,7 @@ class Convolution2D(LinearMap):
             along = np.moveaxis(padded, axis, 0)
             image = along[before : before + n]
             head, tail = along[:before], along[before + n :][:after]
+            # Transpose of x[-1 - i] = x[i] and x[n + i] = x[n - 1 - i], or, if periodic, of x[i] = x[i modulo n].
             if self.boundary == "reflect":
                 image[:before] += head[::-1]
                 image[n - after :] += tail[::-1]

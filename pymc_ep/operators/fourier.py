@@ -48,11 +48,13 @@ class Fourier2D(LinearMap):
     def __init__(self, shape: Sequence[int], keep: ArrayLike | None = None) -> None:
         shape = checked_shape(shape, "Fourier2D", sides=2)
         kept, place = _checked_frequencies(keep, shape), np.arange(prod(shape)).reshape(shape)
+        # F(-a, -b) is the conjugate of F(a, b): of each pair the first in C order is kept.
         kept = (kept | _conjugates(kept)) & (place <= _conjugates(place))
         self_conjugate = place == _conjugates(place)
         real, imaginary = np.nonzero(kept), np.nonzero(kept & ~self_conjugate)
         self.frequencies = np.concatenate([real[0], imaginary[0]]), np.concatenate([real[1], imaginary[1]])
         self.sines = np.repeat([False, True], [len(real[0]), len(imaginary[0])])
+        # |x|^2 = sum |F|^2 has both members of a pair, 2 (Re F)^2 + 2 (Im F)^2: hence sqrt(2).
         self.weights = np.where(self_conjugate[self.frequencies], 1.0, np.sqrt(2.0))
         super().__init__(shape, self.sines.shape, orthonormal=True)
 
@@ -71,6 +73,7 @@ class Fourier2D(LinearMap):
         """Return the matrix (J, N), which is dense; None above 2^24 entries."""
         if prod(self.input_shape) * prod(self.output_shape) > MATRIX_LIMIT:
             return None
+        # F_ab = N^-1/2 sum_st x_st (cos w - i sin w), with w = 2 pi (a s / r + b t / c) and N = r c.
         along = [np.outer(k, np.arange(side)) / side for k, side in zip(self.frequencies, self.input_shape)]
         angle = 2 * np.pi * (along[0][:, :, None] + along[1][:, None, :]).reshape(len(self.weights), -1)
         waves = np.where(self.sines[:, None], -np.sin(angle), np.cos(angle))
@@ -80,6 +83,7 @@ class Fourier2D(LinearMap):
         return self.of_spectrum(fft.rfft2(x, axes=AXES, norm="ortho"))
 
     def _adjoint(self, y: np.ndarray) -> np.ndarray:
+        # W W^T = I: W^T y is the image with the outputs y and zero for all frequencies that are not kept.
         (real, imaginary, both, conjugates), shape = self._places, self.input_shape
         spectrum, values = np.zeros((shape[0] // 2 + 1) * shape[1], dtype=complex), y / self.weights
         spectrum.real[real], spectrum.imag[imaginary] = np.split(values, [len(real)])

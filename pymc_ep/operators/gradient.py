@@ -63,6 +63,7 @@ class Gradient2D(LinearMap):
                 difference = difference[:-1]
             else:
                 difference[n - 1, 0] += 1.0
+            # X D^T is kron(I, D) x in C order, and D X is kron(D, I) x.
             other = sp.eye_array(self.input_shape[1 - axis])
             blocks.append(sp.kron(*((other, difference) if axis == 1 else (difference, other)), format="csr"))
         return sp.csr_array(sp.vstack(blocks, format="csr"))
@@ -87,6 +88,7 @@ class Gradient2D(LinearMap):
     def _adjoint(self, y: np.ndarray) -> np.ndarray:
         out = np.zeros(self.input_shape)
         for d, x_axis in self._views(y, out):
+            # (D^T d)_j = d_{j-1} - d_j, with d_{-1} = d_{n-1} if periodic, else with d = 0 beyond the ends.
             inner = d[:, : x_axis.shape[1] - 1]
             x_axis[:, 1:] += inner
             x_axis[:, :-1] -= inner

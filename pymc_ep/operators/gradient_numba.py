@@ -19,6 +19,7 @@ def normal(x: np.ndarray, along: np.ndarray, down: np.ndarray, out: np.ndarray) 
     out : ndarray, (r, c)
     """
     rows, columns = x.shape
+    # (D^T w D x)_j = w_{j-1} (x_j - x_{j-1}) - w_j (x_{j+1} - x_j), with w = 0 across a border that is not periodic.
     for i in range(rows):
         row, out_row = x[i], out[i]
         if along.size:

@@ -46,6 +46,7 @@ class Hessian2D(LinearMap):
     def matrix(self) -> sp.csr_array:
         """Return the matrix (J, r c), three or four non-zeros a row."""
         r, c = self.input_shape
+        # kron(R, C) x is R X C^T in C order: X D_2^T, D_2 X and sqrt(2) D_1 X D_1^T, for differences D_k of order k.
         factors = (
             (sp.eye_array(r), _differences(c, 2)),
             (_differences(r, 2), sp.eye_array(c)),
@@ -62,11 +63,13 @@ class Hessian2D(LinearMap):
         ends = np.cumsum([rows * columns for rows, columns in self.part_shapes])
         along, down, mixed = (values.reshape(shape) for values, shape in zip(np.split(y, ends[:-1]), self.part_shapes))
         out = np.zeros(self.input_shape)
+        # (D_2^T y)_j = y_j - 2 y_{j-1} + y_{j-2}, where y is zero beyond its ends.
         for k, weight in enumerate((1.0, -2.0, 1.0)):
             out[:, k : k + along.shape[1]] += weight * along
             out[k : k + down.shape[0]] += weight * down
         rows, columns = mixed.shape
         mixed = np.sqrt(2.0) * mixed
+        # A mixed difference at (a, b) has the sign (-1)^(i + j) at pixel (a + i, b + j).
         for i in range(2):
             for j in range(2):
                 out[i : i + rows, j : j + columns] += mixed if i == j else -mixed

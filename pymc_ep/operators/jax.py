@@ -142,6 +142,7 @@ def _convolution(linear_map: Convolution2D) -> Body:
         return out[k - 1 :, m - 1 :][:r, :c]
 
     def by_taps(x: jax.Array) -> jax.Array:
+        # Padding by k - 1 - a rows puts x[i + a - s] of the convolution at row i + k - 1 - s, and columns alike.
         padded = jnp.pad(x, linear_map.padding, mode=mode)
         terms = (
             linear_map.kernel[s, t] * padded[k - 1 - s :, m - 1 - t :][:r, :c]

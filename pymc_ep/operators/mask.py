@@ -53,6 +53,7 @@ class Mask(LinearMap):
             raise InvalidDataError("Mask: the mask keeps no element at all; at least one must be observed.")
         self.indices = indices
         self.distinct = len(np.unique(indices))
+        # A A^T = I where no index repeats: the rows are different unit vectors.
         super().__init__(shape, (len(indices),), orthonormal=self.distinct == len(indices))
 
     def matrix(self) -> sp.csr_array:
@@ -68,6 +69,7 @@ class Mask(LinearMap):
         return x.ravel()[self.indices]
 
     def _adjoint(self, y: np.ndarray) -> np.ndarray:
+        # (A^T y)_i is the sum of all y_j with indices_j = i; without repeated indices there is one at most.
         size = prod(self.input_shape)
         if not self.orthonormal:
             return np.bincount(self.indices, weights=y, minlength=size).reshape(self.input_shape)

@@ -110,6 +110,7 @@ class Wavelet2D(LinearMap):
         pairs = [pair for level in self._factors() for pair in level]
         if sum(rows.nnz * columns.nnz for rows, columns in pairs) > MATRIX_LIMIT:
             return None
+        # A band is R X C^T, which is kron(R, C) x in C order.
         return sp.csr_array(sp.vstack([sp.kron(*pair, format="csr") for pair in pairs], format="csr"))
 
     def squared_adjoint(self, y: ArrayLike) -> np.ndarray:
@@ -130,6 +131,7 @@ class Wavelet2D(LinearMap):
 
     def _factors(self) -> list[list[Filters]]:
         """Return one-dimensional matrices R and C for the images of `bands`, whose rows of W are their products."""
+        # With low-pass L_l and high-pass H_l of level l: H_l L_{l-1} ... L_1 for details, L_l ... L_1 for what remains.
         low = [sp.eye_array(side, format="csr") for side in self.input_shape]
         factors: list[list[Filters]] = []
         for pair, _ in self._steps:
@@ -160,6 +162,7 @@ class Wavelet2D(LinearMap):
     @cached_property
     def _taps(self) -> np.ndarray:
         """Filters as the Numba body takes them, (2, F)."""
+        # Reversed, g[m] = h[F - 1 - m], so that output k is sum_m g[m] x[2k + m + 1 - F/2].
         return np.array([self.wavelet.dec_lo[::-1], self.wavelet.dec_hi[::-1]])
 
     def _shift_at(self, level: int) -> tuple[int, int]:
@@ -226,6 +229,7 @@ def _quarters(image: np.ndarray) -> list[np.ndarray]:
 
 def _moved(n: int, by: int) -> sp.csr_array:
     """Return the matrix that moves a periodic signal to the left."""
+    # (M x)_i = x_{i + by}, indices modulo n.
     return sp.csr_array((np.ones(n), (np.arange(n) + by) % n, np.arange(n + 1)), shape=(n, n))
 
 
@@ -253,6 +257,7 @@ def _orthonormal_wavelet(wavelet: "str | pywt.Wavelet") -> "pywt.Wavelet":
             )
         wavelet = pywt.Wavelet(wavelet)
     taps = np.array(wavelet.dec_lo)
+    # Orthonormal: sum_m h[m] h[m + 2 j] is 1 for j = 0 and 0 for all other j.
     overlaps = [taps[: len(taps) - shift] @ taps[shift:] for shift in range(0, len(taps), 2)]
     # The discrete Meyer wavelet is flagged orthogonal, but it is cut to finite length: its overlaps are off by 0.002.
     if not wavelet.orthogonal or not np.allclose(overlaps, np.eye(1, len(overlaps))[0], rtol=0.0, atol=1e-10):

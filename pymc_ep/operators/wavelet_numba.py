@@ -35,6 +35,7 @@ def analyse(
     smooth, detail = np.empty(columns), np.empty(columns)
     even, odd = np.empty((columns + length) // 2), np.empty((columns + length) // 2)
     start = shift[1] + 1 - length // 2
+    # Along columns, output row k is sum_m g[m] x[2k + m + shift + 1 - F/2], row indices modulo r.
     for k in range(rows // 2):
         smooth[:], detail[:] = 0.0, 0.0
         for m in range(length):
@@ -63,6 +64,7 @@ def synthesise(
     even, odd = np.empty((columns + length) // 2), np.empty((columns + length) // 2)
     start = shift[1] + 1 - length // 2
     image[:] = 0.0
+    # The transpose adds g_0[m] smooth_k + g_1[m] detail_k to row 2k + m + shift + 1 - F/2, modulo r.
     for k in range(rows // 2):
         _synthesise_row(low[k], vertical[k], taps, start, even, odd, smooth)
         _synthesise_row(horizontal[k], diagonal[k], taps, start, even, odd, detail)
@@ -91,6 +93,7 @@ def _analyse_row(
         odd[k] = values[at]
         at = at + 1 if at + 1 < n else 0
     low[:], high[:] = 0.0, 0.0
+    # sum_j g[j] x[start + 2k + j]: even[k + m] is x at j = 2m, odd[k + m] at j = 2m + 1.
     for m in range(taps.shape[1] // 2):
         for k in range(half):
             even_value, odd_value = even[k + m], odd[k + m]
@@ -115,6 +118,7 @@ def _synthesise_row(
         for k in range(half):
             even[k + m] += taps[0, 2 * m] * low[k] + taps[1, 2 * m] * high[k]
             odd[k + m] += taps[0, 2 * m + 1] * low[k] + taps[1, 2 * m + 1] * high[k]
+    # The row is periodic: entries k and k + c/2 of either parity are the same pixel.
     for k in range(half, len(even)):
         even[k % half] += even[k]
         odd[k % half] += odd[k]
