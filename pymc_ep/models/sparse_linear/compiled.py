@@ -208,6 +208,7 @@ class CompiledSparseLinear(SiteFunctions):
             return entries
         pull, _ = self._for_solver((variable, "adjoint"), lambda: self.linear.compile_adjoint(variable.expression))
         if by_rows:
+            # Row i of a map M is M^T e_i.
             return scipy.sparse.csr_array(np.array([pull(*own, unit) for unit in np.eye(size)]))
         return LinearOperator((size, self.linear.size), forward, lambda v: np.asarray(pull(*own, v)), dtype=float)
 
@@ -218,6 +219,7 @@ class CompiledSparseLinear(SiteFunctions):
         mean, push, *_ = self._affine(variable)
         hyper = self.unpack(theta)
         base = np.asarray(mean(*hyper))
+        # f(x) = f(0) + M x.
         return [base + push(*hyper, *self.linear.split(x)) for x in unknowns]
 
     def _affine(self, variable: AffineVariable) -> tuple[Callable[..., Any], Callable[..., Any], bool, dict]:

@@ -29,6 +29,7 @@ def cost_of_factors(form: CompiledSparseLinear, steps: int, factors: int, unit: 
     """
     linear, n = form.linear, sum(y.size for y in form.observed())
     if form.on_jax:
+        # N^2 n operations for D^T diag(pi) D, and about N^3 for its factor and inverse.
         (needed, what, arrays, cure), flops = dense_need(linear.matrix), float(linear.size) ** 2 * (n + linear.size)
     else:
         (needed, what, arrays, cure), flops = factor_need(linear.algebra), linear.algebra.flops

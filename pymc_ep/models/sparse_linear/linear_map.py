@@ -100,11 +100,13 @@ class LinearPredictors:
 
     def adjoint(self, v: np.ndarray) -> np.ndarray:
         """Return D^T v, (N,), for v (n,)."""
+        # D = [D_1; ...; D_F] has D^T v = sum_f D_f^T v_f.
         pairs = zip(self._rows, np.split(v, self._factor_ends[:-1]))
         return sum((rows.adjoint(values) for rows, values in pairs), start=np.zeros(self.size))
 
     def normal(self, weights: np.ndarray) -> Product:
         """Return v -> D^T diag(weights) D v, for weights (n,) and v (N,)."""
+        # D^T diag(w) D = sum_f D_f^T diag(w_f) D_f, whose terms are diagonal where each site has one unknown at most.
         factors = list(zip(self._rows, np.split(weights, self._factor_ends[:-1])))
         single = [factor for factor in factors if factor[0].single]
         diagonal = self._diagonal([rows for rows, _ in single], [w for _, w in single])
@@ -191,6 +193,7 @@ class LinearPredictors:
         root = None if basis is None else self._root(factors)
         if basis is None or root is None:
             return jacobi(self._diagonal(self._rows, factors))
+        # A = H + W^T Pi W, with Pi the weights of the potentials, which are the last sites.
         return splitting(root, basis.forward, basis.adjoint, weights[-basis.size :])
 
     def _root(self, factors: Sequence[np.ndarray]) -> Callable[[float], Product] | None:
@@ -206,6 +209,7 @@ class LinearPredictors:
             return None
 
         def root(shift: float) -> Product:
+            # (1 + h / a)^-1/2 of each eigenvalue h of H = X^T diag(w) X.
             function = linear_map.function_of_normal(weights, lambda value: (1.0 + value / shift) ** -0.5)
             assert function is not None, "a map that has one function of these weights has all"
             return lambda vector: function(vector.reshape(linear_map.input_shape)).ravel()
@@ -214,6 +218,7 @@ class LinearPredictors:
 
     def _diagonal(self, rows: Sequence[FactorRows], factors: Sequence[np.ndarray]) -> np.ndarray:
         """Return the diagonal of the sum of some factors' precisions D_f^T diag(w_f) D_f, (N,)."""
+        # sum_j D_ji^2 w_j; without entries mean(w), the mean diagonal of W^T diag(w) W for a square orthonormal W.
         diagonals = (
             np.full(self.size, w.mean()) if factor_rows.squares is None else factor_rows.squares @ w
             for factor_rows, w in zip(rows, factors)
@@ -247,6 +252,7 @@ class LinearPredictors:
         The names of the hyperparameters that it depends on are returned as well.
         """
         blocks = self._form.blocks
+        # The linear part of f(x) maps x to sum_b (d f / d x_b) x_b over blocks b.
         tangents = [block.noise.type(f"{block.name}_tangent") for block in blocks]
         tangent_images = [pushforward(expression, block.noise, tangent) for block, tangent in zip(blocks, tangents)]
         return self._of_hyperparameters(
@@ -257,6 +263,7 @@ class LinearPredictors:
         """Return the adjoint of that linear part: a function of hyperparameters and a vector, (size of it,)."""
         flat = expression.ravel()
         cotangent = flat.type("cotangent")
+        # (d f / d x_b)^T v of each block b.
         gradients = [pullback(flat, block.noise, cotangent).ravel() for block in self._form.blocks]
         return self._of_hyperparameters([cotangent], pt.concatenate(gradients))
 

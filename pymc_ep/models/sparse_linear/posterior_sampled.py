@@ -70,6 +70,7 @@ class SampledPosterior:
         wanted = self.form.form.affine if variables is None else tuple(variables)
         out = {}
         for variable in wanted:
+            # f(x) = f(0) + M x: Var f(x) is estimated by the mean of (M c)^2 for draws c about zero, M c = f(c) - f(0).
             points = [np.zeros_like(self.mean), self.mean, *self._samples]
             base, mean, *samples = self.form.affine_values(self.theta, variable, points)
             out[variable.name] = Moments(mean, np.sqrt(np.mean([(s - base) ** 2 for s in samples], axis=0)))

@@ -70,6 +70,7 @@ def _by_cells(
         comb, numbered = np.zeros(shape), np.zeros(shape)
         comb.flat[teeth] = 1.0
         numbered.flat[teeth] = np.arange(1.0, len(teeth) + 1)
+        # A row whose only entry a is at tooth k gives a and a k, of ratio k.
         response, ratio = forward(comb), forward(numbered)
         n = len(response)
         (seen,) = np.nonzero(np.abs(response) > _NOISE * np.abs(response).max(initial=0.0))

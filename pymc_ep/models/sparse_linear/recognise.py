@@ -289,6 +289,7 @@ def _of_gaussian(block: NoiseBlock, sides: Sequence[int | None]) -> tuple[NoiseB
             f"SparseField with potential=pm.Normal.dist(0, sigma) and an operator that whitens it."
         )
     size = _size(block, sides)
+    # N(w; 0, C) with C diagonal is (2 pi)^(d/2), times the flat density (2 pi)^(-d/2), times the sites N(w_i; 0, C_ii).
     excess = block.log_excess + 0.5 * np.log(2 * np.pi) * size
     flat = replace(block, covariance=pt.eye(size), root=pt.eye(size), log_excess=excess, flat=True)
     return flat, _potential(block.name, get_site("normal"), block.noise.ravel(), [deviations], size)

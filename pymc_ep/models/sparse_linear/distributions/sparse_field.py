@@ -89,6 +89,7 @@ def _sparse_field_logp(op: SparseFieldRV, values: Any, *inputs: Any, **kwargs: A
     (value,) = values
     parameters = inputs[2:]
     coefficients = apply_operator(op.linear_map, value).ravel()
+    # For a shared b: sum_j log[t((B x)_j / b) / b] + (J - rank) log b.
     return pm.logp(op.potential_of(parameters), coefficients).sum() + op.log_excess(parameters)
 
 

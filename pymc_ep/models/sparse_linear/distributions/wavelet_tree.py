@@ -102,6 +102,7 @@ def each_probability(forest: Forest, probabilities: Sequence[Any]) -> tuple[Any,
     root, *child = (p.astype("float64") for p in probabilities)
     # As a variable: PyTensor would convert a plain array used as an index element by element, in Python.
     levels = pt.constant(np.repeat(np.arange(len(forest.shapes)), [int(np.prod(shape)) for shape in forest.shapes]))
+    # P(high | parent in state d) is child[l, d] at level l; roots, the last level, have `root` for both d.
     both = [pt.concatenate([*(p[:, state] for p in child), root[None]])[levels] for state in (0, 1)]
     return both[0], both[1]
 
@@ -117,10 +118,12 @@ def _wavelet_tree_logp(op: WaveletTreeRV, values: Any, *inputs: Any, **kwargs: A
             _, state = potential.random(potential.each(parameters, component.linear_map.groups))
             logs.append(pm.logp(state, coefficients))
         if probabilities:
+            # log sum_delta P(delta) prod_j (t_high / t_low)(s_j)^delta_j; the product of all t_low(s_j) follows below.
             low, high = each_probability(component.forest, probabilities)
             total += component.forest.log_normaliser(logs[1] - logs[0], low, high, pt)
             inside = [pt.all((p > 0) & (p < 1)) for p in probabilities]
             total = check_parameters(total, *inside, msg="0 < transition probabilities < 1")
+        # W is orthonormal: the Jacobian of s = W x is 1.
         total += logs[0].sum()
     return total
 
@@ -258,6 +261,7 @@ class WaveletTree(Continuous):
             flat = linear_map.output_shape[0] - components[0].forest.size
             following, drawn = random_draw(_flat_scaling, size=(flat,), rng=following)
             coefficients.append(drawn)
+        # x = W^T s, as W^-1 = W^T.
         image = apply_operator(linear_map.T, pt.concatenate(coefficients))
         axes = (",".join(f"p{i}_{axis}" for axis in range(p.type.ndim)) for i, p in enumerate(parameters))
         signature = ",".join(f"({grouped})" for grouped in axes)

@@ -160,6 +160,7 @@ class BoundedSites(FactorSites):
                 gradients.append(gradient)
             joined = self._joined(bounds, eta, z)
             value = float(joined.value.sum()) + prior.log_prior + prior.log_excess
+            # With eta = m0 + D x and D x fixed, d value_i / d m0_i = d value_i / d eta_i.
             return value, self.form.pullback(theta, joined.gradient, None, gradients, density=density)
 
         return evaluate

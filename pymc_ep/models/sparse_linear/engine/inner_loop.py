@@ -95,6 +95,7 @@ def _irls(problem: InnerProblem, unknowns: np.ndarray, solver: PrecisionSolver, 
     bounds = problem.bounded(problem.offset + fitted)
     solved = True
     for _ in range(max_iter):
+        # Psi / 2 has the gradient -D^T g, g = d value / d eta, and a Hessian of at most A(w) = D^T diag(w) D.
         right = problem.adjoint(bounds.gradient)
         step, exact = solver.solve(bounds.weight, right)
         solved &= exact
@@ -103,6 +104,7 @@ def _irls(problem: InnerProblem, unknowns: np.ndarray, solver: PrecisionSolver, 
         for halving in range(_HALVINGS):
             scale = 0.5**halving
             trial = problem.bounded(problem.offset + fitted + scale * moved)
+            # The fall of Psi / 2.
             gain = float((trial.value - bounds.value).sum())
             if gain >= -_ROUNDING * float(np.abs(bounds.value).sum()):
                 unknowns, fitted, bounds = unknowns + scale * step, fitted + scale * moved, trial
@@ -134,6 +136,7 @@ def _by_scipy(
         before = last = -float(start.value.sum())
 
         def evaluate(scaled: np.ndarray) -> tuple[float, np.ndarray]:
+            # Psi / 2 at u = unit x, and its gradient in x, -unit D^T g.
             outcome = problem.bounded(problem.offset + problem.forward(unit * scaled))
             return -float(outcome.value.sum()), -unit * problem.adjoint(outcome.gradient)
 

@@ -211,6 +211,7 @@ class DoubleLoop:
             return after._replace(change=max(self._size_by_gain(state, after), self._size_of_step(inner)))
         after = after._replace(change=self._size_of_move(state, after))
         # Guaranteed bound, by the tangent of log|A| at the previous precisions; NaN if log|A| is unknown.
+        # log|A| <= log|A_0| + z^T (pi - pi_0), so that B >= sum_i value_i + z^T pi_0 / 2 - log|A_0| / 2.
         guaranteed = value + 0.5 * float(spread.values @ state.precision) - 0.5 * spread.log_det
         return self._accelerated(problem, state, after, guaranteed)
 
@@ -289,6 +290,7 @@ class DoubleLoop:
             tight = self._tight(problem, state)
         except (NumericalError, InvalidDataError):
             return None
+        # Doubles near z^T pi are this far apart; values have -pi_i z_i / 2, which cancels it in B.
         rounding = np.finfo(float).eps * float(tight.variance @ tight.precision)
         return tight if rounding < _ROUNDING_LIMIT else None
 
@@ -303,8 +305,10 @@ class DoubleLoop:
             total -= 0.5 * self.linear.size * np.log(2 * np.pi)
         log_bound = np.nan
         if self._has_bound:
+            # B = sum_i value_i + z^T pi / 2 - log|A| / 2.
             total += 0.5 * float(state.variance @ bounds.precision) - 0.5 * self.solver.log_det(bounds.precision)
             log_bound = total
+        # d value_i / d eta_i = b_i - pi_i eta_i.
         return state._replace(
             shift=bounds.gradient + bounds.precision * eta,
             precision=bounds.precision,
@@ -314,16 +318,19 @@ class DoubleLoop:
 
     def _size_of_move(self, before: State, state: State) -> float:
         moved = np.abs(self.linear.forward(state.unknowns - before.unknowns))
+        # |d eta_i| / z_i^1/2 and |d log z_i^1/2|.
         of_predictors = moved / np.sqrt(state.variance), 0.5 * np.abs(np.log(state.variance / before.variance))
         measure = np.max if self.solver.exact else _root_mean_square
         return float(max(*map(measure, of_predictors), np.abs(state.theta - before.theta).max(initial=0.0)))
 
     @staticmethod
     def _size_by_gain(before: State, state: State) -> float:
+        # A Gaussian log density rises by t^2 / 2 for each predictor that moves t standard deviations to its top.
         return float(np.sqrt(2.0 * max(state.objective - before.objective, 0.0) / len(state.variance)))
 
     def _size_of_step(self, inner: Inner) -> float:
         slope = self.linear.adjoint(inner.bounded.gradient)
+        # The step d = A(w)^-1 g gains g^T d / 2, and t = (2 gain / n)^1/2 = (g^T d / n)^1/2.
         step, _ = self.solver.solve(inner.bounded.weight, slope)
         return float(np.sqrt(max(slope @ step, 0.0) / len(inner.fitted)))
 
@@ -335,6 +342,7 @@ class DoubleLoop:
 def _alone(problem: BoundedSites, prior: FactorValues) -> np.ndarray:
     """Return the variance of each predictor under its site alone, (n,): in the unit of the data, from any origin."""
     shift, precision = problem.form.first_sites(prior)
+    # Fixed point of 1 / z = pi(z), with the predictor held at the centre b / pi of its first site.
     centre = shift / precision
     for _ in range(_START_ROUNDS):
         precision = problem.bounded(prior, centre, 1.0 / precision).precision

@@ -205,9 +205,11 @@ class Iterative:
         rng = np.random.default_rng(self._seed)
         if self._variance == "lanczos":
             normal = self._linear.normal(precision)
+            # diag(D Q T^-1 Q^T D^T) <= diag(D A^-1 D^T), with T = Q^T A Q for orthonormal Q of the Krylov space.
             bound = lanczos(self._linear.forward, normal, self._steps, rng, n_unknowns=self._linear.size)
             return Variances(bound.variance, np.nan, _median_ratio(bound.last_increment, bound.variance), True)
         solution = self._solution(precision, _DRAW_TOL)
+        # c = A^-1 D^T (pi^1/2 e) ~ N(0, A^-1), e ~ N(0, I); z is the mean of (D c)^2 with c scaled to c^T A c = N.
         estimate = perturb_and_map(*self._maps, precision, self._noise(len(precision)), solution, start=samples or None)
         if not estimate.converged and precision.min() < np.finfo(float).eps * precision.max():
             # More iterations would not help: rounding errors of the precise sites exceed the precision of the others.

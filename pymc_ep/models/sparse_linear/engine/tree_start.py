@@ -59,6 +59,7 @@ def first_hyperparameters(sites: FactorSites, theta: np.ndarray) -> np.ndarray:
     data_precision = _data_precision(sites, precision)
     ridge = _ridge(sites, data_precision)
     in_tree = ~np.isnan(ridge)
+    # exp(-r eta^2 / 2) in place of mixtures, exp(b eta - pi eta^2 / 2) with typical moments elsewhere.
     shift, precision = np.where(in_tree, 0.0, shift), np.where(in_tree, ridge, precision)
     posterior = prior.gaussian.posterior(prior.mean, shift, precision, log_concave=True)
     return _fitted_theta(sites, theta, np.asarray(posterior.mean) - np.asarray(prior.mean), data_precision)
@@ -103,6 +104,7 @@ def _posterior_under_gaussians(
 
     def bounded(eta: np.ndarray) -> Bounded:
         bounds = sites.bounded(prior, eta, z)
+        # For log t = -r eta^2 / 2, up to a constant: value, d value / d eta, pi and -d^2 value / d eta^2.
         quadratic = (-0.5 * ridge * eta**2, -ridge * eta, ridge, ridge)
         return Bounded(*(np.where(in_tree, gaussian, bound) for gaussian, bound in zip(quadratic, bounds)))
 
@@ -150,6 +152,7 @@ def _expected_precision(sites: BoundedSites, prior: FactorValues, smooth: Inner,
         pull = (smooth.fitted[places] / z[places]) ** 2
         log_evidence = [0.5 * pull * v / (1.0 + lam * v) - 0.5 * np.log1p(lam * v) for v in (low, high)]
         states = tree.forest.posterior(log_evidence[1] - log_evidence[0], *parameters[-2:])
+        # E[1 / V] = (1 - q) / V_low + q / V_high, with q = P(high | data).
         out[places] = (1.0 - states.high) / low + states.high / high
     return out
 
@@ -160,6 +163,7 @@ def _fitted_theta(sites: FactorSites, theta: np.ndarray, fitted: np.ndarray, dat
     for _, tree, places in trees(sites):
         levels = tree.forest.levels(fitted[places])
         squares = [max(np.mean(level**2), _LEAST_SQUARE / data_precision) for level in levels]
+        # z of each coefficient in x = z + s^2.
         spread[places] = _SPREAD * np.repeat(squares, [level.size for level in levels])
         high[places] = np.concatenate([_largest(level) for level in levels])
 

@@ -179,6 +179,7 @@ def _sites(form: CompiledSparseLinear, fit: BoundFit) -> dict[str, dict[str, np.
     slices = group_slices(fit.observed)
     for group, y, origin, places in zip(form.form.groups, form.observed(), form.origins(), slices):
         shift, precision = fit.state.shift[places], fit.state.precision[places]
+        # exp(b f - pi f^2 / 2) of f = eta - o, with o the origin, has the shift b + pi o in eta.
         natural = {"site_precision": precision, "site_shift": shift + precision * origin}
         out[group.name] = {name: values.reshape(y.shape) for name, values in natural.items()}
     return out
