@@ -132,6 +132,7 @@ class RowFunctions(HyperRows):
         shapes = zip(self.form.blocks, self.noise_shapes(*self._compiled.unpack(theta[0])))
         sizes = {block.name: np.prod(shape) for block, shape in shapes}
         out = np.zeros(len(theta))
+        # log|dw / dv| is sum_i log|s_i| for w = s v, and g log|M| for w = v M of g rows.
         for name, scales in self.outer_scales(theta).items():
             if scales.ndim == 3:
                 out += sizes[name] / scales.shape[1] * np.linalg.slogdet(scales)[1]
@@ -141,6 +142,7 @@ class RowFunctions(HyperRows):
 
     def unscaled(self, theta: np.ndarray, noise: NoiseDraws) -> NoiseDraws:
         """Return noise, (s, d) each, with v in place of w, for rows of theta, (s, p), or one, (1, p)."""
+        # v = w / s, or v = w M^-1.
         scales = self.outer_scales(theta)
         inverse = {name: np.linalg.inv(scale) if scale.ndim == 3 else 1.0 / scale for name, scale in scales.items()}
         return self._times(noise, inverse)

@@ -64,6 +64,7 @@ class VariableMap:
 
     def moments(self, mean: np.ndarray, roots: Sequence[np.ndarray]) -> AffineMoments:
         """Return the prior moments of the variable from its mean and the roots, diagonals or matrices."""
+        # With x = E[x] + X w and w = R^T z, Cov(x, z) = X R^T and Var(x_i) = sum_k (X R^T)_ik^2.
         size = self._pattern.predictors
         if all(root.ndim == 1 for root in roots):
             values = self._values * np.concatenate(roots)[self._pattern.column]
@@ -125,6 +126,7 @@ class DesignMatrix:
 
     def root_cotangents(self, cotangent: np.ndarray, roots: Sequence[TensorVariable]) -> list[np.ndarray]:
         """Return the gradient in each root from the gradient in the prior's array."""
+        # d f / d root = (d f / d R) A^T, and its diagonal sum_i (d f / d R_ki) A_ki for a diagonal root.
         if self._sparse is not None:
             values, pattern = self._sparse
             total = np.bincount(pattern.column, cotangent * values, minlength=pattern.coefficients)

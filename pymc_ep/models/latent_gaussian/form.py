@@ -136,6 +136,7 @@ class SiteGroup:
     @property
     def rows(self) -> tuple[TensorVariable, ...]:
         """The predictors, and the sums of each two."""
+        # Variances of rows tell Cov(eta_1, eta_2) = [Var(eta_1 + eta_2) - Var(eta_1) - Var(eta_2)] / 2.
         return (*self.predictors, *(first + second for first, second in combinations(self.predictors, 2)))
 
     @property

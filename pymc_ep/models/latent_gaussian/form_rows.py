@@ -103,11 +103,13 @@ class FormRow(NamedTuple):
 
     def noise_of(self, coordinates: np.ndarray) -> list[tuple[np.ndarray, ...]]:
         """Return the noise, and origin if it has one, of each block at coordinates of the solver, (s, c)."""
+        # Rows of w = C c: C = Cov(w, eta) for weights c = a, or a selection of the unknowns c; of v alike.
         if self.rows.roots is None:
             return [
                 tuple(coordinates @ cross.T for cross in (block.cross, block.origin_cross) if cross is not None)
                 for block in self.noise
             ]
+        # w = R^T z, as rows z^T R; an origin v is z itself.
         roots = self.rows.roots[self.place]
         normals = np.split(coordinates, np.cumsum([len(root) for root in roots])[:-1], axis=1)
         return [

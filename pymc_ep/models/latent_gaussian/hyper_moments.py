@@ -34,13 +34,16 @@ def hyper_moments(form: SiteFunctions, theta: np.ndarray, directions: np.ndarray
     marginal; all elements share one pass over the nodes. Otherwise (ordered vectors, simplexes, bounds that depend on
     other hyperparameters) moments are taken over a fixed sample.
     """
+    # Var(theta_i) = sum_k D_ki^2.
     sd = np.sqrt((directions**2).sum(axis=0))
     if _is_elementwise(form, theta, sd):
         nodes, weights = standard_normal_rule(_NODES)
+        # E[h(theta_i)] = sum_j w_j h(theta_i + sd_i z_j) for Gauss-Hermite nodes z_j.
         rows = form.constrained(theta + nodes[:, None] * sd)
     else:
         normal = np.random.default_rng(0).standard_normal((_SAMPLES, len(directions)))
         weights = np.full(_SAMPLES, 1.0 / _SAMPLES)
+        # theta + D^T z, z ~ N(0, I), has the covariance D^T D.
         rows = form.constrained(theta + normal @ directions)
     return weighted_moments(rows, weights)
 

@@ -66,6 +66,7 @@ class NoisePrior:
             return origin @ self.block.factor.T, origin
         if self.diagonal:
             return (rng.standard_normal((size, self.size)) * self._scale,)
+        # P^T C P = F F^T with the pivots' permutation P, so that w = P F e, e ~ N(0, I), has the covariance C.
         draws = np.empty((size, self.size))
         draws[:, self._rows] = rng.standard_normal((size, self._scale.shape[1])) @ self._scale.T
         return (draws,)
@@ -80,6 +81,7 @@ class NoisePrior:
             return np.full(len(noise), -0.5 * self.size * np.log(2 * np.pi))
         if origin is not None:
             return log_standard_normal(origin)
+        # log N(w; 0, F F^T) = log N(F^-1 w; 0, I) - sum_i log F_ii, for the pivoted values; F may be diagonal.
         free = noise[:, self._pivots]
         if self.diagonal:
             scale = self._scale[self._pivots]
@@ -137,6 +139,7 @@ def log_joint(
     varying = [i for i, varies in enumerate(form.rows.varying) if varies]
     if len(theta) * sum(priors[i].size ** _cost_exponent(form, priors, i) for i in varying) > budget:
         return None, "a covariance to factorise for each draw is too much work"
+    # log p(theta) + log excess + sum_j log p(w_j | theta) + sum_i log t_i(eta_i).
     density = form.rows.log_prior(theta) + log_excess
     for i, (prior, draw) in enumerate(zip(priors, draws)):
         if i not in varying or prior.block.factor is not None:

@@ -252,10 +252,12 @@ class LatentPosterior:
         variances = {}
         for name, prior in priors.items():
             shape = prior.mean.shape
+            # E[x | y] = E[x] + Cov(x, eta) a, or E[x] + C E[v | y] for x = E[x] + C v.
             means[name] = prior.mean + (prior.cross @ posterior.coordinates).reshape(shape)
             variances[name] = posterior.remaining_variance(prior.cross, prior.variance).reshape(shape)
             self._require_variance(name, variances[name], prior.variance.reshape(shape))
             variances[name] = np.maximum(variances[name], 0.0)
+        # Var(x) gains (d E[x] / d t_i)^2 to first order, for each direction mode + t_i D_i with t_i ~ N(0, 1).
         for step, low, high in self._differences:
             ends = [
                 {
@@ -300,6 +302,7 @@ class LatentPosterior:
         if len(self.directions):
             # The v of w = s v are shifted, as the scale of w is that of its own hyperparameters.
             shifted = self.form.rows.unscaled(theta[None], shifted)
+            # v + sum_i z_i d E[v] / d t_i, for hyperparameters mode + sum_i z_i D_i.
             for z, slopes in zip(spread.T[:, :, None], self._noise_slopes()):
                 shifted = [tuple(x + z * d for x, d in zip(draw, slope)) for draw, slope in zip(shifted, slopes)]
             shifted = self.form.rows.scaled(thetas, shifted)
@@ -322,6 +325,7 @@ class LatentPosterior:
         if self._skewed is not None:
             if self._skewed.work(size) > _DETERMINANTS * budget:
                 return JointDraws(values, likelihoods, left_out=_JACOBIANS)
+            # The map of draws divides their density by its Jacobian, |I + R diag(a')|.
             log_q -= self._skewed.log_jacobian(steep)
         # In the coordinates of the model, v, in which draws are shifted.
         log_p = log_p + self.form.rows.log_stretch(thetas)
@@ -389,6 +393,7 @@ class LatentPosterior:
         log_q = ratio + sum(block.log_density(*draw) for block, draw in zip(self._noise_priors, at_mode.noise))
         if not len(self.directions):
             return log_q
+        # mode + D^T z has the log density log N(z; 0, I) - log|D|.
         return log_q + log_standard_normal(spread) - np.linalg.slogdet(self.directions)[1]
 
     def _noise_slopes(self) -> list[NoiseDraws]:

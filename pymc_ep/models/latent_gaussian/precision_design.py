@@ -63,6 +63,7 @@ def lack_of_precisions(form: LatentGaussian, coefficients: int, constant: bool) 
 def precision_graphs(form: LatentGaussian) -> list[TensorVariable]:
     """Return the values of each block's precision, the sum of their log determinants, and each sum's sd."""
     precisions = precisions_of(form) or []
+    # log|Q| is a sum over independent blocks, here over all whose log determinant is given by structure.
     log_dets = [entry.log_det for entry in precisions if entry.log_det is not None]
     log_det = sum((pt.as_tensor(entry).astype("float64") for entry in log_dets), pt.zeros(()))
     sums = [entry.sum_sd for entry in precisions if entry.sum_sd is not None]

@@ -57,6 +57,7 @@ def push(rows: TensorVariable, output: TensorVariable, block: NoiseBlock) -> Ten
 
 def _block_covariance(x: TensorVariable, y: TensorVariable, block: NoiseBlock) -> TensorVariable:
     """Return X C Y^T for the maps X and Y of x and y, (size of x, size of y)."""
+    # Rows of C are mapped to C X^T, and rows of its transpose X C to X C Y^T.
     return push(push(block.covariance, x, block).T, y, block)
 
 
@@ -81,6 +82,7 @@ def cross_covariance(form: LatentGaussian, variable: AffineVariable) -> TensorVa
     eta = form.predictor
     if variable.block is not None:
         assert variable.block.factor is not None, "a block with an origin has a factor"
+        # With w = L v and eta = m0 + A w, Cov(v, eta) = L^T A^T.
         return form.at_zero_noise(push(variable.block.factor.T, eta, variable.block))
     return form.at_zero_noise(_covariance(form, variable.expression, eta))
 
@@ -96,6 +98,7 @@ def prior_variance(form: LatentGaussian, variable: AffineVariable) -> TensorVari
 def _rows(form: LatentGaussian, x: TensorVariable) -> TensorVariable:
     """Return R_x, (p, size of x): x = E[x] + R_x^T z for the independent standard normals z, (p,), of all blocks."""
     behind = set(ancestors([x]))
+    # w = R^T z, so that A w = (R A^T)^T z; rows of R are mapped to R A^T.
     row_blocks = [
         push(b.root, x, b) if b.noise in behind else pt.zeros((b.root.shape[0], x.size), dtype=x.dtype)
         for b in form.blocks
@@ -127,4 +130,5 @@ def coefficient_map(form: LatentGaussian, variable: AffineVariable) -> TensorVar
 
 def coefficient_variance(form: LatentGaussian, variable: AffineVariable) -> TensorVariable:
     """Return the prior variances of an affine variable, (size of x,)."""
+    # x = E[x] + C z has Var(x_i) = sum_k C_ik^2.
     return pt.sqr(coefficient_map(form, variable)).sum(axis=1)

@@ -131,6 +131,7 @@ class SiteFunctions(HyperFunctions, ABC):
         )
         # A scale of zero raises an error with its name later, when parameters are validated.
         with np.errstate(divide="ignore", invalid="ignore"):
+            # b = m / v and pi = 1 / v.
             return mean / variance, 1.0 / variance
 
     @abstractmethod
@@ -271,6 +272,7 @@ class SiteFunctions(HyperFunctions, ABC):
         cotangents = (np.asarray(g) for g in (mean, *flat, *self._array_cotangents(array)))
         gradients = self._pullback(*self.unpack(theta), *counted, *cotangents)
         gradient = self.pull(theta[None], np.concatenate([np.zeros(0), *(np.ravel(p) for p in gradients)])[None])[0]
+        # The density on the unconstrained scale has the further factor |d values / d theta|.
         return gradient + counted[1] * self.log_det(theta[None])[1][0]
 
     def coefficient_places(self, theta: np.ndarray) -> list[tuple[str, tuple[int, ...]]]:
@@ -403,6 +405,7 @@ class SiteFunctions(HyperFunctions, ABC):
             values = list(self.form.hyper_values)
             natural, unconstrained = pt.dscalars("natural", "unconstrained")
             log_prior = natural * self.form.log_prior + unconstrained * self.form.log_prior_unconstrained
+            # For f of the outputs v_k, sum_k <c_k, v_k> with c_k = d f / d v_k held constant has the gradient of f.
             total = log_prior + self.form.log_excess + sum((c * v).sum() for c, v in zip(cotangents, outputs))
             gradient = pytensor.grad(total, values, disconnected_inputs="ignore") if values else []
             return self.function([*values, natural, unconstrained, *cotangents], gradient)

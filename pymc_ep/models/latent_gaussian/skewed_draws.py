@@ -67,12 +67,14 @@ class SkewedDraws:
     @cached_property
     def _root(self) -> np.ndarray:
         """L, (m, r), with R = L L^T the correlations of the predictors of the sites, which may be singular."""
+        # u = S^T (eta - m) has the covariance R = S^T V S, with V of the predictors.
         rows = np.unique(self._standard.indices)
         covariance = np.asarray(self._gaussian.posterior_rows(self._posterior)(rows, rows))
         standard = self._standard[rows]
         correlation = standard.T @ (standard.T @ covariance).T
         factor, pivots, rank, _ = scipy.linalg.lapack.dpstrf(correlation, lower=1, tol=_RANK)
         out = np.empty((len(pivots), rank))
+        # P^T R P = F F^T with the pivots' permutation P, and L = P F.
         out[pivots - 1] = np.tril(factor)[:, :rank]
         return out
 
@@ -107,15 +109,18 @@ class SkewedDraws:
             else:
                 design = cast(CoordinatePrior, self._gaussian).design
                 effect = (design @ (coordinates[rows] - self._posterior.coordinates).T).T
+            # a(u) = c_0 + c_1 u + c_2 u^2 + c_3 u^3, by Horner's rule.
             u = effect @ self._standard
             moves = third * u
             moves += second
             if slopes:
+                # a'(u) = c_1 + 2 c_2 u + 3 c_3 u^2, where `moves` is still c_2 + c_3 u.
                 steep[rows] = first + u * (2.0 * moves + third * u)
             moves *= u
             moves += first
             moves *= u
             moves += constant
+            # sum_j Cov(x, u_j) a_j = Cov(x, eta) S a.
             out[rows] = self._covariance_times(moves @ self._standard.T)
         return out, steep
 
@@ -141,6 +146,7 @@ class SkewedDraws:
         step = max(1, _NUMBERS // max(n, c))
         for start in range(0, len(self._own), step):
             sites = slice(start, start + step)
+            # Var(u_j) = 1, so that Corr(x, u_j) = Cov(x, eta) S_j / sd(x); x has the skewness sum_j Corr(x, u_j)^3 g_j.
             weights = self._standard[:, sites].T.toarray()
             with np.errstate(divide="ignore", invalid="ignore"):
                 correlation = (cross @ self._covariance_times(weights).T) / sd[:, None]
@@ -151,7 +157,9 @@ class SkewedDraws:
 
     def _covariance_times(self, weights: np.ndarray) -> np.ndarray:
         """Return coordinates, (s, c), by which Cov(x, eta) w moves any x, for rows w, (s, n)."""
+        # Cov(x, eta | y) w = C (I + Pi K)^-1 w, with C = Cov(x, eta) of the prior.
         if self._posterior.drawn_from_prior:
             return cast(PredictorPrior, self._gaussian).conditioned(self._posterior, weights)
+        # With x = E[x] + C v and eta = m0 + A v, Cov(x, eta | y) w = C Cov(v | y) A^T w.
         design = cast(CoordinatePrior, self._gaussian).design
         return self._posterior.solve(design.T @ weights.T).T

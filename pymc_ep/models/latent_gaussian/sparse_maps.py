@@ -75,6 +75,7 @@ def decoded(rows: np.ndarray, probes: np.ndarray) -> tuple[np.ndarray, scipy.spa
     for entry, numbered, *drawn in rows:
         column = np.flatnonzero(entry)
         with np.errstate(invalid="ignore", over="ignore"):
+            # A single entry a at place k gives a for ones, a (k + 1) for numbers and a g_k for random numbers g.
             place = np.rint(numbered[column] / entry[column]) - 1.0
         inside = (place >= 0) & (place < probes.shape[1])
         good[column[~inside]] = False
@@ -175,6 +176,7 @@ class SparseMaps:
         if not rest.size:
             return found
         if len(rest) <= _ROWS:
+            # The columns of the map (d, width) that are left are A^T e_i of the targets A w, for i in `rest`.
             units = np.zeros((len(rest), width))
             units[np.arange(len(rest)), rest] = 1.0
             rows = self._backward(j, name)(*theta, units)

@@ -30,6 +30,7 @@ class AffineMoments(NamedTuple):
 
     def divided(self, scale: np.ndarray) -> "AffineMoments":
         """Return the moments with x - E[x] divided by a scale, (1,) or (d,)."""
+        # Cov(x / s, c) = Cov(x, c) / s, and Var(x / s) = Var(x) / s^2.
         each = 1.0 / np.broadcast_to(scale, self.variance.shape)
         return AffineMoments(self.mean, scipy.sparse.diags_array(each) @ self.cross, self.variance * each**2)
 

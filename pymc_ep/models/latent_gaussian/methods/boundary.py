@@ -30,6 +30,7 @@ def boundary_warning(form: SiteFunctions, theta: np.ndarray) -> str:
     form = form.shallow_copy()
     form.solve_in("coefficients")
     for name, moments in form.affine_moments(theta, processes).items():
+        # Var(f(x)) = sum_k S_k phi_k(x)^2, whose eigenfunctions phi_k are zero at the boundary.
         least, most = float(np.min(moments.variance)), float(np.max(moments.variance))
         if least < (1.0 - _LOST) * most and _has_first(moments.cross):
             return (

@@ -114,6 +114,7 @@ def mode_solution(
 
 def mode_state(evidence: Evidence, found: Hyper[EvidenceAt]) -> dict[str, np.ndarray]:
     """Return the saved state of a fit with hyperparameters at their mode, or fixed."""
+    # The covariance F F^T is D^T D with D = F^T.
     directions = np.zeros((0, found.at.theta.size)) if found.factor is None else found.factor.T
     d_shift, d_precision = found.d_state
     return _state(evidence, found.at) | {"directions": directions, "d_shift": d_shift, "d_precision": d_precision}
@@ -361,6 +362,7 @@ def _loo_over_draws(integral: Integral[EvidenceAt]) -> np.ndarray:
     if len(rows) * len(integral.points[0].kept.log_predictive) > _MAX_DENSITIES:
         rows = integral.components if len(integral.components) else np.array([point.theta for point in integral.points])
         weights = np.full(len(rows), 1.0 / len(rows))
+    # 1 / p(y_i | y_-i) = sum_j w_j / p(y_i | y_-i, theta_j), with log p(y_i | y_-i, theta) = highest - residual^2.
     counting = weights > np.finfo(float).tiny
     rows, log_weights = rows[counting], np.log(weights[counting])
     count = -(-len(rows) // _BATCH_DRAWS)
@@ -378,6 +380,7 @@ def _site_results(
     slices = group_slices(evidence.observed)
     for group, y, origin, rows in zip(form.form.groups, form.observed(), form.origins(), slices):
         shift, precision = (array[rows] for array in at.sites)
+        # exp(b f - pi f^2 / 2) of f = eta - o, with o the origin, has the shift b + pi o in eta.
         fields = {"loo": log_predictive[rows][: y.size]} | _sites_of(shift + precision * origin, precision, y.size)
         out[group.name] = {what: values.reshape(y.shape) for what, values in fields.items()}
         if group.site.intensity is not None:

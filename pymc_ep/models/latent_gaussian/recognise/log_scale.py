@@ -78,12 +78,14 @@ def log_scale_density(at_zero: TensorVariable, at_one: TensorVariable, y: Any, e
     y, eta : TensorVariable
     """
     *shapes, location, scale = parameters_of(at_zero)
+    # The log scale is affine: l(eta) = l(0) + (l(1) - l(0)) eta.
     level = pt.log(scale)
     log_scale = level + (pt.log(parameters_of(at_one)[-1]) - level) * eta
     residual = pt.abs(y - location)
     # At a residual of zero the slope of the logarithm is infinite, that of the density zero.
     zero_residual = pt.eq(residual, 0.0)
     log_residual = pt.log(pt.where(zero_residual, 1.0, residual))
+    # log t = log g(exp(s)) - l, with s = log|r| - l, or minus infinity at r = 0.
     log_g = _FAMILIES[type(at_zero.owner.op)]
     centre = log_g(pt.full_like(log_residual, -np.inf), *shapes)
     return pt.where(zero_residual, centre, log_g(log_residual - log_scale, *shapes)) - log_scale

@@ -196,6 +196,7 @@ def absorb_factor(
         return None
     w = pt.vector(f"{v.name}_factored", dtype=v.dtype)
     (covariance,) = factor.owner.inputs
+    # w = L v has the covariance C = L L^T = R^T R with the root R = L^T.
     replacement = {product: w[:, None] if column else w}
     excess = block.log_excess
     absorbed = NoiseBlock(block.name, w, block.shape, covariance, factor.T, excess, False, factor, v, block.shape)

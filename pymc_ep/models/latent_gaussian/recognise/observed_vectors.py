@@ -56,6 +56,7 @@ def correlated_group(
     """
     mean, covariance = parameters
     require_shape(name, observed.type.shape, mean.type.shape)
+    # With S = L L^T, L_ii^2 is the variance of y_i given y_1, ..., y_{i-1}.
     least = (pt.diagonal(pt.linalg.cholesky(covariance)) ** 2).min()
     # A singular matrix has no Cholesky factor; it is refused later, at any variance.
     least = pt.switch(pt.isnan(least), pt.diagonal(covariance).min(), least)
@@ -63,6 +64,7 @@ def correlated_group(
     variance = disconnected_grad(_NOISE_FRACTION * least)
     rest = covariance - variance * pt.eye(observed.size)
     noise = mean.type(f"{name}_noise")
+    # S - s^2 I = L L^T = R^T R with R = L^T.
     root = pt.linalg.cholesky(rest).T
     block = NoiseBlock(name, noise, tuple(observed.shape), rest, root, pt.zeros(()), observation_noise=True)
     sd = pt.broadcast_to(pt.sqrt(variance), observed.shape).ravel()

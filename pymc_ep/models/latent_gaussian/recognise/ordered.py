@@ -60,6 +60,7 @@ def ordered_site(name: str, cutpoints: int) -> Site:
         return lower, upper
 
     def logp(y: Any, eta: Any, *cuts: Any) -> Any:
+        # P(y = k) = F(c_k - eta) - F(c_{k-1} - eta), with -inf below the first cutpoint and inf above the last.
         return two.logp(y, eta, *adjacent_cutpoints(y, cuts, pt.switch))
 
     def knots(y: Any, *cuts: Any) -> Sequence[Any]:
@@ -92,6 +93,7 @@ def stopping_site(name: str, cutpoints: int) -> Site:
     two = get_site(name)
 
     def logp(y: Any, eta: Any, *cuts: Any) -> Any:
+        # log P(y) = log F(c_y - eta) + sum_{k < y} log[1 - F(c_k - eta)]; the last category has the sum alone.
         stops = (pt.switch(pt.eq(y, k), two.logp(y, eta, -np.inf, cut), 0.0) for k, cut in enumerate(cuts))
         goes_on = (pt.switch(y > k, two.logp(y, eta, cut, np.inf), 0.0) for k, cut in enumerate(cuts))
         return pt.add(*stops, *goes_on)
@@ -157,6 +159,7 @@ def _match_ordered(
     for sign in (1.0, -1.0):
         with np.errstate(invalid="ignore", divide="ignore"):
             each = np.asarray(function((sign * ascending).astype(current.dtype)))
+            # P(y <= k), and P(y = k | y >= k) = p_k / [1 - P(y <= k) + p_k].
             up_to = np.cumsum(each, axis=-1)
             stopping = each / (1.0 - up_to + each)
         if each.shape != (*shape[:-1], shape[-1] + 1):
@@ -191,6 +194,7 @@ def _scale(distribution: Callable, argument: np.ndarray, values: np.ndarray) -> 
     if not np.all((values > 0) & (values < 1)):
         return None
     inverse = scipy.special.logit if distribution is scipy.special.expit else scipy.special.ndtri
+    # s = F^-1(value) / argument, the same for all.
     ratio = float(np.median(inverse(values) / argument))
     # Without a scale the rest is rounding of the probabilities.
     ratio = 1.0 if abs(ratio - 1.0) < _ROUNDING else ratio
@@ -201,6 +205,7 @@ def _scale(distribution: Callable, argument: np.ndarray, values: np.ndarray) -> 
 
 def _found(site: Site, link: str, current: TensorVariable, factor: float, count: int, affine: AffineTest) -> Found:
     """Split thresholds = factor * current into cutpoints and predictor."""
+    # Differences c_k - c_0 of the columns c_k - eta are free of eta.
     spread = factor * (current - current[..., 0][..., None])
     rng = np.random.default_rng(1)
     noise = list(affine.noise)
@@ -211,6 +216,7 @@ def _found(site: Site, link: str, current: TensorVariable, factor: float, count:
             "The cutpoints of ordered categories depend on the latent variables, as well as the predictor. Name all "
             "but those of the cutpoints in latent=[...], so that these become hyperparameters."
         )
+    # Where c - eta is not written apart, c - eta_0 at zero noise stands for c, and eta - eta_0 for eta.
     at_zero = at_zero_noise(current, affine)
     predictor, cutpoints = _written_apart(current, affine) or ((at_zero - current)[..., 0], at_zero)
     columns = [factor * cutpoints[..., k] for k in range(count)]

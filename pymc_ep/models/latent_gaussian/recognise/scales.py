@@ -112,6 +112,7 @@ def absorb_scales(
             scaled[v] = _scaled(block, w, scale)
             replacement[v] = w / scale
         elif variances_of(block) is not None:
+            # w = v M, with all scalars in M, and v = w M^-1.
             matrix = math.prod(_scales(factors), start=mixing.matrix)
             w = mixing.rows(v).type(name=name)
             scaled[v] = _mixed(block, w, mixing._replace(matrix=matrix))
@@ -139,6 +140,7 @@ def _not_vanishing(scale: TensorVariable) -> TensorVariable:
 
 def _scaled(block: NoiseBlock, w: TensorVariable, scale: TensorVariable) -> NoiseBlock:
     """Return the block of w = s v from the block of v, with s a scalar or of the shape of v."""
+    # w = s v has the covariance diag(s) C diag(s) and the root R diag(s), where C = R^T R.
     s = pt.broadcast_to(scale, block.shape).ravel() if scale.ndim else scale
     variances, deviations = variances_of(block), deviations_of(block)
     column = s[:, None] if s.ndim else s
@@ -155,6 +157,7 @@ def _mixed(block: NoiseBlock, w: TensorVariable, mixing: _Mixing) -> NoiseBlock:
         assert values is not None, "the noise is independent"
         return mixing.rows(values.reshape(block.shape))[:, :, None]
 
+    # A row of w = v M, with variances d^2 of v, has the covariance M^T diag(d^2) M and the root diag(d) M.
     return replace(
         block,
         noise=w,
@@ -333,6 +336,7 @@ class _Factored:
         """Return the rule of a product with a matrix: a scale of each column of v M joins the matrix."""
         first = node.inputs[1] in self._dependent
         matrix, scalars = mixing.matrix, []
+        # (v M) D = v (M D): a scale of each column of v M is one of each column of M.
         for factor in _scales(factors):
             if factor.ndim:
                 matrix = matrix * (factor.T if first else factor)

@@ -63,6 +63,7 @@ def find_softmax(
     if predictors is None:
         return None
     categories = np.shape(affine.compile(at_zero_noise_and_shape(predictors, affine), [])())[-1]
+    # p_k = exp(eta_k - eta_0) / sum_j exp(eta_j - eta_0): category 0 has the predictor zero.
     first, *others = (predictors[..., k] - predictors[..., 0] for k in range(1, categories))
     if categories == 2 and not number:
         return Found(get_site("logit"), {}, first, "softmax", [])
