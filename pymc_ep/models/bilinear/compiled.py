@@ -145,6 +145,7 @@ class CompiledBilinear(DrawFunctions):
             _require(f"{entry.name!r} has the prior mean", means[entry.name], "real")
             if entry.covariance is None and not entry.flat:
                 signed = variances[entry.name]
+                # A variance s |s| keeps the sign of the standard deviation s.
                 sd = np.sign(signed) * np.sqrt(np.abs(signed))
                 _require(f"{entry.name!r} has the prior standard deviation", sd, "positive")
         return cells, prior
@@ -291,6 +292,7 @@ class CompiledBilinear(DrawFunctions):
     def _pullback(self) -> Callable[..., Any]:
         outputs, values = self._moments, list(self.form.hyper_values)
         cotangents, of_log_prior = [v.type() for v in outputs], pt.dscalar("of_log_prior")
+        # d/dtheta sum_o sum(c_o v_o(theta)) = sum_o J_o^T c_o, with J_o the Jacobian of output v_o.
         total = of_log_prior * self.form.log_prior + sum((c * v).sum() for c, v in zip(cotangents, outputs))
         gradient = pytensor.grad(total, values, disconnected_inputs="ignore") if values else []
         return self.function([*values, *cotangents, of_log_prior], gradient)

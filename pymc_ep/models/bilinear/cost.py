@@ -40,6 +40,7 @@ def cost_of(form: CompiledBilinear, rates: Rates, max_iter: int, *, full: bool =
     shapes, n = form.shapes, form.observed()[0].size
     (n_rows, d), (n_cols, _) = shapes[:2]
     steps, entries = min(rates.steps, max_iter), sum(math.prod(shape) for shape in shapes)
+    # Mean and variance of each entry, and D (D - 1) / 2 covariances of each row.
     numbers = 2 * entries + (n_rows + n_cols) * d * (d - 1) // 2 * full
     kind = " with covariances" if full else ""
     return Cost(

@@ -210,6 +210,7 @@ def _predictor(name: str, V: Any, U: Any, rows: Any, cols: Any, offset: Any, obs
             f"every cell."
         )
     (v, u), (i, j) = matrices, (pt.as_tensor_variable(index) for index in indices)
+    # v_{i(c)}^T u_{j(c)} at the n cells alone, without the I x J matrix V U^T.
     products = (v[i] * u[j]).sum(axis=-1)
     if isinstance(offset, int | float) and offset == 0:
         return products

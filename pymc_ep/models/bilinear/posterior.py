@@ -96,6 +96,7 @@ class BilinearPosterior:
         """Return the moments, (k, J), of predictors without offsets: k rows of one side with all rows of the other."""
         both = self._with_partners()
         rows, other = both[side].at(which), both[1 - side]
+        # Var v^T u = tr A (n n^T + B) + m^T B m: inner products of A, m m^T, B and n n^T as vectors.
         (a, of_rows), (b, of_other) = _second_moments(rows), _second_moments(other)
         return Moments(rows.mean @ other.mean.T, np.sqrt(a @ (of_other + b).T + of_rows @ b.T))
 
@@ -125,6 +126,7 @@ class BilinearPosterior:
         for chunk in (slice(begin, begin + step) for begin in range(0, size, step)):
             f[chunk, pairs.order] = np.einsum("scd,scd->sc", left[chunk][:, pairs.own], right[chunk][:, pairs.others])
             density[chunk] = cells.site.log_density(cells.y, f[chunk] + prior.offset, *prior.parameters)
+        # log p(y | V, U, b, c) + log p(V, b) + log p(U, c), and log q(V, b) + log q(U, c), (s,) each.
         log_p = density.sum(axis=1) + prior.left.log_density(sides[0]) + prior.right.log_density(sides[1])
         log_q = sum((_log_density(rows, normal) for rows, normal in zip(both, normals)), start=np.zeros(size))
         of_cells = density.reshape(size, *self.form.observed()[0].shape)
@@ -139,6 +141,7 @@ class BilinearPosterior:
         """
         out = np.empty(len(new.y))
         for chunk, mean, spread in self._predictors(new, size, rng):
+            # log 1/S sum_s int p(y | f) N(f; m_s, v_s) df, over S draws of a row.
             log_integrals = log_integral(self._site, new.y[chunk], mean, spread, *(p[chunk] for p in new.parameters))
             out[chunk] = logsumexp(log_integrals, axis=0) - np.log(len(log_integrals))
         return out
@@ -150,6 +153,7 @@ class BilinearPosterior:
         for chunk, mean, spread in self._predictors(new, size, rng):
             y, parameters = new.y[chunk], [p[chunk] for p in new.parameters]
             above, equal = np.zeros(len(y)), np.zeros(len(y))
+            # P(Y > y) = E P(Y > y | f) and P(Y = y) = E p(y | f), f = m_s + z sqrt(v_s); for real y the latter is zero.
             for z, weight in zip(*_quadrature(len(mean), size)):
                 f = mean + z * np.sqrt(spread)
                 above += weight * site.above(y, f, *parameters).mean(axis=0)
@@ -172,6 +176,7 @@ class BilinearPosterior:
             rows, partners = drawn.at(drawn_at[chunk]), other.at(other_at[chunk])
             # Antithetic pairs z and -z, in which errors that are odd in z cancel.
             z = rng.standard_normal((-(-size // 2), *rows.mean.shape))
+            # Given v, f = v^T u + offset has the mean v^T n + offset and the variance v^T B v.
             v = rows.moved(np.concatenate([z, -z][:size]))
             yield chunk, np.einsum("scd,cd->sc", v, partners.mean) + new.offset[chunk], partners.variance_along(v)
 
@@ -205,6 +210,7 @@ def _quadrature(draws: int, size: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _log_density(rows: AnyRows, normal: np.ndarray) -> np.ndarray:
     """Return the log density, (s,), of draws made from standard normals, (s, I, K); points are left out."""
+    # log N(m + L z; m, L L^T) = -|z|^2 / 2 - sum_k log L_kk - k / 2 log 2 pi, over the k free entries.
     free = rows.conditional_sd > 0.0
     log_scale = np.log(rows.conditional_sd[free]).sum() + 0.5 * free.sum() * np.log(2 * np.pi)
     return -0.5 * np.einsum("sik,ik->s", normal**2, free.astype(float)) - log_scale

@@ -94,6 +94,7 @@ def best_rows(bound: BilinearBound, prior: BilinearPrior, sides: Sides, own: int
         block = bound.block(prior, (updated[0], updated[1]), own)
         every = np.arange(len(updated[own].mean))
         value, gradient = block.evaluate(every, packed(updated[own], block.points))
+        # Rise of a Newton step, g^T H g / 2 for each row, with H the approximate inverse negative Hessian.
         predicted = 0.5 * np.einsum("ip,ip->i", gradient, scaled(block.scale(every), every, gradient))
         converged = predicted <= _ROW_TOL * (1 + np.diff(block.pairs.ends))
         if converged.all() or not rounds_left:

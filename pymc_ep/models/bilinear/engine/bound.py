@@ -114,6 +114,7 @@ class BilinearBound:
         cell_bounds = self.of_cells(prior, self.products(sides) if products is None else products)
         left, right = (divergence(*arguments) for arguments in zip(sides, (prior.left, prior.right), self.points))
         value = float(cell_bounds.value.sum()) + float(left.value.sum()) + float(right.value.sum())
+        # An offset adds to E f and to log E e^f, and leaves Var f as it is.
         of_offset = cell_bounds.of_mean + (cell_bounds.of_spread if self.cells.site.spread == "log_mean_exp" else 0.0)
         return Derivatives(value, (left.of_prior, right.of_prior), of_offset, cell_bounds.of_parameters, cell_bounds)
 
@@ -130,6 +131,7 @@ class BilinearBound:
     def _with_offset(
         self, mean: np.ndarray, spread: np.ndarray, offset: np.ndarray | float
     ) -> tuple[np.ndarray, np.ndarray]:
+        # log E e^(f + o) = log E e^f + o.
         return mean + offset, spread + offset if self.cells.site.spread == "log_mean_exp" else spread
 
     def block(self, prior: BilinearPrior, sides: Sides, own: int) -> "Block":
@@ -196,6 +198,7 @@ class Block:
         """Return the approximate inverse negative Hessian of the rows `which`, (k,), in packed coordinates."""
         rows, (pairs, places) = self._sides[self._own].at(which), self.pairs.of_rows(which)
         cell_bounds = self._at(pairs, rows, places)
+        # E f does not depend on variances, so that its weights may be zero.
         cells = self._pullback(pairs, rows, np.zeros_like(cell_bounds.of_mean), cell_bounds.of_spread)
         return packed_scale(rows, cells, self.prior.at(which), self.points)
 

@@ -92,12 +92,14 @@ def packed_scale(rows: AnyRows, of_cells: Array, prior: MatrixPrior, points: np.
     reverse = np.linalg.cholesky(precision[:, ::-1, ::-1])[:, ::-1, ::-1]
     root = np.zeros((len(variance), k, k))
     root[free] = np.linalg.inv(reverse).swapaxes(1, 2)
+    # Inverse of the negative Hessian in R^-1 L: 1 below the diagonal, 1/2 on it.
     weights = np.tril(np.ones((k, k))) - 0.5 * np.eye(k)
 
     def scale(numbers: np.ndarray, gradients: np.ndarray) -> np.ndarray:
         roots, slopes = root[numbers], np.zeros((len(numbers), k, k + 1))
         slopes[:, *lower] = gradients[:, k:]
         slopes[:, :, k] = gradients[:, :k]
+        # R R^T g in the mean and R (W * R^T G) in the factor, with gradients g and G, weights W, and an elementwise *.
         along = roots.swapaxes(1, 2) @ slopes
         along[:, :, :k] *= weights
         out = roots @ along
@@ -117,6 +119,7 @@ def divergence(rows: AnyRows, prior: MatrixPrior, points: np.ndarray) -> Diverge
         out = Divergence(np.empty(len(rows.mean)), MatrixPrior(*(np.empty(rows.mean.shape) for _ in range(2))))
         _numba().divergence(*rows, *prior[:2], points, out.value, *out.of_prior[:2])
         return out
+    # -KL of an entry: (1 + log(v p) - ((m - m0)^2 + v) p) / 2, p = 1 / s; log N(m; m0, s) of a point, where v = 0.
     away, precision = rows.mean - prior.mean, 1.0 / prior.variance
     flat, conditional_variance = precision == 0.0, np.where(points, 1.0, rows.conditional_sd**2)
     entropy = np.where(points, -np.log(2 * np.pi), 1.0)
@@ -124,15 +127,18 @@ def divergence(rows: AnyRows, prior: MatrixPrior, points: np.ndarray) -> Diverge
     value = np.where(
         flat, 0.0, 0.5 * (entropy + np.log(np.where(flat, 1.0, conditional_variance * precision)) - second)
     )
+    # Derivatives in m0 and s.
     of_mean, of_variance = away * precision, 0.5 * (second - 1.0) * precision
     if prior.covariance is None:
         return Divergence(value.sum(axis=1), MatrixPrior(of_mean, of_variance))
+    # Of the d factors, with covariance A: (d + log|A| - log|S| - tr(S^-1 A) - x^T S^-1 x) / 2, x = m - m0.
     d, precision = len(prior.covariance), np.linalg.inv(prior.covariance)
     pulled = away[:, :d] @ precision
     if isinstance(rows, Rows):
         traces = precision.diagonal() * rows.variance[:, :d]
         spread = np.diag(rows.variance[:, :d].sum(axis=0))
     else:
+        # (S^-1 A)_kk of each row and sum_i A_i, A = L L^T.
         factor = rows.factor[:, :d, :d]
         traces = np.einsum("de,iek,idk->id", precision, factor, factor, optimize=True)
         spread = np.einsum("idk,iek->de", factor, factor, optimize=True)
@@ -140,6 +146,7 @@ def divergence(rows: AnyRows, prior: MatrixPrior, points: np.ndarray) -> Diverge
     log_root = np.linalg.slogdet(prior.covariance)[1] / d
     value[:, :d] = 0.5 * (entropy[:d] + np.log(conditional_variance[:, :d]) - log_root - pulled * away[:, :d] - traces)
     of_mean[:, :d], of_variance[:, :d] = pulled, 0.0
+    # d/dS = sum_i (S^-1 (A_i + x_i x_i^T) S^-1 - S^-1) / 2.
     of_covariance = 0.5 * (precision @ spread @ precision + pulled.T @ pulled - len(away) * precision)
     return Divergence(value.sum(axis=1), MatrixPrior(of_mean, of_variance, of_covariance))
 
@@ -156,8 +163,10 @@ def packed_derivative(
         return
     np.subtract(of_cells.mean, of_prior_mean, out=out[:, : len(points)])
     if isinstance(rows, Rows):
+        # d/d log v = v (dB_cells/dv - p / 2) + 1/2.
         out[:, len(points) :] = ((of_cells.variance - 0.5 * prior.precision) * rows.variance + 0.5)[:, ~points]
         return
+    # d/dL = tril((2 dB_cells/dA - S^-1) L) + diag(1 / L_kk), A = L L^T.
     factor = np.tril((2.0 * of_cells.covariance - prior.full_precision) @ rows.factor)
     np.einsum("idd->id", factor)[:] += np.where(points, 0.0, 1.0 / np.where(points, 1.0, rows.conditional_sd))
     out[:, len(points) :] = factor[:, *_lower_triangle(points)]
@@ -177,6 +186,7 @@ def independent(rows: AnyRows) -> Rows:
     """
     if isinstance(rows, Rows):
         return rows
+    # 1 / (A^-1)_dd with (A^-1)_dd = sum_k (L^-1)_kd^2; ones on the diagonal of points make L invertible.
     points = rows.conditional_sd == 0.0
     inverse = np.linalg.inv(rows.factor + points[:, :, None] * np.eye(rows.mean.shape[1]))
     return Rows(rows.mean, np.where(points, 0.0, 1.0 / (inverse**2).sum(axis=1)))

@@ -25,6 +25,7 @@ def divergence(
 ) -> None:
     """Write minus the divergence of each row to `value`, (I,), and its derivatives in the prior to (I, K) each."""
     for i in numba.prange(len(mean)):
+        # sum_d (1 + log(v p) - ((m - m0)^2 + v) p) / 2 as in the NumPy body, with few logarithms of products of v p.
         total, ratio = 0.0, 1.0
         for d in range(mean.shape[1]):
             away, precision = mean[i, d] - prior_mean[i, d], 1.0 / prior_variance[i, d]
@@ -58,5 +59,6 @@ def packed_derivative(
             out[i, d] = of_cells_mean[i, d] - of_prior_mean[i, d]
             if not points[d]:
                 entry_variance = variance[i, d]
+                # d/d log v = v (dB_cells/dv - p / 2) + 1/2.
                 out[i, place] = (of_cells_variance[i, d] - 0.5 / prior_variance[i, d]) * entry_variance + 0.5
                 place += 1

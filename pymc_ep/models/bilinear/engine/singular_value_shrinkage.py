@@ -147,6 +147,7 @@ class SingularValueShrinkage(BoundAscent[State]):
         self.site = cast(CurvedCellSite, cells.site)
         self.points, self.ard, self.learn = shrinkage == "map", ard, learn
         self._zeros = np.zeros(cells.y.shape)
+        # Cell (i, j) has the key i J + j, so that repeated observations share a place.
         keys = np.empty(cells.y.shape, dtype=np.int64)
         keys[cells.by_left.order] = cells.by_left.own * shape[1] + cells.by_left.others
         self._places = np.unique(keys, return_inverse=True)[1]
@@ -160,6 +161,7 @@ class SingularValueShrinkage(BoundAscent[State]):
         curvatures, *derivatives = self.site.curvature(self.cells.y, *parameters)
         # The curvatures of repeated observations of a cell add up.
         at_largest = self._places == np.argmax(np.bincount(self._places, curvatures))
+        # kappa is a maximum over cells, so that its derivatives are zero at all others.
         return float(curvatures[at_largest].sum()), tuple(
             np.where(at_largest, derivative, 0.0) for derivative in derivatives
         )
@@ -242,12 +244,15 @@ class SingularValueShrinkage(BoundAscent[State]):
 
     def _shrunk(self, prior: BilinearPrior, state: State, *, exactly: bool = False) -> State:
         """Return the best posterior for the pseudo-data at the extrapolated means."""
+        # Nesterov: t' = (1 + sqrt(1 + 4 t^2)) / 2, extrapolation by e = (t - 1) / t'.
         next_momentum = (1 + np.sqrt(1 + 4 * state.momentum**2)) / 2
         extrapolation = (state.momentum - 1) / next_momentum
+        # X = M + e (M - M_before) in factors, with M = L R^T: X = ((1 + e) L, -e L_before) (R, R_before)^T.
         left = np.hstack([(1 + extrapolation) * state.left_mean, -extrapolation * state.left_before])
         right = np.hstack([state.right_mean, state.right_before])
         kappa, _ = self.curvature(prior)
         cells = self._cell_bounds(prior, self._products(left, right))
+        # Pseudo-data X + (d log p / df) / kappa, with zeros for the derivatives of cells that are not observed.
         by_left, by_right = (
             scipy.sparse.csr_array((cells.of_mean[pairs.order] / kappa, pairs.others, pairs.ends), shape=shape)
             for pairs, shape in ((self.cells.by_left, self.shape), (self.cells.by_right, self.shape[::-1]))
@@ -314,6 +319,7 @@ class SingularValueShrinkage(BoundAscent[State]):
     def _derivatives(self, prior: BilinearPrior, state: State, cells: CellBound) -> Derivatives:
         """Return `derivatives` under a prior with learned variances, if any, given the bounds of the cells."""
         (left, right), (kappa, of_parameters) = state.sides, self.curvature(prior)
+        # sum_all Var f = sum_d (sum_i a_id) (sum_j n_jd^2 + b_jd) + (sum_i m_id^2) (sum_j b_jd).
         spread = left.variance.sum(axis=0) @ (right.mean**2 + right.variance).sum(axis=0)
         spread += (left.mean**2).sum(axis=0) @ right.variance.sum(axis=0)
         value, of_priors = float(cells.value.sum() - kappa / 2 * spread), []
@@ -329,6 +335,7 @@ class SingularValueShrinkage(BoundAscent[State]):
             of_priors.append(MatrixPrior(*np.zeros((2, *matrix_prior.mean.shape))))
             for whole, derivative in zip(of_priors[-1][:2], of_prior):
                 whole[:, positive] = derivative
+        # d/dphi (sum_cells log p - kappa / 2 sum_all Var f) of a likelihood parameter phi.
         of_site_parameters = tuple(a - spread / 2 * b for a, b in zip(cells.of_parameters, of_parameters))
         return Derivatives(value, (of_priors[0], of_priors[1]), cells.of_mean, of_site_parameters, cells)
 

@@ -76,6 +76,7 @@ def first_sides(bound: BilinearBound, prior: BilinearPrior, seed: int = 0) -> Si
     pairs = _leading(bound, bound.derivatives(prior, sides).of_offset, 2 * d if seed else d)
     if not pairs.values.size:
         return sides
+    # Roots on both sides, so that the product of a pair of columns is in proportion to its singular value.
     weights = np.sqrt(pairs.values / pairs.values[0])
     turns = [np.eye(len(weights), d)] * 2
     if seed:
@@ -110,6 +111,7 @@ def _first_finite(bound: BilinearBound, prior: BilinearPrior, at: Callable[[floa
 
 def _bounded(vectors: np.ndarray) -> np.ndarray:
     """Return singular vectors, (m, k), in root mean squares, with entries smoothly bounded."""
+    # x / sqrt(1 + (x / c)^2), at most c; the entries x of a unit vector times sqrt(m) have a root mean square of 1.
     columns = np.sqrt(len(vectors)) * vectors
     return columns / np.hypot(1.0, columns / _LARGEST)
 
@@ -184,6 +186,7 @@ def _scales(bound: BilinearBound, prior: BilinearPrior) -> tuple[float, float]:
     if np.isinf(first) and np.isinf(second):
         return width, width
     first, second = (width / second if np.isinf(first) else first), (width / first if np.isinf(second) else second)
+    # (w s1 / s2) (w s2 / s1) = w^2, with prior standard deviations s1 and s2, and the unit w of predictors.
     return width * first / second, width * second / first
 
 
@@ -192,5 +195,6 @@ def _width(bound: BilinearBound, prior: BilinearPrior) -> float:
     site, zeros = bound.cells.site, np.zeros_like(bound.cells.y)
     if site.spread == "log_mean_exp":
         return 1.0
+    # The bound falls by k / 2 Var f, with the mean curvature k of likelihoods; their width is k^-1/2.
     curvature = -2.0 * site.bounded(bound.cells.y, prior.offset, zeros, *prior.parameters).of_spread
     return float(1.0 / np.sqrt(curvature.mean()))

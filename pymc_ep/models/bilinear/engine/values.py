@@ -50,6 +50,7 @@ class MatrixPrior(NamedTuple):
 
         Flat priors and entries whose learned prior variance is zero contribute zero.
         """
+        # log N(x; m, 1 / p) = (log(p / 2 pi) - p (x - m)^2) / 2, with p = 0 where it is left out.
         precision = np.divide(1.0, self.variance, out=np.zeros(self.variance.shape), where=self.variance > 0.0)
         if self.covariance is not None:
             precision[:, : len(self.covariance)] = 0.0
@@ -58,6 +59,7 @@ class MatrixPrior(NamedTuple):
         out = log_normaliser - 0.5 * np.einsum("sik,ik->s", deviation**2, precision)
         if self.covariance is None:
             return out
+        # Factors: log N(x; m, S) = -|R^-1 (x - m)|^2 / 2 - log|R| - D / 2 log 2 pi for each row, S = R R^T.
         root = np.linalg.cholesky(self.covariance)
         white = deviation[:, :, : len(root)] @ np.linalg.inv(root).T
         log_scale = np.log(root.diagonal()).sum() + 0.5 * len(root) * np.log(2 * np.pi)
@@ -68,6 +70,7 @@ class MatrixPrior(NamedTuple):
         """Diagonals of the precisions of rows, (I, K), zero where the prior is flat."""
         out = 1.0 / self.variance
         if self.covariance is not None:
+            # 1 / (S^-1)_dd is the variance of an entry given the others of its row.
             out[:, : len(self.covariance)] = np.linalg.inv(self.covariance).diagonal()
         return out
 
@@ -162,6 +165,7 @@ def places_of_ones(widths: tuple[int, int], n_factors: int) -> tuple[int | None,
 
     Both matrices then have the columns: factors, bias of the left, bias of the right.
     """
+    # v^T u + b + c = (v, b, 1)^T (u, 1, c).
     return widths[0] if widths[1] > n_factors else None, n_factors if widths[0] > n_factors else None
 
 

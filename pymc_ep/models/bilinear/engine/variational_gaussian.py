@@ -197,6 +197,7 @@ class VariationalGaussian(BoundAscent[State]):
         found = maximise_many(evaluate, start, scale, max_iter=_ROUNDS, tol=0.0)
         ((left, right), theta), objective = unpack(found.points[0]), float(found.values[0])
         bound = objective - problem.prior(theta).log_prior
+        # Rise of a Newton step, g^T H g / 2, with H the approximate inverse negative Hessian.
         steps = found.gradients * scaled(scale, np.zeros(1, dtype=int), found.gradients)
         # Rows only: where learned scales run to zero, gradients in their logarithms are mostly rounding.
         predicted = 0.5 * float(steps[0, : ends[-1]].sum()) / self.bound.cells.y.size
@@ -238,6 +239,7 @@ class VariationalGaussian(BoundAscent[State]):
                 # Next to the edge of the domain, such as a learned prior covariance that is singular in doubles.
                 return 0.0
 
+        # -d^2 B / dtheta_k^2 by forward differences of the gradient.
         curvature = (
             np.array([decrease(k, step) for k, step in enumerate(_DIFFERENCE_STEP * np.eye(state.theta.size))])
             / _DIFFERENCE_STEP

@@ -58,6 +58,7 @@ def log_mean_exp(pairs: Pairs, own: Rows, other: Rows) -> tuple[np.ndarray, np.n
     for chunk, i, j in _chunks(pairs):
         m, a, n, b = own.mean[i], own.variance[i], other.mean[j], other.variance[j]
         product, r = m * n, 1.0 - a * b
+        # With any r_d <= 0 the result is infinite; r_d = 1 in their place keeps logarithms finite.
         proper = r > 0.0
         r = np.where(proper, r, 1.0)
         terms = (product + 0.5 * (a * n**2 + b * m**2)) / r - 0.5 * np.log(r)
@@ -76,6 +77,7 @@ def log_mean_exp_pullback(pairs: Pairs, own: Rows, other: Rows, of_mean: np.ndar
         m: np.ndarray, a: np.ndarray, n: np.ndarray, b: np.ndarray, weight: np.ndarray, weight_log: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         r = 1.0 - a * b
+        # d log E e^f / dm = g, d log E e^f / da = (b / r + g^2) / 2.
         g = (n + b * m) / r
         return weight * n + weight_log * g, 0.5 * weight_log * (b / r + g**2)
 
@@ -101,6 +103,7 @@ def variance_pullback(pairs: Pairs, own: Rows, other: Rows, of_mean: np.ndarray,
     def derivatives(
         m: np.ndarray, a: np.ndarray, n: np.ndarray, b: np.ndarray, weight: np.ndarray, weight_variance: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
+        # d Var f / dm = 2 b m, d Var f / da = n^2 + b.
         return weight * n + 2.0 * weight_variance * b * m, weight_variance * (n**2 + b)
 
     return _summed(pairs, own, other, of_mean, of_variance, derivatives)
@@ -119,6 +122,7 @@ def _summed(
     for chunk, i, j in _chunks(pairs):
         weights = first[chunk, None], second[chunk, None]
         terms = derivatives(own.mean[i], own.variance[i], other.mean[j], other.variance[j], *weights)
+        # First pairs of the own rows of a chunk; a row may continue in the next chunk.
         starts = np.flatnonzero(np.diff(i, prepend=-1))
         for total, term in zip(out, terms):
             total[i[starts]] += np.add.reduceat(term, starts, axis=0)

@@ -77,6 +77,7 @@ class FactoredRows(NamedTuple):
 
     def variance_along(self, directions: np.ndarray) -> np.ndarray:
         """Return the variances, (s, I), of the inner products of each row with `directions`, (s, I, K)."""
+        # d^T A d = |L^T d|^2.
         return ((directions[..., None, :] @ self.factor)[..., 0, :] ** 2).sum(axis=-1)
 
 
@@ -89,6 +90,7 @@ def log_mean_exp(pairs: Pairs, own: FactoredRows, other: FullRows) -> tuple[np.n
         proper = np.all(roots > 0.0, axis=1)
         roots = np.where(proper[:, None], roots, 1.0)
         out[chunk] = _dot(m, n)
+        # m^T n + (m^T B m + w^T M^-1 w - log|M|) / 2 by the eigenvalues of M.
         log_mean = out[chunk] + 0.5 * (_dot(m, tilted - n) + (rotated**2 / roots - np.log(roots)).sum(axis=1))
         log_out[chunk] = np.where(proper, log_mean, np.inf)
     return out, log_out
@@ -106,6 +108,7 @@ def log_mean_exp_pullback(
         i: np.ndarray, j: np.ndarray, weight: np.ndarray, weight_log: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         tilted, across, roots, axes, rotated = _weighted(own, other, i, j)
+        # With M = E D E^T and z = D^-1/2 E^T L^T B: h = n + B m + z^T D^-1/2 E^T w, H = B + z^T z.
         z = (axes.swapaxes(1, 2) @ across) / np.sqrt(roots)[:, :, None]
         h = tilted + np.einsum("cl,clk->ck", rotated / np.sqrt(roots), z)
         spread = other.covariance[j] + z.swapaxes(1, 2) @ z + _outer(h)
@@ -120,6 +123,7 @@ def variance(pairs: Pairs, own: FactoredRows, other: FullRows) -> tuple[np.ndarr
     for chunk, i, j in _chunks(pairs, own):
         m, L, n, b = own.mean[i], own.factor[i], other.mean[j], other.covariance[j]
         out[chunk] = _dot(m, n)
+        # n^T A n = |L^T n|^2, tr(A B) = sum of (B L) * L elementwise.
         along = np.einsum("ckl,ck->cl", L, n)
         spread[chunk] = (along**2).sum(axis=1) + np.einsum("ck,ckl,cl->c", m, b, m) + ((b @ L) * L).sum(axis=(1, 2))
     return out, spread
@@ -137,6 +141,7 @@ def variance_pullback(
         i: np.ndarray, j: np.ndarray, weight: np.ndarray, weight_variance: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         n, b = other.mean[j], other.covariance[j]
+        # d Var f / dm = 2 B m, d Var f / dA = n n^T + B.
         in_mean = weight[:, None] * n + 2.0 * weight_variance[:, None] * np.einsum("ckl,cl->ck", b, own.mean[i])
         return in_mean, weight_variance[:, None, None] * (_outer(n) + b)
 
@@ -151,6 +156,7 @@ def _weighted(own: FactoredRows, other: FullRows, i: np.ndarray, j: np.ndarray) 
     m, L, b = own.mean[i], own.factor[i], other.covariance[j]
     tilted = other.mean[j] + np.einsum("ckl,cl->ck", b, m)
     across = L.swapaxes(1, 2) @ b
+    # L^T B L = I - M has the eigenvectors of M, and eigenvalues of one minus its.
     shrinkage, axes = np.linalg.eigh(across @ L)
     along = np.einsum("cmk,cm->ck", L, tilted)
     return tilted, across, 1.0 - shrinkage, axes, np.einsum("ckl,ck->cl", axes, along)

@@ -36,6 +36,7 @@ def _log_mean_exp(m: jax.Array, a: jax.Array, n: jax.Array, b: jax.Array) -> tup
 def _log_mean_exp_slopes(m: jax.Array, a: jax.Array, n: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
     r = 1.0 - a * b
     g = (n + b * m) / r
+    # d log E e^f / dm = g, d log E e^f / da = (b / r + g^2) / 2.
     return g, 0.5 * (b / r + g**2)
 
 
@@ -56,12 +57,14 @@ def _weighted(m: jax.Array, L: jax.Array, n: jax.Array, b: jax.Array) -> tuple[j
 
 def _full_log_mean_exp(m: jax.Array, L: jax.Array, n: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
     tilted, _, root, x = _weighted(m, L, n, b)
+    # w^T M^-1 w = |x|^2, log|M| = 2 sum_k log C_kk.
     log_mean = m @ n + 0.5 * (m @ (tilted - n) + x @ x) - jnp.log(jnp.diagonal(root)).sum()
     return m @ n, jnp.where(jnp.isfinite(root).all(), log_mean, jnp.inf)
 
 
 def _full_log_mean_exp_slopes(m: jax.Array, L: jax.Array, n: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
     tilted, across, root, x = _weighted(m, L, n, b)
+    # z = C^-1 L^T B: h = n + B m + z^T x, H = B + z^T z.
     z = jax.scipy.linalg.solve_triangular(root, across, lower=True)
     h = tilted + x @ z
     return h, 0.5 * (b + z.T @ z + jnp.outer(h, h))
@@ -69,6 +72,7 @@ def _full_log_mean_exp_slopes(m: jax.Array, L: jax.Array, n: jax.Array, b: jax.A
 
 def _full_variance(m: jax.Array, L: jax.Array, n: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
     along = n @ L
+    # Var f = |L^T n|^2 + m^T B m + tr(L^T B L).
     return m @ n, along @ along + m @ b @ m + ((b @ L) * L).sum()
 
 

@@ -76,6 +76,7 @@ def log_mean_exp(
             if improper > 0.0:
                 log_out[c] = np.inf
             elif product > _LEAST_PRODUCT:
+                # sum_d log r_d by one logarithm.
                 log_out[c] = terms - 0.5 * np.log(product)
             else:
                 log_out[c] = terms - 0.5 * _log_product(own_variance, other_variance)
@@ -104,6 +105,7 @@ def log_mean_exp_pullback(
             j, w, v = others[c], weight[c], weight_log[c]
             for d in range(width):
                 r = 1.0 - a[i, d] * b[j, d]
+                # d log E e^f / dm = g, d log E e^f / da = (b / r + g^2) / 2.
                 g = (n[j, d] + b[j, d] * m[i, d]) / r
                 of_mean[i, d] += w * n[j, d] + v * g
                 of_variance[i, d] += 0.5 * v * (b[j, d] / r + g * g)
@@ -155,6 +157,7 @@ def variance_pullback(
         for c in range(ends[i], ends[i + 1]):
             j, w, v = others[c], weight[c], of_spread[c]
             for d in range(width):
+                # d Var f / dm = 2 b m, d Var f / da = n^2 + b.
                 of_mean[i, d] += w * n[j, d] + 2.0 * v * b[j, d] * m[i, d]
                 of_variance[i, d] += v * (n[j, d] ** 2 + b[j, d])
 
@@ -181,6 +184,7 @@ def full_log_mean_exp(
             total, terms = 0.0, 0.0
             for d in range(width):
                 total += m[i, d] * n[j, d]
+                # m^T n + (m^T B m + |x|^2) / 2 - sum_k log C_kk, x = C^-1 w, M = C C^T.
                 terms += 0.5 * (m[i, d] * (g[d] - n[j, d]) + x[d] * x[d]) - np.log(root[d, d] if proper else 1.0)
             out[c] = total
             log_out[c] = total + terms if proper else np.inf
@@ -209,10 +213,12 @@ def full_log_mean_exp_pullback(
         for c in range(ends[i], ends[i + 1]):
             j = others[c]
             _weighted(m[i], factor[i], n[j], b[j], h, across, root, x)
+            # With across = C^-1 L^T B: h = n + B m + across^T x, H = B + across^T across.
             _solve_lower(root, across)
             for k in range(width):
                 for d in range(width):
                     h[d] += x[k] * across[k, d]
+            # (H + h h^T) / 2, its lower triangle.
             half = 0.5 * weight_log[c]
             for d in range(width):
                 of_mean[i, d] += weight[c] * n[j, d] + weight_log[c] * h[d]
@@ -240,6 +246,7 @@ def full_variance(
     """Write E f and Var f of all pairs of rows with covariances to `out` and `spread`, (n,) each."""
     width = m.shape[1]
     for i in numba.prange(len(ends) - 1):
+        # A = L L^T, once for all pairs of the row.
         covariance = np.zeros((width, width))
         for d in range(width):
             for e in range(width):
@@ -251,6 +258,7 @@ def full_variance(
             for d in range(width):
                 total += m[i, d] * n[j, d]
                 for e in range(width):
+                    # Var f = sum_de A_de (n_d n_e + B_de) + m_d m_e B_de.
                     terms += covariance[d, e] * (n[j, d] * n[j, e] + b[j, d, e]) + m[i, d] * m[i, e] * b[j, d, e]
             out[c] = total
             spread[c] = terms
@@ -279,6 +287,7 @@ def full_variance_pullback(
             for d in range(width):
                 along = 0.0
                 for e in range(width):
+                    # d Var f / dm = 2 B m, d Var f / dA = n n^T + B.
                     along += b[j, d, e] * m[i, e]
                     of_cov[i, d, e] += v * (n[j, d] * n[j, e] + b[j, d, e])
                 of_mean[i, d] += weight[c] * n[j, d] + 2.0 * v * along
@@ -306,6 +315,7 @@ def _weighted(
             total += b[d, e] * m[e]
         g[d] = total
         x[d] = 0.0
+    # w = L^T (n + B m), in x, and L^T B; L is lower triangular.
     across[:] = 0.0
     for k in range(width):
         for d in range(k + 1):
@@ -314,6 +324,7 @@ def _weighted(
             for e in range(width):
                 across[d, e] += by * b[k, e]
     for d in range(width):
+        # M = I - (L^T B) L, its lower triangle.
         root[d, : d + 1] = 0.0
         root[d, d] = 1.0
         for k in range(width):
@@ -322,6 +333,7 @@ def _weighted(
                 root[d, e] -= by * factor[k, e]
     for d in range(width):
         for e in range(d + 1):
+            # Cholesky factor C of M in place; row d of x = C^-1 w follows as soon as row d of C is known.
             total = root[d, e]
             for k in range(e):
                 total -= root[d, k] * root[e, k]

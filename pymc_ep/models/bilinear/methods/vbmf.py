@@ -261,6 +261,8 @@ def _pruning_warning(engine: SingularValueShrinkage, state: State, kappa: float,
     """Return the warning that all columns are shrunk to zero, else an empty string."""
     if state.left_mean.any() or not state.values.size:
         return ""
+    # Least singular values with means: s2 / sqrt(c) for points, sqrt(s2) (sqrt(I) + sqrt(J)) for learned c, where it is
+    # necessary and not sufficient.
     noise, product = 1 / kappa, variances.prod(axis=0)
     if engine.points:
         least = noise / np.sqrt(product.max())

@@ -143,6 +143,7 @@ def _with_prior_warnings(status: Status, form: CompiledBilinear, first: Bilinear
     """Return the status with warnings on learned priors that prune all factors, or run to a singular covariance."""
     sentence, last = status.sentence, form.prior(state.theta)
     squares = [(rows.mean**2 + rows.variance)[:, : form.n_factors].mean(axis=0) for rows in state.sides]
+    # Mean square of v^T u without cross terms: sum_d (mean_i E v_id^2) (mean_j E u_jd^2).
     rms = float(np.sqrt(squares[0] @ squares[1]))
     if rms < _PRUNED:
         sentence += (

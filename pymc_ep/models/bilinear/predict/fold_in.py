@@ -80,6 +80,7 @@ def _best(posterior: BilinearPosterior, new: NewCells, side: int, counts: np.nda
     # Any start with finite expected rates will do, as the bound is concave in the rows.
     variance = np.minimum(priors[side].variance, FIRST_VARIANCE)
     widest = np.maximum(fitted[1 - side].variance[:, : form.n_factors].max(axis=0), np.finfo(float).tiny)
+    # tr(A B) = sum_d a_d b_d is at most 1/2, and so are the eigenvalues of L^T B L.
     variance[:, : form.n_factors] = np.minimum(variance[:, : form.n_factors], _FEASIBLE / (form.n_factors * widest))
     first = Rows(priors[side].mean, np.where(points[side], 0.0, variance))
     sides[side] = first if isinstance(fitted[side], Rows) else factored(first)

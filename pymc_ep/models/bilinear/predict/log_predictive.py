@@ -54,6 +54,7 @@ class CellPredictions:
             np.log(weight) + component.log_predictive(new, size, rng)
             for weight, component, new, size, rng in components
         ]
+        # log sum_k w_k int p(y | f) Q_k(f) df, over the components k of a mixture.
         return xr.Dataset({name: ((f"{name}_cell",), logsumexp(log_densities, axis=0))})
 
     @staticmethod

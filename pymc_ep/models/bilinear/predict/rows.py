@@ -126,6 +126,7 @@ class CellRows:
             parameters = [np.asarray(parameter) for parameter in self._parameters]
             if not fixed_nodes:
                 return log_integral(self._site, np.full(mean.shape, float(self._least)), mean, sd**2, *parameters)
+            # log sum_k w_k p(least | mean + z_k sd).
             nodes, weights = standard_normal_rule(_NODES)
             f = mean + nodes[:, None, None] * sd
             density = self._site.log_density(np.asarray(self._least), f, *parameters)
@@ -145,6 +146,7 @@ class CellBlock:
         """Return given others, the best first."""
         mean, sd = (np.take_along_axis(moment, others, axis=1) for moment in (self._mean, self._sd))
         log_least = self._log_least(mean, sd, fixed_nodes=False)
+        # P(y > least) = 1 - P(y = least), without cancellation where it is small.
         values = {"probability": -np.expm1(log_least), "predictor_mean": mean, "predictor_sd": sd}
         return best_first(others, values, mean if self._by == "predictor_mean" else -log_least)
 

@@ -266,6 +266,7 @@ def _cells(
             f"here: {', '.join(cell_site_names())}. Use one of these, or pm.sample."
         )
     _require_plain(rv, match.predictor, stand_in, shape, point, products)
+    # The offset is the predictor where inner products and biases are zero.
     at = graph_replace([match.predictor], {stand_in: zeros + offset[0]}, strict=False)[0]
     return CellGroup(
         name=name,
