@@ -185,6 +185,7 @@ class CompiledPairedSymbols(DrawFunctions):
             mean, variance = entries.mean.type(), entries.mean.type()
             moments += [mean, variance]
             if entries.name and entries.learned < 0:
+                # E log N(u; m, 1 / p) = (log p - p ((E u - m)^2 + Var u)) / 2, without log 2 pi.
                 square = entries.precision * ((mean - entries.mean) ** 2 + variance)
                 total += 0.5 * (pt.log(entries.precision) - square).sum()
         values = list(self.form.hyper_values)
@@ -201,6 +202,7 @@ def _require_prior(entries: GaussianEntries, block: Block) -> None:
     bad = ~(block.precision > 0) | (np.isinf(block.precision) & bool(entries.name))
     if bad.any():
         place = tuple(map(int, np.unravel_index(int(np.argmax(bad)), bad.shape)))
+        # A precision 1 / (s |s|) keeps the sign of the standard deviation s.
         sd = np.sign(block.precision[place]) / np.sqrt(np.abs(block.precision[place]))
         raise InvalidDataError(
             f"{entries.name!r} has the prior standard deviation {sd:.3g} at index {place}, which must be positive; "

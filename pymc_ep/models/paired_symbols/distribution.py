@@ -79,6 +79,7 @@ def _drawn_pairs(
         block = int(oversampling * missing) + 16
         i, j = (rng.choice(len(p), size=block, p=p / np.sum(p)) for p in (pi, psi))
         a = np.einsum("nk,nk->n", U[i], V[j]) + user_bias[i] + item_bias[j]
+        # Kept with the probability sig(a): p(i, j) is proportional to pi_i psi_j sig(a_ij).
         kept = rng.random(block) < expit(a)
         if alike:
             kept &= i != j
@@ -89,6 +90,7 @@ def _drawn_pairs(
                 f"Of {tried} pairs drawn by popularity {wanted - missing} were accepted, so that {wanted} would take "
                 f"too long: preferences are all far below zero. Give the biases a higher mean, or a smaller scale."
             )
+        # Proposals for each missing pair: the inverse of the accepted share, and a fifth more.
         oversampling = min(1.2 * tried / max(1, wanted - missing), 100.0)
     return np.concatenate(accepted)
 
@@ -282,9 +284,11 @@ def _log_density(
     i, j = value[:, 0], value[:, 1]
     times = value[:, 2] if value.type.shape[1] == 3 else 1
     a = (U[i] * V[j]).sum(axis=-1) + user_bias[i] + item_bias[j]
+    # log sig(a) = -softplus(-a), log sig(-a) = -softplus(a).
     observed = pt.log(pi[i]) + pt.log(psi[j]) - pt.softplus(-a)
     log_not_kept = -pt.softplus(U @ V.T + user_bias[:, None] + item_bias)
     if alike:
+        # {i, j} is drawn in either order, hence log 2; {i, i} is censored with probability 1, log 1 = 0.
         observed = pt.switch(pt.eq(i, j), -np.inf, np.log(2.0) + observed)
         log_not_kept = log_not_kept * (1.0 - pt.eye(pi.shape[0]))
     censored = pt.logsumexp(pt.log(pi)[:, None] + pt.log(psi) + log_not_kept)

@@ -82,6 +82,7 @@ class PairedSymbolsPosterior:
                 if entries.name:
                     out[entries.name] = Moments(mean.astype(float), np.sqrt(variance.astype(float)))
             total = popularity.concentration.sum()
+            # Dirichlet: E p_i = alpha_i / A, Var p_i = E p_i (1 - E p_i) / (A + 1), A = sum_i alpha_i.
             mean = popularity.concentration / total
             out[side.popularity] = Moments(mean, np.sqrt(mean * (1.0 - mean) / (total + 1.0)))
         for precision, gamma in zip(self.form.form.precisions, self.gammas):
@@ -92,6 +93,7 @@ class PairedSymbolsPosterior:
         """Return the moments, (k, J), of a for k symbols of a side with all symbols of the other."""
         own, other = (Symbols(*(array.astype(float) for array in symbols)) for symbols in self._from(side, which))
         mean = own.mean @ other.mean.T + own.bias[:, None] + other.bias
+        # Var a = sum_k (Var u_k E v_k^2 + (E u_k)^2 Var v_k) + Var b_i + Var b_j.
         variance = own.variance @ (other.mean**2 + other.variance).T + own.mean**2 @ other.variance.T
         return Moments(mean, np.sqrt(variance + own.bias_variance[:, None] + other.bias_variance))
 
@@ -102,6 +104,7 @@ class PairedSymbolsPosterior:
     def log_probabilities_of(self, side: int, which: np.ndarray, mean: np.ndarray, sd: np.ndarray) -> np.ndarray:
         """Return the log probabilities of k symbols' preferences with these moments, (k, J)."""
         log_p = log_mean_sigmoid(mean, sd)
+        # Expected popularities of a Dirichlet are proportional to its concentrations.
         log_p += np.log(self.popularities[1 - side].concentration)
         self.leave_out_own(which, log_p)
         largest = log_p.max(axis=1, keepdims=True)
@@ -122,6 +125,7 @@ class PairedSymbolsPosterior:
         """
         if self.calibration is None:
             raise ValueError("The fit was not calibrated; fit with calibrate=True.")
+        # log (beta_j + k)^c exp(d E a_ij).
         smoothing, popularity, preference = self.calibration
         return popularity * np.log(self.popularities[1].concentration + smoothing) + preference * mean
 
@@ -160,8 +164,10 @@ class PairedSymbolsPosterior:
         pi, psi = values[users.popularity], values[items.popularity]
         observed, left_out = log_expit(a[i, j]) + np.log(pi[i]) + np.log(psi[j]), expit(-a)
         if form.alike:
+            # Pairs {i, j} have the factor 2, and pairs {i, i} are always censored.
             observed += np.log(2.0)
             np.fill_diagonal(left_out, 1.0)
+        # sum c_ij log(pi_i psi_j sig(a_ij)) + D' log sum_ij pi_i psi_j sig(-a_ij).
         return float(counts @ observed + self.n_censored * np.log(pi @ left_out @ psi))
 
     def with_symbols(self, side: int, symbols: Symbols) -> "PairedSymbolsPosterior":

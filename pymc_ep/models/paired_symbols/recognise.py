@@ -174,6 +174,7 @@ def _proportional(model: Model, v: TensorVariable, tau: TensorVariable) -> bool:
         return False
     (length,), rng, stand_in = evaluated([tau.shape]), np.random.default_rng(0), tau.type()
     graph = graph_replace([sd], {tau: stand_in}, strict=False)[0]
+    # Prior precision over tau, 1 / (sd^2 tau), which is the same at all tau if they are proportional.
     ratio = compiled_function([stand_in], 1.0 / (graph**2 * stand_in), mode=quick_mode())
     ratios = [ratio(trial * rng.uniform(0.5, 2.0, size=length)) for trial in _TRIALS]
     return all(np.allclose(r, ratios[0], rtol=1e-9) for r in ratios)
@@ -184,6 +185,7 @@ def _entries(
 ) -> GaussianEntries:
     mean, sd = parameters_of(v)
     learned = [k for k, tau in enumerate(gammas) if depends_on([sd], [tau])]
+    # 1 / (s |s|) keeps the sign of a negative standard deviation s, so that checks of the precision detect it.
     precision = 1.0 / (sd * pt.abs(sd))
     if learned:
         tau = gammas[learned[0]]
@@ -202,6 +204,7 @@ def _held(bias: TensorVariable) -> GaussianEntries:
 def _gamma(tau: TensorVariable, stand_in: TensorVariable) -> GammaPrecision:
     parameters = parameters_of(tau)
     ones = _ones(tau)
+    # The last parameter is the scale, 1 / rate; an exponential is a Gamma of shape 1.
     shape = parameters[0] * ones if isinstance(tau.owner.op, GammaRV) else ones
     return GammaPrecision(tau.name, stand_in, shape, ones / parameters[-1])
 

@@ -58,7 +58,7 @@ def log_mean_exp(pairs: Pairs, own: Rows, other: Rows) -> tuple[np.ndarray, np.n
     for chunk, i, j in _chunks(pairs):
         m, a, n, b = own.mean[i], own.variance[i], other.mean[j], other.variance[j]
         product, r = m * n, 1.0 - a * b
-        # With any r_d <= 0 the result is infinite; r_d = 1 in their place keeps logarithms finite.
+        # Where some r_d <= 0 the result is infinite; r_d = 1 in its place keeps the logarithm finite.
         proper = r > 0.0
         r = np.where(proper, r, 1.0)
         terms = (product + 0.5 * (a * n**2 + b * m**2)) / r - 0.5 * np.log(r)

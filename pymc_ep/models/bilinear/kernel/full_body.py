@@ -156,7 +156,7 @@ def _weighted(own: FactoredRows, other: FullRows, i: np.ndarray, j: np.ndarray) 
     m, L, b = own.mean[i], own.factor[i], other.covariance[j]
     tilted = other.mean[j] + np.einsum("ckl,cl->ck", b, m)
     across = L.swapaxes(1, 2) @ b
-    # L^T B L = I - M has the eigenvectors of M, and eigenvalues of one minus its.
+    # M = I - L^T B L has the same eigenvectors, and its eigenvalues are one minus these.
     shrinkage, axes = np.linalg.eigh(across @ L)
     along = np.einsum("cmk,cm->ck", L, tilted)
     return tilted, across, 1.0 - shrinkage, axes, np.einsum("ckl,ck->cl", axes, along)

@@ -64,7 +64,9 @@ def side_terms(side: Side, rows: Rows, counts: np.ndarray, number: float, total:
     """
     (concentration, s), symbols = rows.popularity, rows.symbols
     expected_log = digamma(concentration) - digamma(total)
+    # sum_i (c_i + D' s_i) E log pi_i - D' s_i log s_i.
     popularity = float((counts + number * s) @ expected_log) - number * float(xlogy(s, s).sum())
+    # -KL(Dir(alpha) || Dir(alpha0)) without log Gamma(sum alpha0) - log Gamma(sum alpha), which `log_bound` adds.
     popularity += float(np.sum(gammaln(concentration) - gammaln(side.concentration)))
     popularity -= float((concentration - side.concentration) @ expected_log)
     factors = _block_terms(side.factors, symbols.mean, symbols.variance)
@@ -74,6 +76,7 @@ def side_terms(side: Side, rows: Rows, counts: np.ndarray, number: float, total:
 def _block_terms(block: Block, mean: np.ndarray, variance: np.ndarray) -> BlockTerms:
     finite = np.isfinite(block.precision)
     precision = np.where(finite, block.precision, 1.0)
+    # 2 (E log q - E log p) - p E (u - m)^2 = -1 - log v - log p, and log 2 pi - log p for points.
     free = variance > 0
     log_q = np.where(free, -1.0 - np.log(np.where(free, variance, 1.0)), np.log(2.0 * np.pi))
     scaled_squares = np.where(finite, squares(block._replace(precision=precision), mean, variance), 0.0)
@@ -111,6 +114,7 @@ def log_bound(
     xi : float
         xi* of the cells without observed pairs.
     """
+    # sum_ij c_ij (log sig(xi_ij) - xi_ij / 2 + E a_ij / 2) + D' sum_ij s_i t_j Om_ij.
     total = float(cells[0]) + number * censored_bound(pair, cells, xi)
     for side, terms, mass in zip((prior.users, prior.items), sides, totals):
         total += terms.popularity + float(gammaln(side.concentration.sum()) - gammaln(mass))
@@ -127,6 +131,7 @@ def updated_gammas(prior: PairedPrior, sides: tuple[SideTerms, ...]) -> tuple[Ga
             if block.learned < 0:
                 continue
             shape, rate = out[block.learned]
+            # shape + n / 2 and rate + squares / 2 for each column, or summed over columns for a scalar precision.
             shape += 0.5 * block_terms.n * (1 if shape.ndim else block_terms.squares.size)
             rate += 0.5 * (block_terms.squares if rate.ndim else block_terms.squares.sum())
     return tuple(GammaFactor(*pair) for pair in out)
@@ -137,6 +142,7 @@ def _gaussian_divergence(block: Block, terms: BlockTerms, gammas: tuple[GammaFac
     if block.learned < 0:
         return 0.5 * float(terms.squares.sum() + terms.constants)
     shape, rate = gammas[block.learned]
+    # E tau = shape / rate, E log tau = digamma(shape) - log rate.
     precision, log_precision = (
         np.broadcast_to(values, terms.squares.shape) for values in (shape / rate, digamma(shape) - np.log(rate))
     )
@@ -144,6 +150,7 @@ def _gaussian_divergence(block: Block, terms: BlockTerms, gammas: tuple[GammaFac
 
 
 def _gamma_divergence(posterior: GammaFactor, prior: GammaFactor) -> float:
+    # KL(Gamma(a, b) || Gamma(a0, b0)) = E log q - E log p, with shapes a, a0 and rates b, b0.
     terms = (
         (posterior.shape - prior.shape) * digamma(posterior.shape)
         - gammaln(posterior.shape)

@@ -38,6 +38,7 @@ def step_length(lengths: np.ndarray) -> float:
 def continued(points: Sequence[Rows], a: float) -> tuple[Rows, np.ndarray]:
     """Return rows continued by -a, and logarithms of the posterior of a censored symbol up to their normaliser."""
     r, v = _differences(points)
+    # x0 + 2 |a| r + |a|^2 v.
     moved = iter(x0 + 2.0 * a * first + a**2 * second for x0, first, second in zip(_coordinates(points[0]), r, v))
     last = points[-1]
     return last._replace(symbols=_symbols(last.symbols, moved)), next(moved)

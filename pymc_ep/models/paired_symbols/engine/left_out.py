@@ -173,6 +173,7 @@ def _without(
     n = len(counts)
     cells = Cells(np.arange(n + 1), np.arange(n, dtype=np.int32), counts)
     single = row_statistics(cells, rows, others, censored, backend=shared.backend)
+    # Sums over all cells of a row, minus the terms of the cell left out.
     rest = Statistics(*(total - term for total, term in zip(statistics, single)))
     return solve_rows(rest, rows, priors, censored, backend=shared.backend)
 
@@ -190,6 +191,7 @@ def _best(left_out: _LeftOut, reduced_items: Symbols, items: Symbols, concentrat
     place[candidates] = np.arange(len(candidates))
     seen, user = place[left_out.seen], np.repeat(np.arange(n), left_out.n_seen)
     weights[user[seen >= 0], seen[seen >= 0]] = -np.inf
+    # beta_j of the candidates, and beta_j - c_ij of the item of the pair left out.
     masses = concentration[candidates], concentration[left_out.items] - left_out.counts
     trials, exponents = [], np.ones(2)
     for smoothing in _SMOOTHING:
@@ -197,6 +199,7 @@ def _best(left_out: _LeftOut, reduced_items: Symbols, items: Symbols, concentrat
         objective = _Objective(log_mass, preferences, weights, np.stack([own_mass, preference], axis=1))
         exponents, value = objective.maximised(exponents)
         trials.append(Calibration(smoothing, float(exponents[0]), float(exponents[1]), value / n, n))
+    # Log probability of all pairs left out plus log density of k, up to a constant.
     return max(trials, key=lambda trial: n * trial.log_probability - trial.smoothing / _MEAN_SMOOTHING)
 
 
@@ -232,12 +235,14 @@ class _Objective(NamedTuple):
 
     def evaluated(self, exponents: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         """Return the objective with gradient, (2,), and Hessian, (2, 2)."""
+        # z_j = c log(beta_j + k) + d E a_ij + log weight_j; log p = z_own - log(exp z_own + sum_j exp z_j).
         z_own = self.own @ exponents
         z = exponents[1] * self.preferences
         z += exponents[0] * self.log_mass + self.weights
         total = np.logaddexp(z_own, logsumexp(z, axis=1))
         q, q_own = np.exp(z - total[:, None]), np.exp(z_own - total)
         weighted = q * self.preferences
+        # x = (log(beta_j + k), E a_ij): gradient sum_n (x_own - E_q x), Hessian -sum_n Cov_q x, plus the priors' terms.
         mean = np.stack([q @ self.log_mass, weighted.sum(axis=1)], axis=1) + q_own[:, None] * self.own
         mixed = float((weighted @ self.log_mass).sum())
         square = np.array([[(q @ self.log_mass**2).sum(), mixed], [mixed, np.vdot(weighted, self.preferences)]])
@@ -252,6 +257,7 @@ def _candidates(concentration: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     n = len(concentration)
     if n <= _CANDIDATES:
         return np.arange(n), np.zeros(n)
+    # sum_j f_j is estimated without bias by sum_j times_j f_j / (N share_j), with N draws of probabilities share_j.
     share = 0.5 / n + 0.5 * concentration / concentration.sum()
     drawn = np.random.default_rng(n).choice(n, size=_CANDIDATES, p=share / share.sum())
     items, times = np.unique(drawn, return_counts=True)

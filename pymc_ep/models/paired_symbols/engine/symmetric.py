@@ -139,6 +139,7 @@ class SymmetricBayes(Sweeps):
         before, logits = self._tied(symbols, concentration, s, state.sums, xi)
         log_s, step = np.log(np.maximum(s, np.finfo(float).tiny)), 1.0
         for _ in range(_HALVINGS):
+            # s^(1 - h) exp(h logits), normalised, with h = 1, 1/2, 1/4, ...
             after = softmax(log_s + step * (logits - log_s))
             sums = self._sums(symbols, after)
             if self._tied(symbols, concentration, after, sums, xi)[0] >= before:
@@ -151,8 +152,10 @@ class SymmetricBayes(Sweeps):
     ) -> tuple[float, np.ndarray]:
         """Return the part of the bound with s, of one censored pair, and the logits of s at a fixed point, (I,)."""
         expected_log = digamma(concentration) - digamma(concentration.sum())
+        # sum_{j != i} s_j Om*_ij, then sum_{j != i} s_j Om_ij in `preference`.
         others = background_terms(symbols, background(symbols, s), xi) - s * Diagonal.of(symbols).terms(xi)
         preference = cell_terms(sums, xi) + others
+        # Stationary: 2 E log pi_i + 2 sum_{j != i} s_j Om_ij - 2 log s_i is the same for all i.
         logits = expected_log if self.constant else expected_log + preference
         return float(s @ (2.0 * expected_log + preference) - 2.0 * xlogy(s, s).sum()), logits
 
@@ -168,11 +171,13 @@ class SymmetricBayes(Sweeps):
         mean, square = crossed(moments, moments)
         # A pair of a symbol with itself is censored whatever its a: its share has a weight and no terms.
         pair = Crossed(mean - float(s**2 @ diagonal.mean), square - float(s**2 @ diagonal.square))
+        # Each pair lies in two cells, hence the half; the weight sum_i s_i^2 leaves out pairs of a symbol with itself.
         cells = np.array([0.5 * sums[:, 0].sum(), *(s @ sums[:, 1:])]) + np.array([0.0, 0.0, 0.0, s @ s])
         xi = best_xi(pair, cells[2], cells[3], state.xi)
         total = float(popularity.concentration.sum())
         terms = (side_terms(prior.users, state.users, self.pairs.users, 2.0 * number, total),)
         gammas = updated_gammas(prior, terms) if update else state.gammas
+        # log 2 for each of D pairs, which have no order.
         bound = log_bound(prior, gammas, terms, (total,), number, cells, pair, xi) + self.total * np.log(2.0)
         return state._replace(sums=sums, xi=xi, gammas=gammas, log_bound=bound, objective=bound + prior.log_prior)
 

@@ -35,6 +35,7 @@ def background(symbols: Symbols, weights: np.ndarray) -> Background:
     """Return the moments of the symbols of one side with weights, (J,)."""
     mean, bias = symbols.mean, symbols.bias
     weighted = weights[:, None] * mean
+    # sum_j t_j E v_j v_j^T, with E v v^T = (E v) (E v)^T + diag(Var v).
     outer = (weighted.T @ mean).astype(float) + np.diag(weights @ symbols.variance)
     square = float(weights @ (bias.astype(float) ** 2 + symbols.bias_variance))
     return Background(outer, weights @ mean, bias @ weighted, float(weights @ bias), square, float(weights.sum()))
@@ -57,6 +58,7 @@ class Diagonal(NamedTuple):
     def of(cls, symbols: Symbols) -> "Diagonal":
         """Return the shares of pairs of a symbol with itself in `crossed` and `background_terms`."""
         m, a, bias, bias_variance = (array.astype(float) for array in symbols)
+        # a = u^T u' + b + b': E a^2 = (E a)^2 + sum_k Var u_k (2 (E u_k)^2 + Var u_k) + 2 Var b.
         mean = np.einsum("ik,ik->i", m, m) + 2.0 * bias
         return cls(mean, mean**2 + np.einsum("ik,ik->i", a, 2.0 * m**2 + a) + 2.0 * bias_variance)
 
@@ -67,6 +69,7 @@ class Diagonal(NamedTuple):
 
 def crossed(users: Background, items: Background) -> Crossed:
     """Return the moments of a of a censored pair from the backgrounds of both sides."""
+    # E (u^T v + b + c)^2 = tr(E[u u^T] E[v v^T]) + 2 (E[u]^T E[c v] + E[b u]^T E[v] + E[b] E[c]) + E b^2 + E c^2.
     square = (
         np.sum(users.outer * items.outer)
         + 2.0 * (users.mean @ items.mean_bias + users.mean_bias @ items.mean + users.bias * items.bias)
@@ -81,6 +84,7 @@ def best_xi(pair: Crossed, square: float, weight: float, before: float) -> float
 
     `square` and `weight` are sums of s_i t_j E a_ij^2 and of s_i t_j over the cells with observed pairs.
     """
+    # xi*^2 = (E a^2 - sum_G s_i t_j E a_ij^2) / (1 - sum_G s_i t_j), over the cells G with observed pairs.
     mass, rest = 1.0 - weight, pair.square - square
     return float(np.sqrt(rest / mass)) if mass > _COMPLETE and rest > 0.0 else before
 
@@ -90,6 +94,7 @@ def cell_terms(sums: np.ndarray, xi: float) -> np.ndarray:
 
     Om_ij is the expected bound of log sig(-a_ij) at the cell's own xi_ij, and Om*_ij the one at xi*.
     """
+    # Om_ij = log sig(xi_ij) - xi_ij / 2 - E a_ij / 2 at xi_ij^2 = E a_ij^2; E a_ij / 2 is also in Om*_ij.
     return sums[:, 1] - sums[:, 3] * _height(xi) + curvature(xi) * sums[:, 2]
 
 
@@ -97,6 +102,7 @@ def background_terms(own: Symbols, other: Background, xi: float) -> np.ndarray:
     """Return sum_j t_j Om*_ij, (I,), the expected bound of log sig(-a) at xi* for each own symbol."""
     mean, bias = own.mean.astype(float), own.bias.astype(float)
     along, lam = mean @ other.mean, curvature(xi)
+    # sum_j t_j E a_ij^2, with sum_j t_j = 1.
     square = (
         np.einsum("ik,ik->i", mean @ other.outer, mean)
         + own.variance @ np.diag(other.outer)
@@ -115,10 +121,12 @@ def censored_bound(pair: Crossed, cells: np.ndarray, xi: float) -> float:
     """
     _, height, square, weight = map(float, cells)
     lam = float(curvature(xi))
+    # Cells with observed pairs have their own xi_ij, all others xi*.
     return height + _height(xi) * (1.0 - weight) - lam * (pair.square - square) - 0.5 * pair.mean
 
 
 def _height(xi: float) -> float:
+    # log sig(xi) - xi / 2 + lam(xi) xi^2, the bound of log sig(a) at a = 0.
     return float(log_expit(xi) - 0.5 * xi + curvature(xi) * xi**2)
 
 
@@ -161,6 +169,7 @@ def censored_logits(
     constant : bool
         Whether the preferences are left out, as if E a = 0 in all cells (appendix C): rare symbols are then not pruned.
     """
+    # E log pi_i + sum_j t_j Om_ij, where E log pi_i = digamma(alpha_i) - digamma(sum_i alpha_i).
     logits = digamma(concentration) - digamma(total)
     return logits if constant else logits + cell_terms(sums, xi) + background_terms(own, other, xi)
 

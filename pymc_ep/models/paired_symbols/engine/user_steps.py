@@ -135,6 +135,7 @@ def update(
     """
     popularity = users.popularity
     if logits is not None:
+        # The normaliser is a sum over the users of all parts, so that all s_i sum to one.
         s = np.exp(logits - normaliser)
         popularity = Popularity.of(side.concentration, pairs.users, shared.number, s)
     s = popularity.censored

@@ -144,6 +144,7 @@ class Popularity(NamedTuple):
     @classmethod
     def of(cls, prior: np.ndarray, counts: np.ndarray, number: float, censored: np.ndarray) -> "Popularity":
         """Return the posterior, given the posterior `censored` of a censored symbol; all arrays are (I,)."""
+        # alpha_i = alpha0_i + c_i + D' s_i.
         return cls(prior + counts + number * censored, censored)
 
 
@@ -185,6 +186,7 @@ def rows_of(values: Any, which: Any) -> Any:
 def expected_priors(side: Side, gammas: tuple[GammaFactor, ...]) -> Priors:
     """Return prior means and the expected prior precisions of one side, given the posteriors of learned precisions."""
     factors, bias = (
+        # E tau = shape / rate.
         block.precision * (1.0 if block.learned < 0 else gammas[block.learned].shape / gammas[block.learned].rate)
         for block in (side.factors, side.bias)
     )

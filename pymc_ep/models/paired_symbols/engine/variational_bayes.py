@@ -209,6 +209,7 @@ class VariationalBayes(Sweeps):
         if self.constant:
             logits, normaliser = self.parts.place([None] * self.parts.n), 0.0
         else:
+            # sum_i alpha_i = sum_i alpha0_i + D + D', as the s_i sum to one.
             total = float(prior.users.concentration.sum()) + self.total + number
             state = state._replace(user_total=total)
             logits, normaliser = self._user_logits(sides, state, of_items, number)
@@ -216,6 +217,7 @@ class VariationalBayes(Sweeps):
         users, (of_users, sums) = self.parts.run(
             user_steps.update, sides, state.users, logits, shared=(normaliser, shared)
         )
+        # sum_G s_i t_j E a_ij^2 and sum_G s_i t_j.
         _, _, square, weight = t @ sums
         xi = best_xi(crossed(of_users, of_items), square, weight, state.xi)
         state = state._replace(users=users, xi=xi)

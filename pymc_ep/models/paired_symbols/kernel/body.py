@@ -170,6 +170,7 @@ def curvature(xi: ArrayLike) -> np.ndarray:
     xi = np.asarray(xi, dtype=float)
     small = xi < SERIES
     safe = np.where(small, 1.0, xi)
+    # lam(xi) = 1/8 - xi^2 / 96 + O(xi^4), where tanh(xi / 2) / (4 xi) would be 0 / 0.
     return np.where(small, 0.125 - xi**2 / 96.0, np.tanh(0.5 * safe) / (4.0 * safe))
 
 
@@ -208,11 +209,13 @@ def row_statistics(cells: Cells, own: Symbols, other: Symbols, censored: Censore
         lam_ij = curvature(np.sqrt(square))
         w = 2.0 * (count * lam_ij + number[i] * censored.other[j] * (lam_ij - lam))
         v = other.mean[j].astype(float)
+        # w E v v^T = w ((E v) (E v)^T + diag(Var v)).
         outer = w[:, None, None] * v[:, :, None] * v[:, None, :]
         outer[:, np.arange(width), np.arange(width)] += w[:, None] * other.variance[j]
         np.add.at(out.precision, i, outer[:, *lower])
         np.add.at(out.shift, i, (0.5 * count - w * other.bias[j])[:, None] * v)
         np.add.at(out.slope, i, w[:, None] * v)
+        # mean - b_i = E (u_i^T v_j + b_j).
         np.add.at(out.of_bias, i, np.stack([w, 0.5 * count - w * (mean - own.bias[i])], axis=1))
     return out
 
@@ -238,12 +241,15 @@ def solve_rows(
     width = own.mean.shape[1]
     lam, background = curvature(censored.xi), censored.background
     number = censored.number * np.asarray(censored.own, dtype=float)
+    # P = 2 D' s lam* outer + sum_j w_j E v_j v_j^T, plus the prior precision below; P E u = m for all factors at once.
     precision = 2.0 * lam * number[:, None, None] * background.outer
     rows, columns = np.tril_indices(width)
     precision[:, rows, columns] += statistics.precision
     precision[:, columns, rows] = precision[:, rows, columns]
+    # m = shift - slope E b, where a censored pair has the log density -a / 2 - lam* a^2 up to a constant.
     shift = statistics.shift - number[:, None] * (0.5 * background.mean + 2.0 * lam * background.mean_bias)
     slope = statistics.slope + 2.0 * lam * number[:, None] * background.mean
+    # rho E b = pull, with the precision rho = 2 D' s lam* + sum_j w_j; the prior is added to both below.
     rho = statistics.of_bias[:, 0] + 2.0 * lam * number * background.weight
     along = background.bias + own.mean @ background.mean
     pull = statistics.of_bias[:, 1] - number * (0.5 * background.weight + 2.0 * lam * along)
@@ -256,10 +262,12 @@ def solve_rows(
     if sequential:
         mean = own.mean.astype(float)
         for k in range(width):
+            # mu_k = (m_k - sum_{l != k} P_kl mu_l) / P_kk.
             rest = np.einsum("il,il->i", precision[:, k], mean) - precision[:, k, k] * mean[:, k]
             mean[:, k] = (shift[:, k] - rest) / precision[:, k, k]
     else:
         mean = np.linalg.solve(precision, shift[:, :, None])[:, :, 0]
+    # Best variances of independent factors, 1 / P_kk.
     variance = 1.0 / np.einsum("ikk->ik", precision)
     fields = (mean, variance, bias, np.where(held, 0.0, 1.0 / rho))
     return Symbols(*(field.astype(own.mean.dtype) for field in fields))
@@ -333,6 +341,7 @@ def _moments(own: Symbols, other: Symbols, i: np.ndarray, j: np.ndarray) -> tupl
     """Return E a and E a^2, (n,) each, of cells (i, j)."""
     m, a, n, b = (array.astype(float) for array in (own.mean[i], own.variance[i], other.mean[j], other.variance[j]))
     mean = np.einsum("ck,ck->c", m, n) + own.bias[i] + other.bias[j]
+    # E a^2 = (E a)^2 + sum_k (Var u_k E v_k^2 + Var v_k (E u_k)^2) + Var b_i + Var b_j.
     spread = np.einsum("ck,ck->c", a, n**2 + b) + np.einsum("ck,ck->c", b, m**2)
     return mean, mean**2 + spread + own.bias_variance[i] + other.bias_variance[j]
 

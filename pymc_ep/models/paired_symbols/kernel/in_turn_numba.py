@@ -66,6 +66,7 @@ def update_in_turn(
     rest, rest_mean, rest_mean_bias, rest_bias = outer.copy(), of_mean.copy(), of_mean_bias.copy(), of_bias
     for i in range(len(bias)):
         m, a = mean[i], variance[i]
+        # Moments of all other symbols, whose weights sum to 1 - s_i.
         rest_bias += _add_symbol(m, a, bias[i], -s[i], rest, rest_mean, rest_mean_bias)
         censored = n_censored * s[i]
         rho, pull = add_cells(

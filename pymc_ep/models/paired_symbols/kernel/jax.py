@@ -45,6 +45,7 @@ def _moments(own: Symbols, other: Symbols, i: jax.Array, j: jax.Array) -> tuple[
     """Return E a and E a^2, (n,) each, of cells (i, j)."""
     m, a, n, b = own.mean[i], own.variance[i], other.mean[j], other.variance[j]
     mean = (m * n).sum(axis=1) + own.bias[i] + other.bias[j]
+    # E a^2 = (E a)^2 + sum_k (Var u_k E v_k^2 + Var v_k (E u_k)^2) + Var b_i + Var b_j.
     spread = (a * (n**2 + b) + b * m**2).sum(axis=1)
     return mean, mean**2 + spread + own.bias_variance[i] + other.bias_variance[j]
 
@@ -101,6 +102,7 @@ def statistics_of_rows(
         lam_ij = _curvature(jnp.sqrt(square))
         w = 2.0 * (count * lam_ij + padded_number[i] * censored.other[j] * (lam_ij - lam))
         v = other.mean[j]
+        # w E v v^T = w ((E v) (E v)^T + diag(Var v)), its lower triangle.
         outer = (w[:, None] * v[:, rows] * v[:, columns]).at[:, diagonal].add(w[:, None] * other.variance[j])
         shift = (0.5 * count - w * other.bias[j])[:, None] * v
         of_bias = jnp.stack([w, 0.5 * count - w * (mean - padded.bias[i])], axis=1)
@@ -120,11 +122,13 @@ def solved_rows(
     background, lam = censored.background, _curvature(censored.xi)
     number = censored.number * censored.own
     rows, columns = np.tril_indices(width)
+    # P = 2 D' s lam* outer + sum_j w_j E v_j v_j^T, its lower triangle.
     packed = statistics.precision + 2.0 * lam * number[:, None] * background.outer[rows, columns]
     square = jnp.zeros((len(own_mean), width, width)).at[:, rows, columns].set(packed)
     precision = square.at[:, columns, rows].set(packed)
     shift = statistics.shift - number[:, None] * (0.5 * background.mean + 2.0 * lam * background.mean_bias)
     slope = statistics.slope + 2.0 * lam * number[:, None] * background.mean
+    # rho E b = pull and P E u = shift - slope E b, with priors added below.
     rho = statistics.of_bias[:, 0] + 2.0 * lam * number * background.weight
     along = background.bias + own_mean @ background.mean
     pull = statistics.of_bias[:, 1] - number * (0.5 * background.weight + 2.0 * lam * along)
@@ -190,6 +194,7 @@ def _solved(precision: jax.Array, shift: jax.Array) -> jax.Array:
 def _relaxed(precision: jax.Array, shift: jax.Array, mean: jax.Array) -> jax.Array:
     def one(k: int, mean: jax.Array) -> jax.Array:
         diagonal = precision[:, k, k]
+        # mu_k = (shift_k - sum_{l != k} P_kl mu_l) / P_kk.
         rest = jnp.einsum("il,il->i", precision[:, k], mean) - diagonal * mean[:, k]
         return mean.at[:, k].set((shift[:, k] - rest) / diagonal)
 

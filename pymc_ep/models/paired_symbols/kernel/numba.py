@@ -28,6 +28,7 @@ def _moments(
     mean, spread = 0.0, 0.0
     for k in range(len(m)):
         mean += m[k] * n[k]
+        # Var u^T v = sum_k (Var u_k E v_k^2 + Var v_k (E u_k)^2).
         spread += a[k] * (n[k] * n[k] + b[k]) + b[k] * m[k] * m[k]
     mean += biases
     return mean, mean * mean + spread + bias_variances
@@ -69,6 +70,7 @@ def pair_sums(
                 own_mean, own_variance, n[j], b[j], bias[i] + other_bias[j], bias_variance[i] + other_bias_variance[j]
             )
             xi = np.sqrt(second)
+            # log sig(xi) - xi / 2, without overflow as xi >= 0.
             h = -np.log1p(np.exp(-xi)) - 0.5 * xi
             observed += counts[c] * (h + 0.5 * mean)
             height += t[j] * h
@@ -110,14 +112,17 @@ def add_cells(
         v, b_j = n[j], b[j]
         mean, second = _moments(m, a, v, b_j, bias + other_bias[j], bias_variance + other_bias_variance[j])
         lam_ij = curvature(np.sqrt(second))
+        # w_ij = 2 c_ij lam_ij + 2 D' s_i t_j (lam_ij - lam*), and `censored` is D' s_i.
         w = 2.0 * (counts[c] * lam_ij + censored * t[j] * (lam_ij - lam))
         half = 0.5 * counts[c]
         rho += w
+        # mean - b_i = E (u_i^T v_j + b_j).
         pull += half - w * (mean - bias)
         by = half - w * other_bias[j]
         for k in range(width):
             shift[k] += by * v[k]
             slope[k] += w * v[k]
+            # w E v v^T = w ((E v) (E v)^T + diag(Var v)), its lower triangle.
             w_k, row = w * v[k], precision[k]
             for d in range(k + 1):
                 row[d] += w_k * v[d]
@@ -131,6 +136,7 @@ def _relax(precision: np.ndarray, shift: np.ndarray, before: np.ndarray, out: np
     for k in range(len(shift)):
         out[k] = before[k]
     for k in range(len(shift)):
+        # x_k = (shift_k - sum_{d != k} P_kd x_d) / P_kk, by the lower triangle of P.
         total = shift[k]
         for d in range(k):
             total -= precision[k, d] * out[d]
@@ -143,6 +149,7 @@ def _relax(precision: np.ndarray, shift: np.ndarray, before: np.ndarray, out: np
 def _solve(precision: np.ndarray, shift: np.ndarray, out: np.ndarray) -> None:
     """Write the solution of a positive definite system, whose lower triangle becomes its Cholesky factor."""
     width = len(shift)
+    # C of P = C C^T row by row, and y_k of C y = shift after row k.
     for k in range(width):
         for d in range(k):
             total = precision[k, d]
@@ -159,6 +166,7 @@ def _solve(precision: np.ndarray, shift: np.ndarray, out: np.ndarray) -> None:
             total -= precision[k, d] * shift[d]
         shift[k] = total * precision[k, k]
     for k in range(width - 1, -1, -1):
+        # C^T x = y, from the last row up.
         x = shift[k] * precision[k, k]
         out[k] = x
         for d in range(k):
@@ -196,9 +204,11 @@ def finish_row(
     if np.isinf(prior_bias_precision):
         bias, bias_variance = prior_bias, 0.0
     else:
+        # rho = 2 D' s lam* + sum_j w_j + tau, rho E b = pull - D' s (1/2 + 2 lam* (E b_j + E u^T v_j)) + tau m0.
         rho += scale * of_weight + prior_bias_precision
         pull -= censored * (0.5 * of_weight + 2.0 * lam * (of_bias + along))
         bias, bias_variance = (pull + prior_bias_precision * prior_bias) / rho, 1.0 / rho
+    # P = 2 D' s lam* outer + sum_j w_j E v_j v_j^T + diag(prior precision), and P E u = shift.
     for k in range(width):
         for d in range(k + 1):
             precision[k, d] += scale * outer[k, d]

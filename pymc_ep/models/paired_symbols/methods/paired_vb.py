@@ -280,6 +280,7 @@ def _status(form: CompiledPairedSymbols, ascent: Run[State], pairs: DividedPairs
             remarks.append(f"{none} of {len(counts)} rows of {side.factors.name!r} have no pair")
     state = ascent.state
     squares = [(rows.symbols.mean.astype(float) ** 2).mean(axis=0) for rows in (state.users, state.items)]
+    # Mean square of E u^T E v without cross terms: sum_k (mean_i (E u_ik)^2) (mean_j (E v_jk)^2).
     if float(np.sqrt(squares[0] @ squares[1])) < _PRUNED:
         remarks.append(
             "every factor is pruned, as the pairs say less of preferences than it costs to describe them: all is "

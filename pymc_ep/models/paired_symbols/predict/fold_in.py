@@ -118,6 +118,7 @@ def _folded(posterior: PairedSymbolsPosterior, side: int, pairs: PairCounts) -> 
         sums = pair_sums(pairs.by_user, symbols, other, t.censored)
         concentration = Popularity.of(new_side.concentration, pairs.users, n, censored).concentration
         logits = censored_logits(concentration, total, symbols, moments, sums, xi, constant=constant)
+        # s_i = exp(E log pi_i + sum_j t_j Om_ij) / Z, with Z of the fitted rows.
         censored = np.exp(logits - posterior.log_normalisers[side])
         censored_pairs = Censored(n, censored, t.censored, moments, xi)
         after = update_rows(pairs.by_user, symbols, other, priors, censored_pairs)

@@ -71,6 +71,7 @@ class PairPredictions:
                 np.log(weight) + component.log_probabilities(0, chunk)[places]
                 for weight, component in posterior.components()
             ]
+            # log sum_k w_k p_k(j | i), over the components k of a mixture.
             out[pair_indices] = logsumexp(log_p, axis=0)
         dim = f"{name}_pair"
         coords = {f"{name}_user": (dim, users), f"{name}_item": (dim, items)}
