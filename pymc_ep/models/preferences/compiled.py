@@ -208,6 +208,8 @@ class CompiledPreferences(DrawFunctions):
         self, theta: np.ndarray, slope: np.ndarray, curvature: Curvature, *, of_prior: float
     ) -> np.ndarray:
         prior, kernel = self.prior(theta)
+        # Of a function h with dh/db = slope and dh/dS = -C / 2, for S = V V^T + sigma^2 K:
+        # dh/dV = -C V, dh/dsigma = -sigma <K, C> and dh/dK = -sigma^2 C / 2.
         weights = [slope, -(curvature @ prior.factors), -np.sqrt(prior.scale) * kernel.inner(curvature)]
         if "kernel" in self.free:
             weights += [-0.5 * prior.scale * derivative for derivative in kernel.gradient(curvature)]
@@ -229,6 +231,7 @@ class CompiledPreferences(DrawFunctions):
         of_others = [np.zeros_like(parameter) for parameter in (prior.scale, *kernel)]
         step = self._pulled(theta, [np.zeros_like(prior.mean), factors, *of_others])
         moved = self.prior(theta + step)[0].factors
+        # theta moves by a J^T V, with a = <J J^T V, V> / |J J^T V|^2, which minimises |a J J^T V - V|.
         square = float(np.vdot(moved, moved))
         return theta + (float(np.vdot(moved, factors)) / square) * step if square > 0 else theta
 

@@ -78,6 +78,7 @@ class UserPosterior(NamedTuple):
 
         `prior` are the prior covariances of the variables with the compared items, (d, n).
         """
+        # cov(f, d / s) = S_fo S_oo^-1 C D^T / s, with C = whitened whitened^T = cov(f_o) and s^2 = diag(D C D^T).
         rows = self.whitened[self.skewed.firsts] - self.whitened[self.skewed.seconds]
         sd = np.sqrt(np.einsum("kn,kn->k", rows, rows))
         coefficients = scipy.linalg.cho_solve((self.lower, True), self.whitened @ (rows / sd[:, None]).T)
@@ -180,6 +181,7 @@ class PreferencePosterior:
         order = np.argsort(users, kind="stable")
         distinct, begin = np.unique(users[order], return_index=True)
         for posterior, rows in zip(self.each(distinct), np.split(order, begin[1:])):
+            # With a = e_i - e_j: mean a^T b + a^T S_o w, variance a^T S a - a^T S_o Q S_o^T a.
             cross = self.covariance.block(firsts[rows], posterior.items) - self.covariance.block(
                 seconds[rows], posterior.items
             )
@@ -187,6 +189,7 @@ class PreferencePosterior:
             prior = self.covariance.differences(firsts[rows], seconds[rows])
             variance[rows] = prior - np.einsum("kn,kn->k", cross @ posterior.loss, cross)
             if len(posterior.skewed.own):
+                # Third central moment of the difference d, to first order: sum_k cov(d, d_k / s_k)^3 h_k.
                 third[rows] = posterior.with_skewed(cross)[0] ** 3 @ posterior.skewed.own
         sd = np.sqrt(np.maximum(variance, 0.0))
         return DifferenceShape(mean, sd, np.divide(third, sd**3, out=np.zeros_like(sd), where=sd > 0.0))
@@ -197,16 +200,19 @@ class PreferencePosterior:
         Draws of the prior are conditioned on the compared items (Matheron's rule).
         """
         prior, kernel = self._prior
+        # V z + s e ~ N(0, V V^T + s^2 K), with e ~ N(0, K).
         free = rng.standard_normal((size, prior.factors.shape[1])) @ prior.factors.T
         free += np.sqrt(prior.scale) * kernel.draws(size, rng)
         if not len(one.items):
             return prior.mean + free
         across = self.covariance.columns(one.items)
+        # free + S_fo S_oo^-1 (x - free_o), with x = whitened z ~ N(0, cov(f_o | factors)).
         residual = rng.standard_normal((size, len(one.items))) @ one.whitened.T - free[:, one.items]
         moved = scipy.linalg.cho_solve((one.lower, True), residual.T)
         effect, skewed = free + (across @ moved).T, one.skewed
         if len(skewed.own):
             cross, sd = one.with_skewed(across)
+            # f + sum_k cov(f, u_k) a_k(u_k) for u_k = d_k / s_k, with the cubic a_k of `skewed_moves`.
             u = (effect[:, one.items[skewed.firsts]] - effect[:, one.items[skewed.seconds]]) / sd
             constant, first, second, third = skewed_moves(*limited(skewed.own, skewed.total))
             effect += (((third * u + second) * u + first) * u + constant) @ cross.T

@@ -128,6 +128,7 @@ class PreferenceMixture:
 
     def _drawn_nodes(self, size: int, rng: np.random.Generator) -> np.ndarray:
         """Return nodes by their shares, (size,), in order: each has its share of the draws, to within one."""
+        # Systematic sampling: the shares' distribution function is inverted at (i + u) / s, with one u for all i < s.
         places = (np.arange(size) + rng.random()) / size
         return np.minimum(np.searchsorted(np.cumsum(self.design.shares), places), len(self.design.shares) - 1)
 

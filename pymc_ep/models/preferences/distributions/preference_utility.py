@@ -46,6 +46,7 @@ class PreferenceUtilityRV(_UtilityRV):
         """Draw rows, (*size, I); no matrix is larger than the kernel."""
         batch = np.broadcast_shapes(b.shape[:-1], V.shape[:-2], K.shape[:-2], np.shape(sigma)) if size is None else size
         shared, noise = rng.standard_normal((*batch, V.shape[-1])), rng.standard_normal((*batch, K.shape[-1]))
+        # b + V z + sigma L e, with K = L L^T.
         common = np.einsum("...d,...id->...i", shared, V)
         return b + common + sigma[..., None] * np.einsum("...j,...ij->...i", noise, np.linalg.cholesky(K))
 
@@ -63,6 +64,7 @@ class LowRankUtilityRV(_UtilityRV):
         batch = np.broadcast_shapes(*batches) if size is None else size
         sizes = V.shape[-1], R.shape[-1], b.shape[-1]
         shared, of_kernel, noise = (rng.standard_normal((*batch, n)) for n in sizes)
+        # b + V z + sigma (R y + sqrt(j) e).
         kernel = np.einsum("...r,...ir->...i", of_kernel, R) + np.sqrt(j)[..., None] * noise
         return b + np.einsum("...d,...id->...i", shared, V) + sigma[..., None] * kernel
 
@@ -184,6 +186,7 @@ class PreferenceUtility(Continuous):
         """Return the graph of the log density of each user's utilities."""
         root = pt.linalg.cholesky(factors @ factors.mT + sigma[..., None, None] ** 2 * kernel)
         white = solve_triangular(root, (value - mean)[..., None], lower=True, b_ndim=2)
+        # -n log(2 pi) / 2 - |L^-1 (f - b)|^2 / 2 - sum_i log L_ii, with L L^T the covariance.
         size = np.log(2.0 * np.pi) * value.shape[-1]
         log_det = pt.log(pt.diagonal(root, axis1=-2, axis2=-1)).sum(axis=-1)
         return -0.5 * (size + (white**2).sum(axis=(-2, -1))) - log_det
@@ -210,6 +213,7 @@ class _LowRankUtility(Continuous):
         small = pt.linalg.cholesky(pt.eye(both.shape[-1]) + both.mT @ both / variance[..., None, None])
         deviation = value - mean
         white = solve_triangular(small, both.mT @ deviation[..., None], lower=True, b_ndim=2)
+        # (|d|^2 - |L^-1 A^T d|^2 / c) / c for d = f - b and M = L L^T; the determinant is c^n |M|.
         square = ((deviation**2).sum(axis=-1) - (white**2).sum(axis=(-2, -1)) / variance) / variance
         log_det = pt.log(pt.diagonal(small, axis1=-2, axis2=-1)).sum(axis=-1)
         return -0.5 * (pt.log(2.0 * np.pi * variance) * value.shape[-1] + square) - log_det

@@ -19,6 +19,7 @@ def preference_utility(op: PreferenceUtilityRV, node: Apply) -> Callable[..., An
     def random(rng: Any, b: Any, V: Any, K: Any, sigma: Any) -> Any:
         shared, noise = rng.standard_normal(V.shape[1]), rng.standard_normal(K.shape[0])
         root = np.linalg.cholesky(K)
+        # b + V z + sigma L e, with K = L L^T.
         out = b.copy()
         for i in range(len(out)):
             for d in range(V.shape[1]):
@@ -38,6 +39,7 @@ def low_rank_utility(op: LowRankUtilityRV, node: Apply) -> Callable[..., Any]:
     def random(rng: Any, b: Any, V: Any, R: Any, j: Any, sigma: Any) -> Any:
         shared, of_kernel = rng.standard_normal(V.shape[1]), rng.standard_normal(R.shape[1])
         noise = rng.standard_normal(R.shape[0])
+        # b + V z + sigma (R y + sqrt(j) e).
         out = b.copy()
         for i in range(len(out)):
             kernel = np.sqrt(j) * noise[i]

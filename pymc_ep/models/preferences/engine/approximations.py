@@ -55,6 +55,7 @@ class Approximation(NamedTuple):
 
 
 def _by_moments(site: CompiledSite, at: Differences, sites: Sites) -> tuple[np.ndarray, Tilted]:
+    # Cavity: 1 / v_c = 1 / v - p, m_c = m - v_c (b - p m).
     cavity = at.variance / (1.0 - sites.precision * at.variance)
     centre = at.mean - cavity * (sites.shift - sites.precision * at.mean)
     return cavity, site.moments(_WON, centre, cavity)
@@ -62,17 +63,20 @@ def _by_moments(site: CompiledSite, at: Differences, sites: Sites) -> tuple[np.n
 
 def _by_mode(site: CompiledSite, at: Differences, sites: Sites) -> tuple[np.ndarray, Tilted]:
     log_t, slope, curvature, _ = site.log_density_derivatives(_WON, at.mean)
+    # p = -(log t)''(m) and b = (log t)'(m) + p m.
     none = np.zeros_like(at.mean)
     return none, Tilted(log_t, at.mean, none, slope, -curvature)
 
 
 def _by_bound(site: CompiledSite, at: Differences, sites: Sites) -> tuple[np.ndarray, Tilted]:
     bound = site.bounded(_WON, at.mean, at.variance)
+    # -KL of posterior and prior has the term sum_k p_k v_k / 2, as tr(S^-1 C) = n - tr(H C) for C = (S^-1 + H)^-1.
     constant = bound.value + 0.5 * sites.precision * at.variance
     return np.zeros_like(at.mean), Tilted(constant, at.mean, at.variance, bound.gradient, bound.precision)
 
 
 def _mode_response(site: CompiledSite, mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    # d log |A| / dp_k = v_k and dp / dd = -(log t)'''.
     return 0.5 * variance * site.log_density_derivatives(_WON, mean)[3]
 
 

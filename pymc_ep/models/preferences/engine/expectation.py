@@ -153,9 +153,11 @@ def _update(
     at = difference_moments(comparisons, lower, prior_mean, shift, precision, backend=backend)
     slope = shift - precision * at.mean
     cavity, tilted = approximation.update(site, at, sites)
+    # In posterior sds about m, a factor changes by |dp| v in its precision and |db - dp m| v^1/2 in its slope at m.
     d_precision = tilted.precision - precision
     moved = np.abs(tilted.shift - shift - d_precision * at.mean) * np.sqrt(at.variance)
     moved = kept * np.maximum(np.abs(d_precision) * at.variance, moved)
+    # sum_k [c_k - s_k (m_k - mu_k) / 2] with s = b - p m and c = log_z + log(1 + p v_c) / 2 + v_c s^2 / 2.
     # The terms of the cavity are safe for factors of no or great precision, see `evidence.ep.sweep`.
     terms = tilted.log_z + 0.5 * np.log1p(precision * cavity) + 0.5 * cavity * slope**2
     terms -= 0.5 * slope * (at.mean - prior_mean)
@@ -192,8 +194,10 @@ def _matched(
         if not unmatched.any():
             break
         step = kept * np.repeat(np.where(unmatched, length, 0.0), counts)
+        # b = g + p m_t gives the factor times its cavity the mean m_t, as the tilted one has g = (m_t - m_c) / v_c.
         trial = shift + step * (best.gradient + precision * best.mean - shift)
         mean = difference_means(comparisons, at.whitened, prior_mean, trial, precision, backend=backend)
+        # m_c = m - v_c (b - p m).
         trial_moments = site.moments(np.ones(1), mean - cavity * (trial - precision * mean), cavity)
         trial_gap = distance(trial_moments, mean)
         closer = unmatched & (trial_gap < gap)

@@ -49,6 +49,7 @@ class UtilityCovariance(NamedTuple):
 
     def differences(self, firsts: np.ndarray, seconds: np.ndarray) -> np.ndarray:
         """Return the prior variances of differences of two items, (n,)."""
+        # S_ii + S_jj - 2 S_ij.
         both = self.entries(firsts, firsts) + self.entries(seconds, seconds)
         return both - 2.0 * self.entries(firsts, seconds)
 
@@ -180,6 +181,7 @@ class LowRankKernel:
 
     def covariance(self, prior: UtilityPrior) -> UtilityCovariance:
         """Return V V^T + s2 K."""
+        # V V^T + s2 (R R^T + j I) = A A^T + s2 j I, with A = [V, s2^1/2 R].
         factors = np.hstack([prior.factors, np.sqrt(prior.scale) * self.root])
         return UtilityCovariance(factors, np.zeros((0, 0)), prior.scale * self.jitter)
 
@@ -200,11 +202,13 @@ class LowRankKernel:
     def solve(self, x: np.ndarray) -> np.ndarray:
         """Return L^{-1} x."""
         left, values = self._spectrum
+        # L^-1 = I / sqrt(j) + U diag(1 / sqrt(s^2 + j) - 1 / sqrt(j)) U^T.
         inverse = 1.0 / np.sqrt(self.jitter)
         return inverse * x + (left * (1.0 / values - inverse)) @ (left.T @ x)
 
     def inner(self, curvature: Curvature) -> float:
         """Return the inner product of K and a curvature, a sum over entries."""
+        # <R R^T + j I, C> = <C R, R> + j tr C.
         return float(((curvature @ self.root) * self.root).sum() + self.jitter * curvature.trace())
 
     def gradient(self, curvature: Curvature) -> tuple[np.ndarray, ...]:
@@ -214,11 +218,13 @@ class LowRankKernel:
     def draws(self, size: int, rng: np.random.Generator) -> np.ndarray:
         """Return draws of N(0, K), (size, I)."""
         n_items, rank = self.root.shape
+        # R z + sqrt(j) e.
         noise = np.sqrt(self.jitter) * rng.standard_normal((size, n_items))
         return noise + rng.standard_normal((size, rank)) @ self.root.T
 
     def extended(self, x: np.ndarray, known: np.ndarray) -> np.ndarray:
         """Return K_no K_oo^{-1} x at the items outside of the mask `known`, (I,), for x at the items in it."""
+        # R_n R_o^T (R_o R_o^T + j I)^-1 x = R_n (R_o^T R_o + j I)^-1 R_o^T x.
         old = self.root[known]
         small = old.T @ old + self.jitter * np.eye(self.root.shape[1])
         return self.root[~known] @ scipy.linalg.solve(small, old.T @ x, assume_a="pos")

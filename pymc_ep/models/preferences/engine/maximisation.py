@@ -53,6 +53,7 @@ def maximised(prior: UtilityPrior, kernel: Kernel, statistics: Statistics, learn
     """
     (mean, factors, scale), (slope, curvature) = prior, statistics
     if learned.mean:
+        # b + S w, with the mean w over users and S = V V^T + s2 K.
         mean = mean + factors @ (factors.T @ slope) + scale * kernel.product(slope)
     if not (learned.factors or learned.scale):
         return prior._replace(mean=mean)
@@ -62,9 +63,11 @@ def maximised(prior: UtilityPrior, kernel: Kernel, statistics: Statistics, learn
     at = curvature @ factors + (np.outer(slope, slope @ factors) if learned.mean else 0.0)
     squares = kernel.inner(curvature) + (float(slope @ kernel.product(slope)) if learned.mean else 0.0)
     small = white.T @ white
+    # tr Cb = |Vb|^2 + I s2 - tr[V^T T V (Vb^T Vb + 2 s2 I_D)] - s2^2 <K, T>, for I items.
     trace = float(np.trace(small)) + size * scale
     trace -= float(((factors.T @ at) * (small + 2.0 * scale * np.eye(width))).sum()) + scale**2 * squares
     values, vectors = _leading(_expected_covariance(white, scale, kernel, statistics, learned), statistics, width)
+    # s2 = (tr Cb - sum_k c_k) / (I - D), then V = L E (diag(c) - s2 I)^1/2, of the D leading eigenpairs (c, E) of Cb.
     if learned.scale:
         scale = max((trace - float(values.sum())) / (size - width), np.finfo(float).tiny)
     lengths = np.sqrt(np.maximum(values - scale, 0.0))
@@ -92,9 +95,11 @@ def _expected_covariance(
     slope, curvature = statistics
 
     def weighted(x: np.ndarray) -> np.ndarray:
+        # Sb x = Vb Vb^T x + s2 x.
         return white @ (white.T @ x) + scale * x
 
     def times(x: np.ndarray) -> np.ndarray:
+        # Cb x = Sb x - Sb L^T T L Sb x.
         through = weighted(x)
         at = kernel.times(through)
         moved = curvature @ at

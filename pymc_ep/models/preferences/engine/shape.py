@@ -19,6 +19,7 @@ def shape_of_users(comparisons: Comparisons, at: Differences, sites: Sites, site
 
     Users with over 2,000 comparisons keep EP's Gaussian.
     """
+    # Cavity: 1 / v_c = 1 / v - p, m_c = m - v_c (b - p m).
     share = sites.precision * at.variance
     cavity = at.variance / (1.0 - share)
     centre = at.mean - cavity * (sites.shift - sites.precision * at.mean)
@@ -34,9 +35,11 @@ def shape_of_users(comparisons: Comparisons, at: Differences, sites: Sites, site
         places = pairs.start + skewed
         white = at.whitened[squares[u] : squares[u + 1]].reshape(comparisons.n_items(u), -1)
         rows = white[comparisons.firsts[places]] - white[comparisons.seconds[places]]
+        # Rows of length one, whose inner products are the posterior correlations of the differences.
         rows /= np.sqrt(at.variance[places])[:, None]
         out[0, places] = used[skewed]
         out[1, places], removed = pair_shape(used[skewed], rows @ rows.T, most_removed(share[pairs])[skewed])
+        # Precisions p - w / v; the shifts that keep the means m are added below.
         out[3, places] = -removed / at.variance[places]
     out[2] = out[3] * at.mean
     return Shape(*out)

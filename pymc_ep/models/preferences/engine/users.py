@@ -160,7 +160,9 @@ def expect(
         lower = factorised(block, covariance, effort.backend)
         settled = settle(block, lower, mean, first, compiled, approximation, observed[pairs], **effort._asdict())
         if (held := observed[pairs] == 0).any():
+            # log of the integral of t(d) N(d; m, v).
             held_log_p += float(compiled.moments(np.ones(1), settled.mean[held], settled.variance[held]).log_z.sum())
+        # w = D^T (shift - precision m), m the posterior means of the differences.
         weights = item_sums(block, settled.sites.shift - settled.sites.precision * settled.mean)
         losses = precision_losses(block, settled.whitened, settled.sites.precision, backend=effort.backend)
         curvature = _with_users(curvature, block, losses, weights, effort.backend)
@@ -192,12 +194,14 @@ def factorised(comparisons: Comparisons, covariance: UtilityCovariance, backend:
 
 def item_sums(comparisons: Comparisons, values: np.ndarray) -> np.ndarray:
     """Return the sums, (N,), over the comparisons of each user's items of values, (P,): signed, + where an item won."""
+    # D^T x, where D has the rows e_i - e_j.
     firsts, seconds = comparisons.places
     return np.bincount(firsts, values, len(comparisons.items)) - np.bincount(seconds, values, len(comparisons.items))
 
 
 def _response(comparisons: Comparisons, settled: Settled, derivative: np.ndarray, backend: str) -> np.ndarray:
     """Return r = (I + H S)^{-1} D^T s, (N,), for derivatives s of the evidence in the differences at the mode."""
+    # (I + H S)^-1 = I - H C with C = (S^-1 + H)^-1 and H = D^T diag(p) D, hence r = D^T (s - p o (D C D^T s)).
     none = np.zeros_like(derivative)
     spread = difference_means(comparisons, settled.whitened, none, derivative, none, backend=backend)
     return item_sums(comparisons, derivative - settled.sites.precision * spread)

@@ -170,6 +170,7 @@ def difference_moments(
     for u in range(comparisons.n_users):
         entries, (_, pairs) = slice(*squares[u : u + 2]), comparisons.of_user(u)
         factor, user_precision = lower[entries].reshape(comparisons.n_items(u), -1), precision[pairs]
+        # A = I + (D L)^T diag(p) D L = R R^T, W^T = L R^-T, and variances diag(D W^T W D^T).
         rows = _rows(comparisons, u, factor)
         root = np.linalg.cholesky(np.eye(len(factor)) + rows.T @ (user_precision[:, None] * rows))
         white = scipy.linalg.solve_triangular(root, factor.T, lower=True, check_finite=False).T
@@ -192,6 +193,7 @@ def difference_means(
     for u in range(comparisons.n_users):
         _, pairs = comparisons.of_user(u)
         rows = _rows(comparisons, u, whitened[squares[u] : squares[u + 1]].reshape(comparisons.n_items(u), -1))
+        # mu + D W^T W D^T (b - p mu).
         out[pairs] = mean[pairs] + rows @ (rows.T @ (shift[pairs] - precision[pairs] * mean[pairs]))
     return out
 
@@ -207,6 +209,7 @@ def precision_losses(comparisons: Comparisons, whitened: np.ndarray, precision: 
     for u in range(comparisons.n_users):
         entries, (_, pairs) = slice(*squares[u : u + 2]), comparisons.of_user(u)
         white = whitened[entries].reshape(comparisons.n_items(u), -1)
+        # H - (H W^T) (H W^T)^T, with H = D^T diag(p) D.
         design = _rows(comparisons, u, np.eye(len(white)))
         through = design.T @ (precision[pairs, None] * _rows(comparisons, u, white))
         laplacian = design.T @ (precision[pairs, None] * design)

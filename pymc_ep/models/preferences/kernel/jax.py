@@ -111,6 +111,7 @@ def _rows(values: jax.Array, firsts: jax.Array, seconds: jax.Array) -> jax.Array
 
 def _factored(items: jax.Array, factors: jax.Array, kernel: jax.Array, scale: jax.Array) -> tuple[jax.Array, ...]:
     """Return the Cholesky factor of a user's prior covariance, and whether there is none."""
+    # Padding has the rows of an identity here, so that the factor exists; its entries are left out afterwards.
     rows, mask = jnp.maximum(items, 0), items >= 0
     between = kernel[rows[:, None], rows] if kernel.size else rows[:, None] == rows
     covariance = factors[rows] @ factors[rows].T + scale * between
@@ -119,11 +120,13 @@ def _factored(items: jax.Array, factors: jax.Array, kernel: jax.Array, scale: ja
 
 
 def _means(firsts: Any, seconds: Any, white: Any, mean: Any, shift: Any, precision: Any) -> tuple[jax.Array]:
+    # mu + D W^T W D^T (b - p mu).
     rows = _rows(white, firsts, seconds)
     return (mean + rows @ (rows.T @ (shift - precision * mean)),)
 
 
 def _moments(firsts: Any, seconds: Any, lower: Any, mean: Any, shift: Any, precision: Any) -> tuple[jax.Array, ...]:
+    # A = I + (D L)^T diag(p) D L = R R^T, W^T = L R^-T, and variances diag(D W^T W D^T).
     rows = _rows(lower, firsts, seconds)
     root = jnp.linalg.cholesky(jnp.eye(len(lower)) + rows.T @ (precision[:, None] * rows))
     white = jax.scipy.linalg.solve_triangular(root, lower.T, lower=True).T
@@ -133,6 +136,7 @@ def _moments(firsts: Any, seconds: Any, lower: Any, mean: Any, shift: Any, preci
 
 
 def _losses(firsts: Any, seconds: Any, white: Any, precision: Any) -> tuple[jax.Array]:
+    # H - (H W^T) (H W^T)^T, with H = D^T diag(p) D.
     design = _rows(jnp.eye(len(white)), firsts, seconds)
     through = design.T @ (precision[:, None] * _rows(white, firsts, seconds))
     return (design.T @ (precision[:, None] * design) - through @ through.T,)

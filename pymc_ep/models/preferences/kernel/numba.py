@@ -30,6 +30,7 @@ def _dot(x: np.ndarray, y: np.ndarray, n: int) -> float:
 @_jit_part
 def _factorise(matrix: np.ndarray) -> bool:
     """Overwrite the lower triangle of a symmetric matrix by its Cholesky factor; False if it has none."""
+    # L_rc = (A_rc - sum_{k<c} L_rk L_ck) / L_cc for c < r, and L_rr^2 = A_rr - sum_{k<r} L_rk^2.
     for r in range(len(matrix)):
         row = matrix[r]
         for c in range(r):
@@ -91,6 +92,7 @@ def _whiten(
     """Write W^T, (n, n); return log |A|."""
     n = len(lower)
     through, root = np.zeros((n, n)), np.zeros((n, n))
+    # through = H L, and then root = A = I + L^T through, its lower triangle.
     _add_weighted(firsts, seconds, precision, lower, through)
     for r in range(n):
         root[r, r] = 1.0
@@ -107,6 +109,7 @@ def _whiten(
         log_det += 2.0 * np.log(root[r, r])
         row = white[r]
         for c in range(n):
+            # W^T R^T = L, solved forwards: (W^T)_rc = (L_rc - sum_{k<c} R_ck (W^T)_rk) / R_cc.
             row[c] = (lower[r, c] - _dot(root[c], row, c)) / root[c, c]
     return log_det
 
@@ -123,6 +126,7 @@ def _means(
 ) -> None:
     """Write the posterior means of a user's differences."""
     n = len(white)
+    # mu + D W^T pull, with pull = W D^T (b - p mu).
     pull = np.zeros(n)
     for k in range(len(firsts)):
         weight = shift[k] - precision[k] * prior_mean[k]
@@ -162,6 +166,7 @@ def difference_moments(
         _means(user_firsts, user_seconds, white, prior_mean[pairs], shift[pairs], precision[pairs], mean[pairs])
         for k in range(pair_ends[u], pair_ends[u + 1]):
             first, second = white[firsts[k]], white[seconds[k]]
+            # Diagonal of D W^T W D^T.
             square = 0.0
             for c in range(n):
                 square += (first[c] - second[c]) ** 2
@@ -204,6 +209,7 @@ def precision_losses(
         n, pairs = item_ends[u + 1] - item_ends[u], slice(pair_ends[u], pair_ends[u + 1])
         entries = slice(squares[u], squares[u + 1])
         matrix, through = out[entries].reshape((n, n)), np.zeros((n, n))
+        # H - through through^T, with through = H W^T and H = D^T diag(p) D.
         _add_weighted(firsts[pairs], seconds[pairs], precision[pairs], whitened[entries].reshape((n, n)), through)
         matrix[:] = 0.0
         for k in range(pair_ends[u], pair_ends[u + 1]):

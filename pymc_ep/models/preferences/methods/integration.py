@@ -177,6 +177,7 @@ def _mode(
 def _relevant(evidence: PreferenceEvidence, grid: Lattice[DesignPoint], fits: int) -> Integral:
     """Return a lattice without the nodes of negligible shares."""
     order = np.argsort(grid.shares)
+    # In ascending order: the nodes left out have shares that add up to `_NEGLIGIBLE` at most.
     kept = np.sort(order[np.cumsum(grid.shares[order]) > _NEGLIGIBLE])
     shares = grid.shares[kept]
     design = Design(grid.thetas[kept], shares / shares.sum(), grid.steps)
@@ -231,6 +232,7 @@ def carried_over(evidence: PreferenceEvidence, design: Design, first: UserFactor
     for theta in design.thetas:
         fits.append(evidence.at(theta, fits[-1].state if fits else first.sites))
     log_z = np.array([fit.log_z for fit in fits])
+    # log sum_k w_k Z(theta_k).
     log_evidence = float(logsumexp(np.log(design.shares) + log_z))
     return Integral.of(evidence, design, fits, log_evidence, "averaged over the hyperparameters of an earlier fit")
 

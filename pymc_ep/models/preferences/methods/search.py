@@ -149,6 +149,7 @@ def _rises_without_end(form: CompiledPreferences, evidence: ComparisonEvidence, 
         return False
     mean, factors, scale = form.prior(best.theta)[0]
     factor = _growth(search)
+    # s2 = sigma^2 grows by the square of the factor of b, V and sigma.
     larger = UtilityPrior(
         mean * (factor if "mean" in flat else 1.0),
         factors * (factor if "factors" in flat else 1.0),
@@ -186,6 +187,7 @@ def _held_out(task: Task) -> np.ndarray:
     compared = task.compared
     draws = np.random.default_rng(task.settings["seed"]).random(len(compared.order))
     ends = compared.comparisons.pair_ends
+    # The comparison of a user with the largest number is never held out.
     most = np.repeat(np.maximum.reduceat(draws, ends[:-1]), np.diff(ends))
     return (draws < task.settings["held_out"]) & (draws < most)
 

@@ -77,6 +77,7 @@ def neglected(evidence: PreferenceEvidence, at: PreferenceFit, compared: Compare
             halvings=0,
         )
         means, sds = map(np.array, zip(*map(differences, grid.states)))
+        # m = sum_k w_k m_k and v = sum_k w_k (s_k^2 + (m_k - m)^2), over the nodes.
         mixed = grid.shares @ means
         spread = np.sqrt(grid.shares @ (sds**2 + (means - mixed) ** 2))
         out[name] = Neglected(

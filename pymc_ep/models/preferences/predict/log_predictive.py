@@ -53,6 +53,7 @@ class ComparisonPredictions:
             mean, sd, skewness = component.differences(users, firsts, seconds)
             gaussians = zip(*gaussian_parts(skewness)) if skewness.any() else [(1.0, 0.0, 1.0)]
             for share, centre, width in gaussians:
+                # log sum_k w_k int t(d) N(d; m_k, v_k) dd, over the Gaussian parts k of all components.
                 log_probability = site.moments(won, mean + sd * centre, (sd * width) ** 2).log_z
                 log_p = np.logaddexp(log_p, np.log(weight * share) + np.asarray(log_probability))
         dim = f"{group.name}_comparison"

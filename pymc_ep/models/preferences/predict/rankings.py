@@ -85,6 +85,7 @@ def _ranks(posterior: UtilityPosterior, users: np.ndarray, rng: np.random.Genera
     for size, component in posterior.portions(_DRAWS, rng):
         for k, user_posterior in enumerate(component.each(users)):
             order = np.argsort(-component.user_draws(user_posterior, size, rng), axis=1)
+            # The inverse of the permutation `order`.
             ranks = np.empty_like(order)
             np.put_along_axis(ranks, order, items, axis=1)
             among = ranks < len(first)
@@ -118,10 +119,12 @@ def _informative(posterior: UtilityPosterior, user: int, n: int) -> xr.Dataset:
         for begin in range(0, len(firsts), step):
             pairs = slice(begin, begin + step)
             i, j = firsts[pairs], seconds[pairs]
+            # var(f_i - f_j) = C_ii + C_jj - 2 C_ij.
             spread = np.maximum(variances[i] + variances[j] - 2.0 * covariance[i, j], 0.0)
             entropy, chance = _answers(site, mean[i] - mean[j], spread)
             expected_entropy[pairs] += weight * entropy
             probability[pairs] += weight * chance
+    # H(E[p]) - E[H(p)], where p is the probability given the utilities.
     information = np.maximum(_entropy(probability) - expected_entropy, 0.0)
     best = np.argsort(-information, kind="stable")[:n]
     return xr.Dataset(
@@ -137,6 +140,7 @@ def _informative(posterior: UtilityPosterior, user: int, n: int) -> xr.Dataset:
 
 def _answers(site: CompiledSite, mean: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the expected entropy of answers were utilities known, in bits, and the probability of the first item."""
+    # E over d ~ N(m, v) at d = m + v^1/2 x, x the Gauss-Hermite nodes.
     nodes, weights = standard_normal_rule(_NODES)
     differences = mean[:, None] + np.sqrt(variance)[:, None] * nodes
     win_probability = np.exp(site.log_density(np.ones((len(mean), 1)), differences))
