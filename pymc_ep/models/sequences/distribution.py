@@ -70,11 +70,13 @@ def _drawn(rng: np.random.Generator, *parameters: Any) -> np.ndarray:
     lengths, h, items = sequences.lengths, initial_states(n_users, weights, float(initial)), sequences.items
     for t in range(int(lengths.max(initial=0))):
         active = np.flatnonzero(lengths > t)
+        # Logits v_i^T h of items and m_k^T h + b_k + log I of memories; known items have z^T h + c more.
         logits = h[active] @ table.T
         logits[:, n_items:] += np.log(n_items) + weights.memory[:, -1]
         if knows:
             logits[:, :n_items] += is_known[active] * weights.shift(h[active])[:, None]
         sums = np.exp(logits - logits.max(axis=1, keepdims=True)).cumsum(axis=1)
+        # Inversion: the number of cumulative sums below u times the last one.
         chosen, ends = (sums < (rng.random(len(active)) * sums[:, -1])[:, None]).sum(axis=1), sequences.ends[active] + t
         for k, half_life in enumerate(half_lives):
             uniform, from_memory = rng.random(len(active)), chosen == n_items + k

@@ -58,6 +58,7 @@ def collaborative_rnn(op: CollaborativeRNNRV, node: Apply) -> Callable[..., Any]
         for k in range(n):
             u = users[k]
             matrices, state = recurrent[u if len(recurrent) > 1 else 0], h[u]
+            # Logits v_i^T h of items and m_k^T h + b_k + log I of memories; known items have z^T h + c more.
             for i in range(n_items + n_memories):
                 row = outputs[i] if i < n_items else memory[i - n_items]
                 weights[i] = 0.0 if i < n_items else np.log(n_items) + row[width]
@@ -78,6 +79,7 @@ def collaborative_rnn(op: CollaborativeRNNRV, node: Apply) -> Callable[..., Any]
                 if t == 0:
                     item = int(uniform * n_items)
                 else:
+                    # P(age <= a) = (1 - q^a) / (1 - q^t) with q = 2^{-1 / H}, inverted; a / t where H is infinite.
                     age = 1.0 + np.floor(uniform * t)
                     if np.isfinite(half_life):
                         rate = -np.log(2.0) / half_life
@@ -100,6 +102,7 @@ def collaborative_rnn(op: CollaborativeRNNRV, node: Apply) -> Callable[..., Any]
                     for d in range(width):
                         reset[d] = sums[2, d] * state[d]
             for d in range(width):
+                # (1 - w) h + w c.
                 h[u, d] = sums[0, d] if n_gates == 1 else state[d] + sums[1, d] * (sums[0, d] - state[d])
         return out
 

@@ -135,4 +135,5 @@ def _prior(
     mean, sd = parameters_of(variable)
     if shared is not None and depends_on([mean], [shared]):
         mean = pt.constant(0.0)
+    # 1 / sd^2 with the sign of sd, so that a check of precisions finds a negative sd.
     return WeightPrior(variable.name, stand_in, mean, 1.0 / (sd * pt.abs(sd)))

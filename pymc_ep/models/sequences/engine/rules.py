@@ -45,8 +45,10 @@ def stepped(rule: Rule, rate: float, weights: Array, gradient: Array, moments: M
     count = moments.count + 1
     times = count.astype(weights.dtype).reshape(-1, *[1] * (weights.ndim - 1))
     square = gradient**2
+    # v + (1 - beta_2) sign(g^2 - v) g^2 by Yogi, else v + (1 - beta_2) (g^2 - v).
     towards = xp.sign(square - moments.second) * square if rule.additive else square - moments.second
     second = moments.second + (1.0 - rule.second) * towards
+    # 1 - beta_2^t is the sum of the weights of t squares (Kingma and Ba 2015); Yogi's average is divided alike.
     length = xp.sqrt(second / (1.0 - rule.second**times)) + _LEAST
     first, mean = moments.first, gradient
     if rule.first:

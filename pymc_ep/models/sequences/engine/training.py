@@ -140,6 +140,7 @@ class Training:
         learned, shared = start
         nats = self._held_out(problem, learned.weights)
         if nats is None:
+            # -log(1 / I), of equal probabilities.
             nats = float(np.log(len(learned.weights.outputs)))
         most = int(np.sort(np.minimum(problem.lengths, self.batch))[-self.users_per_batch :].sum())
         state = State(
@@ -180,6 +181,7 @@ class Training:
                 window = window._replace(candidates=sampled_candidates(window.items, n_items, self.sampled, rng))
             kept = None
             if self.dropout:
+                # Zero with probability q, else 1 / (1 - q): the mean is one.
                 kept = (rng.random((len(window.items), h.shape[1])) >= self.dropout) / (1.0 - self.dropout)
                 kept = kept.astype(h.dtype)
             shares = self._shares(problem, window, rows, shared=shared)
@@ -342,6 +344,7 @@ def _about_shared(
     Matrices of other users, on which no event that is trained on depends, are put at the mode.
     """
     recurrent = learned.weights.recurrent
+    # (sum_u p R_u + q m) / (sum_u p + q) maximises sum_u log N(R_u; M, 1 / p) + log N(M; m, 1 / q) over M.
     of_users = np.broadcast_to(precision * trained.reshape(-1, 1, 1, 1), recurrent.shape)
     total = of_users.sum(axis=0) + prior.precision
     weighted = np.einsum("u...,u...->...", of_users, np.asarray(recurrent)) + prior.precision * prior.mean

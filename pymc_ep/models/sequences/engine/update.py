@@ -98,6 +98,7 @@ def updated(
     gradient, total = windowed.gradient, float(windowed.values.sum())
     candidates = slice(None) if window.candidates is None else window.candidates.items
     places: tuple[Rows, ...] = user_slice, gradient.items, candidates, slice(None), slice(None), slice(None)
+    # (sum over events of d log p(y) + share d log p(weights)) / most.
     gradients, scaled = [getattr(gradient, name) for name in Weights._fields], []
     for g, table, prior, rows, share in zip(gradients, tables, priors, places, shares):
         of_prior = prior.rows(rows).pull(table[rows], share if len(share) == 1 else share[rows])
@@ -106,6 +107,7 @@ def updated(
         norm = float(np.sqrt(sum(np.vdot(g, g) for g in scaled)))
     if not np.isfinite(total) or not np.isfinite(norm):
         return Updated(total, last, learned, False)
+    # g min(1, clip / |g|), with |g| over all tables.
     shrink = min(1.0, settings.clip / norm) if norm > 0 else 1.0
     rule, rate = RULES[settings.optimizer], settings.learning_rate
     for g, table, moments, rows in zip(scaled, tables, learned.moments, places):

@@ -50,6 +50,7 @@ def _updated(
     scaled = [(g + of_prior) / most for g, of_prior in zip(gradient, of_priors)]
     norm = jnp.sqrt(sum(jnp.vdot(g, g) for g in scaled))
     finite = jnp.isfinite(total) & jnp.isfinite(norm)
+    # g min(1, clip / |g|), with |g| over all tables.
     shrink = jnp.minimum(1.0, settings.clip / jnp.where(norm > 0, norm, 1.0))
     steps = [
         stepped(RULES[settings.optimizer], settings.learning_rate, table, shrink * g, table_moments)

@@ -28,6 +28,7 @@ class Prior(NamedTuple):
 
     def with_ridge(self, precision: float) -> "Prior":
         """Return the product with a Gaussian about zero."""
+        # N(w; m, 1 / p) N(w; 0, 1 / r) is proportional to N(w; p m / (p + r), 1 / (p + r)).
         total = self.precision + precision
         return Prior(self.precision * self.mean / np.where(total > 0, total, 1.0), total)
 
@@ -38,6 +39,7 @@ class Prior(NamedTuple):
 
     def pull(self, weights: Array, share: Array) -> Array:
         """Return a share, a number for each row, of the gradient of the log density."""
+        # d log N(w; m, 1 / p) / dw = p (m - w).
         return (self.mean - weights) * (self.precision * share.reshape(-1, *[1] * (weights.ndim - 1)))
 
 

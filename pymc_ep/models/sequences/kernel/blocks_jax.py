@@ -57,6 +57,7 @@ def _forward(
 def _backward(
     block: Block, gradient: tuple[Any, jax.Array], cotangent: jax.Array
 ) -> tuple[Any, None, jax.Array, None, None]:
+    # The sum is a number, so that its cotangent scales the gradient.
     of_shared, of_states = jax.tree.map(lambda array: cotangent * array, gradient)
     return of_shared, None, of_states, None, None
 

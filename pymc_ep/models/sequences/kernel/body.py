@@ -184,6 +184,7 @@ def forward(weights: Weights, window: Window, first: np.ndarray) -> Tape:
             h = np.tanh(x[:, 0] + _products(matrices, h)[:, 0])
             gates[rows, 0] = h
         else:
+            # w, r = sig(W y + R h), c = tanh(W_c y + R_c (r h)) and (1 - w) h + w c.
             w, r = np.moveaxis(expit(x[:, 1:] + _products(matrices[:, 1:], h)), 1, 0)
             c = np.tanh(x[:, 0] + _products(matrices[:, :1], r * h)[:, 0])
             gates[rows, 0], gates[rows, 1], gates[rows, 2] = c, w, r
@@ -272,6 +273,7 @@ def log_softmax(
     for begin in range(0, n, step):
         block = slice(begin, begin + step)
         h, block_items = states[block], items[block]
+        # Logits l_i = v_i^T h of items and l_k = m_k^T h + b_k + log I of memories.
         logits = h @ table.T
         logits[:, n_items:] += log_items + weights.memory[:, -1]
         if candidates is not None:
@@ -281,6 +283,7 @@ def log_softmax(
             logits[events, columns] += weights.shift(h)[events]
         top = logits.max(axis=1)
         logits -= top[:, None]
+        # log p = log(exp(l_y) + sum_k exp(l_k) s_k(y)) - log sum_j exp(l_j), over items and memories j.
         ways[block, 0] = logits[np.arange(len(block_items)), block_items]
         ways[block, 1:] = logits[:, n_items:] + past.log_shares[block]
         exponentials = np.exp(logits, out=logits)
@@ -289,12 +292,14 @@ def log_softmax(
         ways[block] -= values[block, None]
         values[block] -= np.log(total)
         if cotangents is not None:
+            # d log p / dl_j = q_j - exp(l_j) / sum_i exp(l_i), q_j the share of j in p; the second term first.
             # Weights are divided by their sums after the products, which are far smaller.
             share = (cotangents[block] / total)[:, None]
             of_states[block] -= share * (exponentials @ table)
             of_table -= exponentials.T @ (share * h)
             of_constant -= exponentials[:, n_items:].T @ share
             if len(weights.known):
+                # d log p / d(z^T h + c) = q_y [y is known] - sum_i exp(l_i) / sum_j exp(l_j), over known items i.
                 sums = np.bincount(events, exponentials[events, columns], len(block_items))
                 of_shift = -share[:, 0] * sums.astype(h.dtype)
                 repeats = events[columns == block_items[events]]
@@ -302,6 +307,7 @@ def log_softmax(
                 of_states[block] += of_shift[:, None] * weights.known[:-1]
                 of_known += np.append(of_shift @ h, of_shift.sum())
     if cotangents is not None:
+        # The terms q_j.
         way_weights = np.exp(ways) * cotangents[:, None]
         of_states += way_weights[:, :1] * outputs[items] + way_weights[:, 1:] @ table[n_items:]
         rows, sums = summed_rows(items, way_weights[:, :1] * states)
@@ -333,10 +339,13 @@ def _backward(weights: Weights, window: Window, tape: Tape, of_states: np.ndarra
         h, gates = tape.states[rows], tape.gates[rows]
         c = gates[:, 0]
         if n_gates == 1:
+            # h' = tanh(a): da = g (1 - h'^2) and dh = R^T da.
             inner[rows, 0] = g * (1.0 - c**2)
             back = _pullbacks(matrices, inner[rows])
         else:
             w, r = gates[:, 1], gates[:, 2]
+            # h' = h + w (c - h): da_c = g w (1 - c^2), da_w = g (c - h) w (1 - w), da_r = (R_c^T da_c) h r (1 - r) and
+            # dh = g (1 - w) + (R_c^T da_c) r + R_w^T da_w + R_r^T da_r.
             inner[rows, 0] = g * w * (1.0 - c**2)
             of_reset = _pullbacks(matrices[:, :1], inner[rows, :1])
             inner[rows, 1] = g * (c - h) * w * (1.0 - w)
@@ -357,6 +366,7 @@ def _backward(weights: Weights, window: Window, tape: Tape, of_states: np.ndarra
 def _outer_sums(recurrent: np.ndarray, window: Window, tape: Tape, inner: np.ndarray) -> np.ndarray:
     """Return sums of outer products of `inner` and the vectors that the matrices multiply, of each user or of all."""
     n, n_gates, width = inner.shape
+    # dR = sum_t da_t x_t^T, with x = r h for the candidate and h for the other gates.
     reset = tape.states * tape.gates[:, 2] if n_gates == 3 else None
     if len(recurrent) == 1:
         groups = [np.arange(n)]

@@ -145,6 +145,7 @@ def grid_gradient(weights: Weights, grid: Grid, first: jax.Array) -> tuple[jax.A
     recurrent, inputs, *tables, bias = weights
     total = jax.value_and_grad(_total, argnums=(0, 1), has_aux=True)
     (value, (last, seen)), (inner, of_tables) = total(_given(weights, grid), tables, recurrent, grid, first)
+    # dR = sum_t da_t x_t^T, with x = r h for the candidate and h for the other gates.
     subscripts = "gde" if len(recurrent) == 1 else "ngde"
     gate_slices = (slice(1), slice(1, None))
     of_recurrent = jnp.concatenate(
@@ -192,6 +193,7 @@ def _cell(recurrent: jax.Array, x: jax.Array, h: jax.Array) -> tuple[jax.Array, 
     """Return states after inputs, (P, G, D), given states before, (P, D), and the states that the candidate sees."""
     if x.shape[1] == 1:
         return jnp.tanh(x[:, 0] + _products(recurrent, h)[:, 0]), h
+    # (1 - w) h + w c with c = tanh(x_c + R_c (r h)).
     gates = jax.nn.sigmoid(x[:, 1:] + _products(recurrent[:, 1:], h))
     w, r = gates[:, 0], gates[:, 1]
     reset = r * h
@@ -227,12 +229,14 @@ def _block(
     shared: tuple[jax.Array, ...], listed: jax.Array, states: jax.Array, events: tuple[jax.Array, ...]
 ) -> jax.Array:
     (outputs, memory, known, offsets, log_items), (items, log_shares, users, counts, counted) = shared, events
+    # Logits v_i^T h of items and m_k^T h + b_k + log I of memories.
     logits, of_memories = states @ outputs.T + offsets, states @ memory[:, :-1].T + memory[:, -1] + log_items
     if len(known):
         # Columns beyond the last one are dropped.
         columns = jnp.where(jnp.arange(listed.shape[1]) < counts[:, None], listed[users], len(outputs))
         shift = (states @ known[:-1] + known[-1])[:, None]
         logits = logits.at[jnp.arange(len(states))[:, None], columns].add(shift, mode="drop")
+    # log(exp(l_y) + sum_k exp(l_k) s_k(y)) - log sum_j exp(l_j), over items and memories j.
     ways = [jnp.take_along_axis(logits, items[:, None], axis=1), of_memories + log_shares]
     of_item = jax.nn.logsumexp(jnp.concatenate(ways, axis=1), axis=1)
     total = jax.nn.logsumexp(jnp.concatenate([logits, of_memories], axis=1), axis=1)

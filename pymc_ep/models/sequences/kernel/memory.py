@@ -45,6 +45,7 @@ def event_log_shares(
         decayed = np.zeros(len(items))
         for group in groups[1:]:
             current, previous = order[group], order[group - 1]
+            # a(t) = 2^{-(t - s) / H} a(s) + 2^{-(t - 1 - s) / H}, the share's numerator, s the item's last time.
             others = times[current] - times[previous] - 1
             decayed[current] = decayed[previous] * 2.0 ** (-(others + 1) / half_life) + 2.0 ** (-others / half_life)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -76,6 +77,7 @@ def recalled(uniform: np.ndarray, times: np.ndarray, half_life: float) -> np.nda
     """Return the ages, in events, that uniform numbers draw from a memory before events at `times`."""
     if np.isinf(half_life):
         return 1 + (uniform * times).astype(np.int64)
+    # P(age <= a) = (1 - q^a) / (1 - q^t) with q = 2^{-1 / H}, inverted at u: a = log(1 - u (1 - q^t)) / log q.
     rate = -np.log(2.0) / half_life
     ages = np.ceil(np.log1p(uniform * np.expm1(times * rate)) / rate).astype(np.int64)
     return np.clip(ages, 1, times)
@@ -85,5 +87,6 @@ def _total(times: np.ndarray | int, half_life: float) -> np.ndarray:
     """Return the total weight of all events before `times`."""
     if np.isinf(half_life):
         return np.asarray(times, dtype=float)
+    # sum_{k < t} q^k = (q^t - 1) / (q - 1), with q = 2^{-1 / H}.
     rate = -np.log(2.0) / half_life
     return np.expm1(times * rate) / np.expm1(rate)

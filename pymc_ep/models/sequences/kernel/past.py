@@ -57,6 +57,7 @@ class Past(NamedTuple):
     def pairs(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the events that know items, ascending, and these items: pairs that are all different."""
         events = np.repeat(np.arange(len(self.counts)), self.counts)
+        # Places begins_e, ..., begins_e + counts_e - 1 of each event e, one event after the other.
         first = np.repeat(self.begins - (np.cumsum(self.counts) - self.counts), self.counts)
         return events, self.listed[first + np.arange(len(events))]
 
@@ -80,6 +81,7 @@ def event_past(
     users = np.repeat(np.arange(len(lengths)), lengths)
     is_first = np.zeros(len(items), dtype=bool)
     is_first[np.unique(users * n_items + items, return_index=True)[1]] = True
+    # Number of first events before each event, of all users; less earlier users' it is the number of known items.
     before = np.cumsum(is_first) - is_first
     begins = np.append(before, is_first.sum())[ends[:-1]]
     counts = before - begins[users]

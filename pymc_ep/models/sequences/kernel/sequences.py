@@ -114,6 +114,7 @@ def window_of(
     """
     window_lengths = np.minimum(lengths[users] - begin, size)
     window_lengths = window_lengths[window_lengths > 0]
+    # Number of window lengths above t, for each time t.
     counts = np.cumsum(np.bincount(window_lengths)[::-1])[::-1][1:] if len(window_lengths) else window_lengths
     times = np.repeat(np.arange(len(counts)), counts)
     window = Window(times, counts)
@@ -174,6 +175,7 @@ def next_log_probabilities(
     logits = states @ weights.outputs.T
     if len(weights.known):
         logits += known * weights.shift(states)[:, None]
+    # log(exp(l_i) + sum_k exp(l_k) s_k(i)) - log sum_j exp(l_j), over items i and memories k, and over both as j.
     of_memories = states @ weights.memory[:, :-1].T + weights.memory[:, -1] + np.log(len(weights.outputs))
     total = logsumexp(np.concatenate([logits, of_memories], axis=1), axis=1, keepdims=True)
     for logit, log_share in zip(of_memories.T, log_shares.swapaxes(0, 1)):
