@@ -98,6 +98,7 @@ def scaled_intrinsic(weights: scipy.sparse.csr_array) -> tuple[scipy.sparse.csr_
     if not len(joined):
         return scipy.sparse.csr_array(unscaled), None
     null_space = (group[:, None] == joined).astype(float)
+    # g R has variances of geometric mean one where g is the geometric mean of those of R^+, in each group.
     logs = np.log(MatrixSum([unscaled], null_space).variances(np.ones(1)))
     means = np.bincount(group, logs) / np.bincount(group)
     # A symmetric matrix of one block a group has rows and columns of one scale.

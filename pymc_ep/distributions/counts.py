@@ -154,6 +154,7 @@ def poisson_logp(value: Any, rate: Any, log_rate: Any) -> Any:
     valid = pt.and_(pt.ge(value, 0), pt.eq(value, pt.floor(value)))
     y = as_real(pt.switch(valid, value, 0))
     positive_y = pt.maximum(y, 1)
+    # y (d - log(1 + d)) for rate > y / 2, else y log(y / rate) + rate - y.
     near = pt.gt(rate, positive_y / 2)
     d = pt.switch(near, (rate - positive_y) / positive_y, 0)
     deviance = pt.switch(
@@ -172,6 +173,7 @@ def log_poisson_at_mean(y: Any) -> Any:
     """
     small = pt.clip(y, 1, STIRLING_FROM)
     direct = small * (pt.log(small) - 1) - pt.gammaln(small + 1)
+    # log y! = log y + log Gamma(y) = (y + 1/2) log y - y + log(2 pi) / 2 + remainder.
     large = pt.maximum(y, STIRLING_FROM)
     series = -0.5 * pt.log(2 * np.pi * large) - stirling_remainder(large)
     return pt.switch(pt.lt(y, STIRLING_FROM), pt.switch(pt.gt(y, 0), direct, 0), series)
@@ -182,6 +184,7 @@ def stirling_remainder(x: Any) -> Any:
 
     It is ``1 / (12 x) - 1 / (360 x^3) + ...``; the first neglected term is 691 / (360360 x^11), 1e-16 at 16.
     """
+    # sum_k B_2k / (2 k (2 k - 1) x^{2 k - 1}), k = 1 to 5, with the Bernoulli numbers B, by Horner's rule.
     r = 1.0 / pt.square(x)
     return (1 / 12 - r * (1 / 360 - r * (1 / 1260 - r * (1 / 1680 - r / 1188)))) / x
 
@@ -190,5 +193,6 @@ def poisson_logcdf(value: Any, rate: Any) -> Any:
     """Return the graph of ``log P(Y <= value)``, with gradient zero where the rate is zero."""
     none = pt.le(rate, 0)
     y = pt.floor(as_real(pt.maximum(value, 0)))
+    # P(Y <= y) = Gamma(y + 1, rate) / Gamma(y + 1).
     inside = pt.log(pt.gammaincc(y + 1, pt.switch(none, 1, rate)))
     return pt.switch(pt.lt(value, 0), -np.inf, pt.switch(none, 0, inside))

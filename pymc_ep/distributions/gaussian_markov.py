@@ -68,6 +68,7 @@ class GaussianMarkovRV(RandomVariable):
 @_logprob.register(GaussianMarkovRV)
 def _gaussian_markov_logp(op: GaussianMarkovRV, values: Any, *inputs: Any, **kwargs: Any) -> Any:
     (value,), (coefficients, log_det), of = values, inputs[2:], op.matrices
+    # -((n - k) log(2 pi) - log |Q|_+ + x^T Q x) / 2; x^T Q x has entries below the diagonal twice.
     entries = pt.constant(of.basis) @ coefficients * of.twice
     # As variables: PyTensor would look at plain indices one by one, in Python.
     square = (entries * value[..., pt.constant(of.rows)] * value[..., pt.constant(of.columns)]).sum(axis=-1)
@@ -93,6 +94,7 @@ class NullSpaceTransform(Transform):
         v = np.tril(packed[:, :k], -1)
         v[np.arange(k), np.arange(k)] = 1.0
         t = np.zeros((k, k))
+        # H_1 ... H_{j+1} = I - V T V^T by a new column of T: -tau_j T V^T v_j above tau_j.
         for j in range(k):
             t[:j, j] = -tau[j] * (t[:j, :j] @ (v[:, :j].T @ v[:, j]))
             t[j, j] = tau[j]
@@ -101,6 +103,7 @@ class NullSpaceTransform(Transform):
     def forward(self, value: Any, *inputs: Any) -> Any:
         """Return z, (..., n - k), of x, (..., n)."""
         v, t = pt.constant(self._v), pt.constant(self._t)
+        # The last entries of (I - V T V^T)^T x, as rows.
         return (value - ((value @ v) @ t) @ v.T)[..., self._t.shape[0] :]
 
     def backward(self, value: Any, *inputs: Any) -> Any:
@@ -108,6 +111,7 @@ class NullSpaceTransform(Transform):
         v, t = pt.constant(self._v), pt.constant(self._t)
         zeros = pt.zeros((*(value.shape[axis] for axis in range(value.ndim - 1)), self._t.shape[0]))
         padded = pt.concatenate([zeros, value], axis=-1)
+        # (I - V T V^T) [0; z], as rows.
         return padded - ((padded @ v) @ t.T) @ v.T
 
     def log_jac_det(self, value: Any, *inputs: Any) -> Any:
@@ -191,6 +195,7 @@ class GaussianMarkov(Continuous):
         matrices = MatrixSum(terms, None if null_space is None else _checked_null_space(null_space, sizes[0]))
         _require_null_space(matrices)
         if log_det is None and len(terms) == 1:
+            # log |c M|_+ = (n - k) log c + log |M|_+.
             log_det = matrices.rank * pt.log(coefficients[0]) + _constant_log_det(matrices)
         elif log_det is None:
             log_det = LogDeterminant(matrices)(coefficients)[0]
@@ -285,6 +290,7 @@ def _require_null_space(matrices: MatrixSum) -> None:
     sums = np.abs(matrices.times(np.ones((n, 1)))).max(axis=(1, 2))
     free = np.bincount(component, sums, minlength=count) <= _NULL * largest
     # The part of a component's level that the null space does not have.
+    # |e|^2 - |N^T e|^2 for the indicator e of each component.
     member = scipy.sparse.csr_array((np.ones(n), (component, np.arange(n))), shape=(count, n))
     remainder = np.bincount(component, minlength=count) - ((member @ nulls) ** 2).sum(axis=1)
     if (wrong := free & (remainder > _NULL * n)).any():

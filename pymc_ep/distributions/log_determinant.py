@@ -53,6 +53,7 @@ class LogDeterminant(Op):
                 "The gradient of a sparse log determinant cannot be differentiated again: methods that need second "
                 "derivatives, such as a Hessian by PyTensor, do not work with a precision of several terms."
             )
+        # The second output is d log |Q|_+ / dc.
         return [cotangents[0] * outputs[1]]
 
     L_op = pullback

@@ -115,6 +115,7 @@ class PositiveCounts(pm.Truncated):
 
 def _first_arrival(rng: Any, shape: Any, end: Any) -> tuple[Any, Any]:
     """Return the next generator and exponential times truncated to (0, end), by inversion: the first events."""
+    # u = (1 - e^-tau) / (1 - e^-end), solved for tau.
     rng, u = random_draw(pt.random.uniform, 0.0, 1.0, size=shape, rng=rng)
     return rng, -pt.log1p(u * pt.expm1(-end))
 
@@ -132,6 +133,7 @@ def _negative_binomial(rng: Any, shape: Any, n: Any, p: Any) -> tuple[Any, Any]:
     # Logarithmic distribution (Kemp 1981): geometric with the success probability p^u, u uniform.
     rng, u = random_draw(pt.random.uniform, 0.0, 1.0, size=shape, rng=rng)
     rng, v = random_draw(pt.random.uniform, 0.0, 1.0, size=shape, rng=rng)
+    # P(size > s) = (1 - p^u)^s, inverted at 1 - v.
     size = 1 + pt.floor(pt.log1p(-v) / pt.log(-pt.expm1(u * pt.log(p))))
     rng, later = random_draw(pt.random.nbinom, pt.maximum(n * (1 - tau / end), _TINY), p, size=shape, rng=rng)
     return rng, size + later

@@ -41,6 +41,7 @@ class pc_sigma(pm.Exponential):
     @classmethod
     def dist(cls, u: float, alpha: float, **kwargs: Any) -> Any:
         """Return a variable of this distribution outside of any model."""
+        # P(sigma > u) = exp(-lambda u) = alpha.
         return super().dist(lam=_rate("u", u, alpha) / u, **kwargs)
 
 
@@ -75,6 +76,7 @@ class pc_range(pm.InverseGamma):
     @classmethod
     def dist(cls, r0: float, alpha: float, **kwargs: Any) -> Any:
         """Return a variable of this distribution outside of any model."""
+        # P(range < r0) = exp(-lambda / r0) = alpha.
         return super().dist(alpha=1.0, beta=_rate("r0", r0, alpha) * r0, **kwargs)
 
 

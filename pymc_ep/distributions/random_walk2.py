@@ -97,10 +97,12 @@ class RandomWalk2:
                 f"the rise over half of all times, such as pm.Normal.dist(0, 1), or slope=0 for a curve without one."
             )
         matrix, null_space, log_det, variances = (_cycle if period else _line)(n)
+        # Q = (g / sigma^2) R, with g the geometric mean of the diagonal of R^+.
         scale = np.exp(np.log(variances).mean()) if scaled else 1.0
         sigma = pt.as_tensor_variable(sigma)
         require_between(name, "sigma", sigma, np.inf, "Give it a prior, such as pmep.priors.pc_sigma.")
         precision = scale * sigma.astype("float64") ** -2.0
+        # log |c R|_+ = log |R|_+ + (n - k) log c, with k columns of N.
         log_det = log_det + (n - null_space.shape[1]) * pt.log(precision)
         curve_name = f"{name}_curve" if given else name
         curve = GaussianMarkov(curve_name, [(precision, matrix)], null_space=null_space, log_det=log_det, dims=dims)
@@ -122,6 +124,8 @@ def _line(n: int) -> tuple[scipy.sparse.csr_array, np.ndarray, float, np.ndarray
     # L takes the innovation at time u to the times from u + 2 on, with weights 1, 2, ...; its transpose sums backwards.
     pulled = np.cumsum(np.cumsum(nulls[::-1], axis=0), axis=0)[::-1][2:]
     pushed = np.concatenate([np.zeros((2, 2)), np.cumsum(np.cumsum(pulled, axis=0), axis=0)])
+    # (L L^T)_tt = sum_{j < t} j^2. With pulled = L^T N and pushed = L L^T N the diagonal of P L L^T P is
+    # diag(L L^T) - 2 diag(L L^T N N^T) + diag(N N^T L L^T N N^T).
     diagonal = (t - 1.0) * t * (2.0 * t - 1.0) / 6.0
     variances = diagonal - 2.0 * (pushed * nulls).sum(axis=1) + ((nulls @ (pulled.T @ pulled)) * nulls).sum(axis=1)
     return d.T @ d, nulls, 2.0 * np.log(n) + np.log(n**2 - 1.0) - np.log(12.0), variances
@@ -132,6 +136,7 @@ def _cycle(n: int) -> tuple[scipy.sparse.csr_array, np.ndarray, float, np.ndarra
     place = np.arange(n)
     after = scipy.sparse.csr_array((np.ones(n), (place, (place + 1) % n)), shape=(n, n))
     d = after + after.T - 2.0 * scipy.sparse.eye_array(n)
+    # prod_{j > 0} (2 - 2 cos(2 pi j / n)) = n^2, hence |R|_+ = n^4; the diagonal of R^+ is sum_j 1 / (n lambda_j).
     values = (2.0 - 2.0 * np.cos(2.0 * np.pi * place[1:] / n)) ** 2
     return scipy.sparse.csr_array(d.T @ d), np.ones((n, 1)), 4.0 * np.log(n), np.full(n, (1.0 / values).sum() / n)
 

@@ -96,6 +96,7 @@ class SPDE:
 
 def _check_range(mesh: Mesh, name: str, coefficients: np.ndarray) -> None:
     """Warn of a range that the mesh cannot show, or that is in other units than its coordinates."""
+    # range = sqrt(8) / kappa, from c = (tau^2 kappa^4, 2 tau^2 kappa^2, tau^2).
     length = np.sqrt(8.0) * (coefficients[2] / coefficients[0]) ** 0.25
     if length < _FINEST * mesh.edge:
         what, cure = f"is below the edges of its mesh, {mesh.edge:.4g}", "Make the mesh finer, by longest="
@@ -116,4 +117,5 @@ def _at(field: Any, mesh: Mesh, points: Any) -> Any:
         nodes, weights = mesh.locate(points)
     except InvalidDataError as error:
         raise InvalidDataError(f"{field.name!r}: {error}") from None
+    # f(x) = sum_i w_i(x) f_i over the corners of a triangle, with barycentric coordinates w.
     return (weights * field[pt.constant(nodes)]).sum(axis=1)
