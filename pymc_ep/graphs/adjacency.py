@@ -100,5 +100,6 @@ def log_pseudo_determinant(laplacian: csr_array) -> float:
     n = laplacian.shape[0]
     if n == 1:
         return 0.0
+    # log n + log |R_11|, and |R_11| = prod_i |U_ii| of R_11 = L U with unit L and permutations.
     factor = splu(laplacian[1:, 1:].tocsc(), permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0)
     return float(np.log(n) + np.log(np.abs(factor.U.diagonal())).sum())

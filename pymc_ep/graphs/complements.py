@@ -43,7 +43,9 @@ def log_of(p: TensorVariable) -> TensorVariable:
     if (place := _broadcast_input(node)) is not None:
         return _broadcast_of(node, place, log_of(node.inputs[place]))
     if applies(node, Sigmoid):
+        # log(1 / (1 + e^-x)) = -log(1 + e^-x).
         return -pt.softplus(-node.inputs[0])
+    # log(a / (a + b)) = -log(1 + b / a).
     rest = _rest_of_share(node)
     return pt.log(p) if rest is None else -pt.log1p(rest / node.inputs[0])
 
@@ -54,10 +56,12 @@ def log_of_complement(p: TensorVariable) -> TensorVariable:
     if (place := _broadcast_input(node)) is not None:
         return _broadcast_of(node, place, log_of_complement(node.inputs[place]))
     if applies(node, Sigmoid):
+        # log(1 - 1 / (1 + e^-x)) = -log(1 + e^x).
         return -pt.softplus(node.inputs[0])
     rest, small = _complement(p), pt.lt(p, 0.5)
     if rest is None:
         return pt.log1p(-p)
+    # Both branches are differentiated, each at a safe value where it is not taken.
     return pt.switch(small, pt.log1p(-pt.switch(small, p, 0.0)), pt.log(pt.switch(small, 1.0, rest)))
 
 

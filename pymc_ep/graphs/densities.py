@@ -87,6 +87,7 @@ def _truncated(node: Apply, y: Any) -> TensorVariable:
     """
     *inputs, lower, upper = without_size(node, node.inputs)
     base = node.op.base_rv_op.make_node(*inputs).default_output()
+    # log p(y) - log P(lower <= Y <= upper), the latter by a tail, by 1 - p(0), or by a sum over counts.
     first, last = _constant(lower), _constant(upper)
     counts_of, parameters = COUNTS.get(type(base.owner.op)), parameters_of(base)
     if counts_of is None:
@@ -101,6 +102,7 @@ def _truncated(node: Apply, y: Any) -> TensorVariable:
         return _logprob(node.op, (y,), *inputs, lower, upper)
     else:
         counts = np.arange(max(np.ceil(first), 0.0), np.floor(last) + 1.0)
+        # Terms of log p(k) without k cancel in log p(y) - log sum_k p(k).
         outside = pt.lt(y, counts[0]) | pt.gt(y, last)
         log_norm = pt.logsumexp(counts_of.log_weight(counts, *(pt.expand_dims(p, -1) for p in parameters)), axis=-1)
         log_weight = counts_of.log_weight(pt.switch(outside, counts[0], y), *parameters)
@@ -125,6 +127,7 @@ def _censored(node: Apply, y: Any) -> TensorVariable:
         log_tail = log_survival(base, pt.switch(above, y, 1.0))
         log_p = pymc_logp(node.default_output(), y, warn_rvs=False)
         return log_p if log_tail is None else pt.switch(above, log_tail, log_p)
+    # log p(y) within, log P(Y >= upper) at the upper bound and log P(Y <= lower) at the lower one.
     log_p = pt.switch(pt.lt(y, lower) | pt.gt(y, upper), -np.inf, _log_density(base, y))
     log_p = pt.switch(above, counts_of.log_from(pt.switch(above, y, 1), *parameters), log_p)
     log_p = pt.switch(below, counts_of.log_to(pt.switch(below & pt.gt(y, 0), y, 1), *parameters), log_p)
@@ -157,8 +160,10 @@ def _truncated_normal(node: Apply, y: Any) -> TensorVariable:
     # Both branches are differentiated.
     near = pt.switch(outside, a, 0.0)
     log_hazard, log_hazard_beyond = (0.5 * np.log(2.0 / np.pi) - pt.log(pt.erfcx(k / np.sqrt(2.0))) for k in (near, b))
+    # d = log[Phi(-b) / Phi(-a)] = log[phi(b) h(a) / (phi(a) h(b))] = (a - b) (a + b) / 2 + log h(a) - log h(b).
     log_ratio = (near - b) * (near + b) / 2.0 + log_hazard - log_hazard_beyond
     from_bound = log_hazard + (near - x) * (near + x) / 2.0 - pt.log1mexp(log_ratio)
+    # Phi(b) - Phi(a).
     share = (pt.erf(b / np.sqrt(2.0)) - pt.erf(pt.switch(outside, 0.0, a) / np.sqrt(2.0))) / 2.0
     from_mean = -0.5 * (x**2 + np.log(2.0 * np.pi)) - pt.log(share)
     log_p = pt.switch(outside, from_bound, from_mean) - pt.log(sigma)
@@ -170,6 +175,7 @@ def _hurdle(node: Apply, y: Any) -> TensorVariable | None:
     columns = _log_columns(weights)
     if columns is None:
         return None
+    # log w_0 at zero, else log w_1 + log p(y | y > 0).
     zero = pt.eq(y, 0)
     # Both branches are differentiated, and the second one has no derivative at zero.
     return pt.switch(zero, columns[0], columns[1] + _log_density(some, pt.switch(zero, pt.ones_like(y), y)))
@@ -180,6 +186,7 @@ def _mixture(node: Apply, y: Any) -> TensorVariable | None:
     columns = _log_columns(weights)
     if columns is None or len(components) != len(columns):
         return None
+    # log sum_k w_k p_k(y).
     terms = [column + _log_density(component, y) for column, component in zip(columns, components)]
     return pt.logsumexp(pt.stack(pt.broadcast_arrays(*terms), axis=-1), axis=-1)
 
@@ -204,6 +211,7 @@ def _beta_binomial(node: Apply, y: Any) -> TensorVariable:
     n, a, b = parameters_of(node.default_output())
     inside = pt.ge(y, 0) & pt.le(y, n)
     count = pt.switch(inside, y, 0).astype("float64")
+    # log[n! / (y! (n - y)!) B(a + y, b + n - y) / B(a, b)].
     ways = pt.gammaln(n + 1.0) - pt.gammaln(count + 1.0) - pt.gammaln(n - count + 1.0)
     return pt.switch(inside, ways + log_rising(a, count) + log_rising(b, n - count) - log_rising(a + b, n), -np.inf)
 
@@ -213,6 +221,7 @@ def _beta(node: Apply, y: Any) -> TensorVariable:
     a, b = parameters_of(rv)
     inside = pt.gt(y, 0) & pt.lt(y, 1)
     share = pt.switch(inside, y, 0.5)
+    # log[y^{a - 1} (1 - y)^{b - 1} / B(a, b)].
     constant = pt.gammaln(a + b) - pt.gammaln(a) - pt.gammaln(b)
     log_p = (a - 1.0) * pt.log(share) + (b - 1.0) * pt.log1p(-share) + constant
     return pt.switch(inside, log_p, pymc_logp(rv, y, warn_rvs=False))

@@ -85,6 +85,7 @@ class SparsePrecision:
             return None
         d = int(self.rows.max()) + 1 - (0 if self.null_space is None else self.null_space.shape[1])
         by_row, by_column = (s[self.rows], s[self.columns]) if s.ndim else (s, s)
+        # log |Q| - 2 sum_i log |s_i|; one s counts for all d values, less the constraints N.
         log_scales = pt.log(pt.abs(s)).sum() * (1 if s.ndim else d)
         return replace(
             self,
@@ -114,6 +115,7 @@ class SparsePrecision:
         inverse, precisions = pt.linalg.inv(matrix), self.values.reshape(shape)
         values = (precisions.T if of_columns else precisions) @ (inverse[row] * inverse[column]).T
         count = int(np.prod(shape)) // k
+        # |M^-1 diag(q_i) M^-T| = |diag(q_i)| / |M|^2 for each of g rows or columns.
         log_det = None if self.log_det is None else self.log_det - 2.0 * count * pt.linalg.slogdet(matrix)[1]
         rows, columns = _block_places(count, row, column)
         return replace(self, rows=rows, columns=columns, values=values.ravel(), log_det=log_det)
@@ -152,6 +154,7 @@ def _normal(rv: TensorVariable, shape: Sizes) -> SparsePrecision:
 
 def _flat(rv: TensorVariable, shape: Sizes) -> SparsePrecision:
     d = int(np.prod(shape))
+    # Density 1, against (2 pi)^{-d/2} by a log |Q| that counts as zero.
     return _diagonal(pt.zeros(d), pt.constant(0.0), pt.constant(0.5 * d * np.log(2 * np.pi)), d)
 
 
@@ -165,6 +168,7 @@ def _mv_normal(rv: TensorVariable, shape: Sizes) -> SparsePrecision | None:
     inverse = pt.linalg.inv(covariance)
     row, column = np.tril_indices(k)
     values = pt.broadcast_to(inverse[..., row, column], (*shape[:-1], len(row))).ravel()
+    # log |Q| = -2 sum_i log L_ii over all vectors, with L L^T their covariances.
     # The factor of the model's graph is that of its own parameter, where there is one.
     pivots = pt.log(pt.diagonal(pt.linalg.cholesky(covariance), axis1=-2, axis2=-1)).sum(axis=-1)
     log_det = -2.0 * pt.broadcast_to(pivots, shape[:-1]).sum()
@@ -178,6 +182,7 @@ def _random_walk(rv: TensorVariable, shape: Sizes) -> SparsePrecision | None:
         return None
     *batch, time = shape
     (_, s0), (_, s1) = map(parameters_of, (first, innovation))
+    # Residuals x_0 and x_t - x_{t-1}, of the precisions 1 / s0^2 and 1 / s1^2.
     # Time is the first axis of both parts: (1, *batch) and (time - 1, *batch).
     deviations = [pt.broadcast_to(s0, (1, *batch)), pt.broadcast_to(s1, (time - 1, *batch))]
     precision = pt.moveaxis(pt.concatenate(deviations) ** -2.0, 0, -1)
@@ -227,6 +232,7 @@ def _banded(precision: TensorVariable, residual: list[TensorVariable], shape: Si
         rows.append(place[..., lag:].ravel())
         columns.append(place[..., : time - lag].ravel())
         values.append(band.ravel())
+    # Residuals are a unit triangular map of x, so that |Q| = prod_t w_t.
     log_det = pt.log(precision).sum()
     return SparsePrecision(
         np.concatenate(rows), np.concatenate(columns), pt.concatenate(values), log_det, pt.constant(0.0)
@@ -269,6 +275,7 @@ def _intrinsic_autoregression(rv: TensorVariable, shape: Sizes) -> SparsePrecisi
     lower = scipy.sparse.tril(laplacian).tocoo()
     sigma, sd = sigma.reshape(()), zero_sum_sd.reshape(()) * d
     log_det = log_pseudo_determinant(laplacian) - 2.0 * (d - 1) * pt.log(sigma) + np.log(d) - 2.0 * pt.log(sd)
+    # PyMC's constant (2 pi)^{-1/2} / s over the normalised density's, (2 pi)^{-d/2} |R / sigma^2 + e e^T / s^2|^{1/2}.
     excess = 0.5 * (d - 1) * np.log(2 * np.pi) - pt.log(sd) - 0.5 * log_det
     values = pt.constant(lower.data) * sigma**-2.0
     places = lower.row.astype(np.int64), lower.col.astype(np.int64)

@@ -154,6 +154,7 @@ def _matrix_normal(rv: TensorVariable) -> Gaussian | None:
     mean, rows, columns = parameters_of(rv)
     if rows.ndim != 2 or columns.ndim != 2:
         return None
+    # (A A^T) kron (B B^T) = (A kron B) (A kron B)^T, of the Cholesky factors A and B.
     covariance = pt.linalg.kron(rows @ rows.T, columns @ columns.T)
     root = pt.linalg.kron(rows, columns).T
 
@@ -180,11 +181,13 @@ def _random_walk(rv: TensorVariable) -> Gaussian | None:
         return pt.moveaxis(joined, 0, -1)
 
     def covariance(shape: Shape) -> TensorVariable:
+        # C diag(s^2) C^T, where C takes cumulative sums along time.
         independent = pt.diag(along_time(s0**2, s1**2, shape).ravel()).reshape((*shape, *shape))
         summed = pt.cumsum(pt.cumsum(independent, axis=len(shape) - 1), axis=-1)
         return summed.reshape((pt.prod(shape), -1))
 
     def root(shape: Shape) -> TensorVariable:
+        # diag(s) C^T.
         independent = pt.diag(along_time(s0, s1, shape).ravel()).reshape((-1, *shape))
         return pt.cumsum(independent, axis=-1).reshape((pt.prod(shape), -1))
 
@@ -211,11 +214,13 @@ def _walk_of_vectors(first: TensorVariable, innovation: TensorVariable) -> Gauss
         return pt.cumsum(along_time(m0, m1, shape, 1), axis=len(shape) - 2)
 
     def covariance(shape: Shape) -> TensorVariable:
+        # C blocks(c) C^T, where C takes cumulative sums along time.
         each = independent(c0, c1, shape).reshape((*shape, *shape))
         summed = pt.cumsum(pt.cumsum(each, axis=len(shape) - 2), axis=2 * len(shape) - 2)
         return summed.reshape((pt.prod(shape), -1))
 
     def root(shape: Shape) -> TensorVariable:
+        # blocks(L^T) C^T, with c = L L^T.
         first_root, step_root = (pt.swapaxes(pt.linalg.cholesky(c), -1, -2) for c in (c0, c1))
         rows = independent(first_root, step_root, shape).reshape((-1, *shape))
         return pt.cumsum(rows, axis=len(shape) - 1).reshape((pt.prod(shape), -1))
@@ -233,6 +238,7 @@ def _autoregression(rv: TensorVariable) -> Gaussian | None:
     constant, weights = (rho[0], rho[1:]) if op.constant_term else (pt.constant(0.0), rho)
 
     def residuals(time: TensorVariable) -> TensorVariable:
+        # R_{t,t} = 1 and R_{t,t-i} = -rho_i, the latter for t >= p.
         follows = (pt.arange(time) >= op.ar_order)[:, None]
         lags = pt.add(*(weights[i] * pt.eye(time, k=-(i + 1)) for i in range(op.ar_order)), pt.zeros((time, time)))
         return pt.eye(time) - follows * lags
@@ -251,6 +257,7 @@ def _autoregression(rv: TensorVariable) -> Gaussian | None:
         return solve_residuals(along_time(m0, constant, shape).reshape((1, -1)), shape[-1]).reshape(tuple(shape))
 
     def root(shape: Shape) -> TensorVariable:
+        # diag(s) R^-T, of the covariance R^-1 diag(s^2) R^-T.
         return solve_residuals(pt.diag(along_time(s0, sigma[..., None], shape).ravel()), shape[-1])
 
     def covariance(shape: Shape) -> TensorVariable:
@@ -270,6 +277,7 @@ def _from_precision(
     check: Callable[..., None],
 ) -> Gaussian:
     def root(shape: Shape) -> TensorVariable:
+        # Q = L L^T has the inverse L^-T L^-1, whose root is L^-1.
         factor = pt.linalg.cholesky(precision(shape))
         return pt.linalg.solve_triangular(factor, pt.eye(shape[-1]), lower=True)
 
@@ -306,11 +314,13 @@ def _intrinsic_autoregression(rv: TensorVariable) -> Gaussian:
         return _scalar(zero_sum_sd) * shape[-1]
 
     def precision(shape: Shape) -> TensorVariable:
+        # Q = (D - W) / sigma^2 + e e^T / s^2, with e of ones and s the standard deviation of the sum.
         below = pt.eq(pt.tril(_dense(weights)), 1).astype("float64")
         w, n = below + below.T, shape[-1]
         return (pt.diag(w.sum(axis=0)) - w) / _scalar(sigma) ** 2 + pt.ones((n, n)) / sum_sd(shape) ** 2
 
     def log_excess(shape: Shape) -> TensorVariable:
+        # PyMC's constant (2 pi)^{-1/2} / s over the normalised density's, (2 pi)^{-d/2} |Q|^{1/2}.
         log_det = 2.0 * pt.log(pt.diagonal(pt.linalg.cholesky(precision(shape)))).sum()
         return 0.5 * (shape[-1] - 1) * np.log(2 * np.pi) - pt.log(sum_sd(shape)) - 0.5 * log_det
 
@@ -330,6 +340,7 @@ def _gaussian_markov(rv: TensorVariable) -> Gaussian:
         # Each place once: the gradient of an assignment counts all of its values.
         lower = pt.zeros((matrices.n, matrices.n))[pt.constant(matrices.rows), pt.constant(matrices.columns)]
         half = pt.set_subtensor(lower, pt.constant(matrices.basis) @ coefficients * (0.5 * matrices.twice))
+        # Q + q N N^T, with q the mean of the diagonal of Q.
         dense = half + half.T
         return dense + pt.diagonal(dense).mean() * (nulls @ nulls.T) if len(matrices.pins) else dense
 
@@ -337,6 +348,7 @@ def _gaussian_markov(rv: TensorVariable) -> Gaussian:
         return rows - (rows @ nulls) @ nulls.T if len(matrices.pins) else rows
 
     def root(shape: Shape) -> TensorVariable:
+        # L^-1 P, of the covariance P (L L^T)^-1 P.
         factor = pt.linalg.cholesky(whole())
         return projected(pt.linalg.solve_triangular(factor, pt.eye(matrices.n), lower=True))
 
@@ -366,6 +378,7 @@ def _zero_sum_normal(rv: TensorVariable) -> Gaussian:
 
         return graph
 
+    # sigma^2 P has the root sigma P, as the projection P = I - e e^T / n along each axis is its own square.
     return Gaussian(None, centred(sigma**2), centred(sigma), (sigma,), degenerate=True)
 
 

@@ -238,6 +238,7 @@ class HyperRows:
         gradient = np.concatenate([np.reshape(array, (len(theta), -1)) for array in gradients], axis=1)
         if not jacobian:
             return np.asarray(value), self._compiled.pull(theta, gradient)
+        # log p(theta) = log p(x) + log |dx / dtheta|, with x PyMC's unconstrained values.
         log_det, slopes = self._compiled.log_det(theta)
         return np.asarray(value) + log_det, self._compiled.pull(theta, gradient) + slopes
 

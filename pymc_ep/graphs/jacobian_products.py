@@ -33,6 +33,7 @@ def pushforward(output: TensorVariable, variable: TensorVariable, tangent: Tenso
     """
     if variable not in ancestors([output]):
         return pt.zeros_like(output)
+    # J^T c is linear in c, and its own pullback of u is J u.
     cotangent = output.type("cotangent")
     pushed = pullback(pullback(output, variable, cotangent), cotangent, tangent)
     # The result does not depend on the cotangent's value; the graph may still contain it, for its shape.

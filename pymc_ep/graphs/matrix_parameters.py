@@ -71,6 +71,7 @@ def require_symmetric(name: str, matrix: TensorVariable, value: InitialValue) ->
     transpose = np.swapaxes(values, -1, -2)
     if values.shape != transpose.shape or np.array_equal(values, transpose):
         return
+    # |A_ij - A_ji| against |A_ii A_jj|^{1/2}.
     scale = np.sqrt(np.abs(np.diagonal(values, axis1=-2, axis2=-1)))
     unequal = np.argwhere(np.abs(values - transpose) > _ASYMMETRY * scale[..., :, None] * scale[..., None, :])
     if not len(unequal):

@@ -252,6 +252,7 @@ def _match_link(
             return (eta if link.sign > 0 else -eta), name
         if link.forward is None:
             continue
+        # parameter = g(eta + offset) with g the inverse link, so that offset = g^-1(parameter at eta = 0).
         offset = _offset(parameter, current, link.forward, site_parameters, affine)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             shift = np.asarray(affine.compile(at_zero_noise_and_shape(offset, affine), [])())

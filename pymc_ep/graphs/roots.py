@@ -23,6 +23,7 @@ def with_slopes_at_zero(graphs: Sequence[TensorVariable]) -> list[TensorVariable
     def root(node: Apply, inputs: list[Any]) -> TensorVariable | None:
         if not applies(node, Sqrt):
             return None
+        # Both branches are differentiated: the root of one is the branch not taken at zero.
         zero = pt.eq(inputs[0], 0.0)
         return pt.switch(zero, 0.0, pt.sqrt(pt.switch(zero, 1.0, inputs[0])))
 

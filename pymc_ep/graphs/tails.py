@@ -39,6 +39,7 @@ def log_survival(rv: TensorVariable, y: Any) -> TensorVariable | None:
     """Return the graph of log P(Y > y) of a continuous distribution; None where PyMC's is taken."""
     parameters = parameters_of(rv)
     if isinstance(rv.owner.op, _SYMMETRIC):
+        # P(Y > y) = P(Y <= 2 mu - y).
         # The location is the last parameter but one.
         return logcdf(rv, 2.0 * parameters[-2] - y, warn_rvs=False)
     function = _LOG_SURVIVAL.get(type(rv.owner.op))
@@ -61,15 +62,18 @@ def _times(count: Any, log_p: Any) -> Any:
 
 
 def _poisson_weight(k: Any, mu: Any) -> Any:
+    # log(mu^k / k!).
     return _times(k, pt.log(mu)) - pt.gammaln(k + 1.0)
 
 
 def negative_binomial_weight(k: Any, n: Any, p: Any) -> Any:
     """Return the log of a negative binomial probability, but for the term n log p."""
+    # log[Gamma(n + k) (1 - p)^k / (Gamma(n) k!)].
     return log_rising(n, k) - pt.gammaln(k + 1.0) + _times(k, log_of_complement(p))
 
 
 def _binomial_weight(k: Any, n: Any, p: Any) -> Any:
+    # log[p^k (1 - p)^{n - k} / (k! (n - k)!)].
     rest = pt.maximum(n - k, 0.0)
     weight = _times(k, log_of(p)) + _times(rest, log_of_complement(p)) - pt.gammaln(k + 1.0) - pt.gammaln(rest + 1.0)
     return pt.switch(pt.gt(k, n), -np.inf, weight)
@@ -80,6 +84,7 @@ def discrete_weibull_logp(k: Any, q: Any, beta: Any) -> Any:
     some = pt.gt(k, 0)
     count = pt.switch(some, k, 1).astype("float64")
     log_q, power = log_of(q), count**beta
+    # q^{k^beta} (1 - q^step), with step = (k + 1)^beta - k^beta = k^beta ((1 + 1 / k)^beta - 1), and 1 at k = 0.
     # Its exponential must not overflow, or it has no derivative; the second power is zero long before.
     step = pt.switch(some, power * pt.expm1(pt.minimum(beta * pt.log1p(1.0 / count), _LARGEST_EXPONENT)), 1.0)
     return pt.switch(some, power * log_q, 0.0) + pt.log1mexp(step * log_q)
@@ -105,30 +110,35 @@ class Counts(NamedTuple):
 
 
 COUNTS: dict[type, Counts] = {
+    # P(Y <= k) = Q(k + 1, mu) and P(Y >= k) = P(k, mu), by regularised incomplete gamma functions.
     PoissonRV: Counts(
         lambda mu: -mu,
         lambda k, mu: pt.log(pt.gammaincc(k + 1.0, mu)),
         lambda k, mu: pt.log(pt.gammainc(k, mu)),
         _poisson_weight,
     ),
+    # P(Y <= k) = I_p(n, k + 1) and P(Y >= k) = I_{1 - p}(k, n), by the regularised incomplete beta function.
     NegBinomialRV: Counts(
         lambda n, p: n * log_of(p),
         lambda k, n, p: pt.log(pt.betainc(n, k + 1.0, p)),
         lambda k, n, p: pt.log(pt.betainc(k, n, 1.0 - p)),
         negative_binomial_weight,
     ),
+    # P(Y <= k) = I_{1 - p}(n - k, k + 1) and P(Y >= k) = I_p(k, n - k + 1).
     BinomialRV: Counts(
         lambda n, p: n * log_of_complement(p),
         lambda k, n, p: pt.log(pt.betainc(n - k, k + 1.0, 1.0 - p)),
         lambda k, n, p: pt.log(pt.betainc(k, n - k + 1.0, p)),
         _binomial_weight,
     ),
+    # P(Y >= k) = (1 - p)^{k - 1}, for k from 1.
     GeometricRV: Counts(
         lambda p: pt.full_like(p, -np.inf),
         lambda k, p: pt.log1mexp(k * log_of_complement(p)),
         lambda k, p: (k - 1.0) * log_of_complement(p),
         lambda k, p: (k - 1.0) * log_of_complement(p),
     ),
+    # P(Y >= k) = q^{k^beta}.
     DiscreteWeibull.rv_type: Counts(
         lambda q, beta: pt.log1p(-q),
         lambda k, q, beta: pt.log1mexp((k + 1.0) ** beta * log_of(q)),
