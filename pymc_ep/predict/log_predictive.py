@@ -74,6 +74,7 @@ def log_predictive(idata: Container, model: pm.Model | None, data: Mapping[str, 
     posterior = posterior_of(idata, model, list(data))
     variables: dict[str, tuple[str, np.ndarray]] = {}
     for group, values in zip(likelihoods(posterior.form.form, list(data)), data.values()):
+        # log sum_k w_k int p(y | f) N(f; m_k, v_k) df, over the Gaussian parts k of all components.
         log_integrals = [
             np.log(weight * share) + gaussian
             for weight, component in posterior.components()
@@ -140,6 +141,7 @@ class AtPredictor(NamedTuple):
         """Return weights and Gaussian predictors of a mixture that is nearly this density."""
         if np.abs(self.skewness).max(initial=0.0) < _EVEN:
             return [(1.0, self)]
+        # m + s T(u) is nearly a mixture of N(m + s m_k, (s s_k)^2).
         sd, none = np.sqrt(self.variance), np.zeros_like(self.skewness)
         return [
             (weight, self._replace(mean=self.mean + sd * mean, variance=self.variance * width**2, skewness=none))

@@ -76,6 +76,7 @@ def _moments(at: AtPredictor) -> np.ndarray:
     for start in range(0, n, step):
         places = slice(start, start + step)
         chunk = at.rows(places)
+        # E over a standard normal: even nodes z, with weights in proportion to exp(-z^2 / 2).
         z = np.linspace(-1.0, 1.0, _NODES)[:, None] * (
             _REACH + 2.0 * np.sqrt(chunk.variance) * (1.0 + 2.0 * np.abs(chunk.skewness))
         )
@@ -106,10 +107,12 @@ def _mixture_quantiles(weights: np.ndarray, predictors: Sequence[AtPredictor], l
     skewness = np.array([predictor.skewness for predictor in predictors])
     out = []
     for level in levels:
+        # The mixture's quantile is between the least and the largest of the components' m_k + s_k T_k(Phi^-1(level)).
         each = mean + sd * skewed(ndtri(level), skewness)
         low, high = each.min(axis=0), each.max(axis=0)
         for _ in range(_HALVINGS if len(predictors) > 1 else 0):
             middle = 0.5 * (low + high)
+            # sum_k w_k Phi(T_k^-1((x - m_k) / s_k)) < level.
             below = np.tensordot(weights, ndtr(unskewed((middle - mean) / sd, skewness)), axes=1) < level
             low, high = np.where(below, middle, low), np.where(below, high, middle)
         out.append(0.5 * (low + high))
@@ -165,6 +168,7 @@ def _count_quantiles(
         mass = np.zeros(len(y))
         log_mass = _log_predictive(name, weights, predictors, y[possible].astype(float), row[possible])
         mass[possible] = np.exp(log_mass)
+        # P(Y <= y), summed on from the block of counts before.
         below = reached[active, None] + np.cumsum(mass.reshape(len(active), -1), axis=1)
         # The CDF is one at the largest possible count.
         below = np.where(counts >= most[active, None], 1.0, below)
@@ -184,8 +188,10 @@ def _continuous_quantiles(
     n, out = len(predictors[0].mean), []
     centre = np.tensordot(weights, [predictor.mean for predictor in predictors], axes=1)
     rows = np.arange(n)
+    # Density of w, y = y(w), at its centre: p(y) dy / dw = 1 / (scale sqrt(2 pi)), as a Gaussian's.
     log_peak = _log_predictive(name, weights, predictors, from_line(centre), rows) + log_slope(centre)
     scale = np.exp(-log_peak) / np.sqrt(2 * np.pi)
+    # Gauss-Legendre nodes, 1 / sqrt(3) of half a width from the middle of each interval.
     nodes = 0.5 * (_EDGES[:-1] + _EDGES[1:]) + 0.5 * np.diff(_EDGES) * np.array([[-1.0], [1.0]]) / np.sqrt(3.0)
     t = np.sort(nodes.ravel())
     step = max(1, _BLOCK // len(t))
@@ -197,6 +203,7 @@ def _continuous_quantiles(
         density = np.zeros(len(w))
         log_density = _log_predictive(name, weights, predictors, from_line(w[used]), row[used]) + log_slope(w[used])
         density[used] = np.exp(log_density)
+        # dw = scale (1 + t^2) / (1 - t^2)^2 dt for w = centre + scale t / (1 - t^2).
         mass = density.reshape(-1, len(t)) * (1 + t**2) / (1 - t**2) ** 2
         below = np.cumsum(mass.reshape(len(mass), -1, 2).sum(axis=2), axis=1)
         below = np.concatenate([np.zeros((len(mass), 1)), below], axis=1) / below[:, -1:]
