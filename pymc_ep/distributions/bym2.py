@@ -93,12 +93,13 @@ def scaled_intrinsic(weights: scipy.sparse.csr_array) -> tuple[scipy.sparse.csr_
     laplacian = scipy.sparse.diags_array(weights.sum(axis=1)) - weights
     _, group = connected_components(weights, directed=False)
     island = np.bincount(group)[group] == 1
+    # R = D - W, plus one for each island.
     unscaled = laplacian + scipy.sparse.diags_array(island.astype(float))
     joined = np.unique(group[~island])
     if not len(joined):
         return scipy.sparse.csr_array(unscaled), None
     null_space = (group[:, None] == joined).astype(float)
-    # g R has variances of geometric mean one where g is the geometric mean of those of R^+, in each group.
+    # g R has variances of geometric mean one, with g the geometric mean of the diagonal of R^+, in each group.
     logs = np.log(MatrixSum([unscaled], null_space).variances(np.ones(1)))
     means = np.bincount(group, logs) / np.bincount(group)
     # A symmetric matrix of one block a group has rows and columns of one scale.

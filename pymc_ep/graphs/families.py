@@ -63,6 +63,7 @@ LINKS: dict[str, Link] = {
     "rectified linear": Link(lambda x, *_: np.maximum(x, 0.0)),
     "logistic": Link(lambda x, *_: scipy.special.expit(x), lambda p, *_: pt.log(p) - pt.log1p(-p)),
     "probit": Link(lambda x, *_: scipy.special.ndtr(x)),
+    # p = 1 - exp(-exp(eta)), hence eta = log(-log(1 - p)).
     "complementary log-log": Link(lambda x, *_: -np.expm1(-np.exp(x)), lambda p, *_: pt.log(-pt.log1p(-p))),
 }
 """Links by the name of the inverse link: the distribution's parameter as a function of eta."""

@@ -254,6 +254,7 @@ def _conditional_autoregression(rv: TensorVariable, shape: Sizes) -> SparsePreci
     below = scipy.sparse.tril(w, -1).tocoo()
     rows, columns = np.concatenate([np.arange(d), below.row]), np.concatenate([np.arange(d), below.col])
     alpha, tau = alpha.reshape(()), tau.reshape(())
+    # tau (D - alpha W): its diagonal, then the entries below.
     diagonal = pt.constant(neighbours) - alpha * pt.constant(w.diagonal())
     values = tau * pt.concatenate([diagonal, -alpha * pt.constant(below.data)])
     excess = 0.5 * d * np.log(2 * np.pi) - 0.5 * np.log(neighbours).sum()
@@ -285,6 +286,7 @@ def _intrinsic_autoregression(rv: TensorVariable, shape: Sizes) -> SparsePrecisi
 def _gaussian_markov(rv: TensorVariable, shape: Sizes) -> SparsePrecision:
     coefficients, log_det = parameters_of(rv)
     matrices = rv.owner.op.matrices
+    # Q = sum_k c_k M_k.
     values = pt.constant(matrices.basis) @ coefficients
     nulls = matrices.null_space if len(matrices.pins) else None
     places, no_excess = (matrices.rows, matrices.columns), pt.constant(0.0)

@@ -135,6 +135,7 @@ def _mv_normal(rv: TensorVariable) -> Gaussian:
 
         return blocks
 
+    # R = L^T, block by block, with each covariance L L^T.
     factor = pt.linalg.cholesky(covariance)
     root = stacked(pt.swapaxes(factor, -1, -2))
     return Gaussian(lambda shape: mean, stacked(covariance), root, (covariance,), check=check)

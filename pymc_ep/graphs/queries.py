@@ -199,6 +199,7 @@ def is_affine_numerically(
         size = np.max(np.abs(values), where=np.isfinite(values), initial=1e-300)
         lost = ~np.isfinite(values).any(axis=0)
         with np.errstate(invalid="ignore"):
+            # |f((a + b) / 2) - (f(a) + f(b)) / 2|.
             off = np.abs(middle - (at_a + at_b) / 2)
         if not np.all(lost | (off <= 1e-10 * size)):
             return False

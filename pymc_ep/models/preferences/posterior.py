@@ -165,6 +165,7 @@ class PreferencePosterior:
     def of_user(self, one: UserPosterior) -> tuple[np.ndarray, np.ndarray]:
         """Return the means and variances of all utilities of a user, (I,) each."""
         cross = self.covariance.columns(one.items)
+        # diag(S - S_o Q S_o^T).
         variance = self._variances - np.einsum("in,in->i", cross @ one.loss, cross)
         return self.prior.mean + cross @ one.weights, variance
 

@@ -212,6 +212,7 @@ def _climbed(searched: _Searched, theta: np.ndarray, most: int, goal: float) -> 
     reach, value = 1.0, -np.inf
     while True:
         optimum = _round(searched, theta, reach, most, goal)
+        # theta = centre + reach u: in theta steps are longer by reach, gradients and their changes by 1 / reach.
         theta, gradient = theta + reach * optimum.x, optimum.jac / reach
         # In units of theta again, in which H is the identity along directions that no step has taken.
         inverse = scipy.optimize.LbfgsInvHessProduct(reach * optimum.hess_inv.sk, optimum.hess_inv.yk / reach)

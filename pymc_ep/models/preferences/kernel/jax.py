@@ -100,6 +100,7 @@ def _put_together(xp: Any, arrays: Sequence[Any], places: Sequence[np.ndarray], 
     """Return the values of all arrays, (size,), at given places; values at the place after the last one are padding."""
     every = np.concatenate([indices.ravel() for indices in places])
     at = np.zeros(size + 1, dtype=np.int64)
+    # The inverse map: position of each place in the joined arrays.
     at[every] = np.arange(len(every))
     return xp.concatenate([xp.asarray(array).ravel() for array in arrays])[at[:size]]
 
