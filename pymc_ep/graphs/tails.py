@@ -127,8 +127,8 @@ COUNTS: dict[type, Counts] = {
     # P(Y <= k) = I_{1 - p}(n - k, k + 1) and P(Y >= k) = I_p(k, n - k + 1).
     BinomialRV: Counts(
         lambda n, p: n * log_of_complement(p),
-        lambda k, n, p: pt.log(pt.betainc(n - k, k + 1.0, 1.0 - p)),
-        lambda k, n, p: pt.log(pt.betainc(k, n - k + 1.0, p)),
+        lambda k, n, p: pt.log(pt.switch(k < n, pt.betainc(pt.maximum(n - k, 1.0), k + 1.0, 1.0 - p), 1.0)),
+        lambda k, n, p: pt.log(pt.switch(k <= n, pt.betainc(k, pt.maximum(n - k, 0.0) + 1.0, p), 0.0)),
         _binomial_weight,
     ),
     # P(Y >= k) = (1 - p)^{k - 1}, for k from 1.

@@ -1,6 +1,6 @@
 """Skewed distributions by a monotone cubic of a standard normal variable.
 
-    T(u) = ((1 + b u)^3 - 1 - 3 b^2) / D = (3 u + 3 b (u^2 - 1) + b^2 u^3) / D,    D^2 = 9 + 36 b^2 + 15 b^4,
+    T(u) = ((1 + b u)^3 - 1 - 3 b^2) / (b D) = (3 u + 3 b (u^2 - 1) + b^2 u^3) / D,    D^2 = 9 + 36 b^2 + 15 b^4,
 
 has mean 0, variance 1 and the skewness k = 54 b (3 + 16 b^2 + 15 b^4) / D^3. Of all monotone cubics with that skewness
 it has the least cubic term, as its derivative 3 (1 + b u)^2 / D has a double root. As the cube of a normal variable it

@@ -63,7 +63,9 @@ def expected_response(weights: np.ndarray, parts: Sequence[AtPredictor]) -> tupl
     moments = np.array([_moments(predictor) for predictor in parts])
     means, within, noise = moments[:, 0], moments[:, 1], moments[:, 2]
     mean = np.tensordot(weights, means, axes=1)
-    variance = np.tensordot(weights, within + (means - mean) ** 2, axes=1)
+    # A mean of infinity has an infinite variance already.
+    between = np.subtract(means, mean, out=np.zeros_like(means), where=np.isfinite(means) & np.isfinite(mean))
+    variance = np.tensordot(weights, within + between**2, axes=1)
     return mean, np.sqrt(variance), np.sqrt(variance + np.tensordot(weights, noise, axes=1))
 
 
@@ -83,11 +85,14 @@ def _moments(at: AtPredictor) -> np.ndarray:
         mass = np.exp(-0.5 * z**2)
         mass /= mass.sum(axis=0)
         eta, values = chunk.at_normal(z), chunk.parameters
-        with np.errstate(over="ignore", divide="ignore"):
+        # Where the mass has underflowed, an exponential link may have overflowed.
+        seen = mass > 0
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
             mu, spread = response.mean(eta, *values), response.variance(eta, *values)
-        first = (mass * mu).sum(axis=0)
-        out[0, places], out[1, places] = first, (mass * (mu - first) ** 2).sum(axis=0)
-        out[2, places] = (np.where(mass > 0, mass, 0.0) * spread).sum(axis=0)
+            first = np.where(seen, mass * mu, 0.0).sum(axis=0)
+            squared = np.where(np.isfinite(mu), (mu - first) ** 2, np.inf)
+            out[0, places], out[1, places] = first, np.where(seen, mass * squared, 0.0).sum(axis=0)
+            out[2, places] = np.where(seen, mass * spread, 0.0).sum(axis=0)
     return out.reshape(3, *shape)
 
 

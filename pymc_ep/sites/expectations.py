@@ -110,6 +110,8 @@ class ExpectationFunctions:
                 rule.sums(by_slope),
                 -rule.sums(by_slope * rule.node) / scale,
             )
+        if not sd.all():
+            out[2] = np.where(sd > 0, out[2], self.at_point(y, mean, *values).precision)
         return Expected(*out)
 
     def expected_parameter_gradient(self, y: Any, mean: Any, variance: Any, *parameters: Any) -> tuple[np.ndarray, ...]:

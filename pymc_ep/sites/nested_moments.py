@@ -296,7 +296,7 @@ class NestedMoments:
             at, step = np.take_along_axis(z, k[None], axis=0)[0], spacing[active]
             with np.errstate(invalid="ignore", divide="ignore"):
                 second = (2.0 * middle - low - high) / step**2
-                move = np.clip(0.5 * (high - low) / (second * step), -1.0, 1.0) * step
+                move = np.clip(0.5 * (high - low) / (second * step**2), -1.0, 1.0) * step
                 steep = ended | ~(np.maximum(middle - low, middle - high) <= _DROP)
             sure = np.isfinite(second) & (second > 0)
             centre[active], curvature[active] = at + np.where(sure, move, 0.0), np.where(sure, second, 0.0)

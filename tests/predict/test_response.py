@@ -8,8 +8,11 @@ from scipy.special import expit
 
 import pymc_ep as pmep
 from pymc_ep.numerics.skewed_normal import skewed
+from pymc_ep.predict.log_predictive import AtPredictor
 from pymc_ep.predict.rebuild import posterior_of
+from pymc_ep.predict.response import expected_response
 from pymc_ep.results import fit_state
+from pymc_ep.sites.compiled import compile_site
 
 M, V = np.array([-0.6, 0.3, 1.4]), np.array([0.3, 0.9, 0.05])
 Z = np.linspace(-10, 10, 20_001)
@@ -220,3 +223,14 @@ def test_censored_observations_without_their_bound():
     new = pmep.predict(result, model, response=True, kind="observation")
     np.testing.assert_allclose(new["y_mean"], predictor["eta_mean"], atol=0.05)
     np.testing.assert_allclose(new["y_sd"], np.hypot(predictor["eta_sd"], 0.5), rtol=0.05)
+
+
+def test_means_of_wide_predictors_under_an_exponential_link():
+    """The mean of exp(f) is exp(v / 2); what overflows is infinite rather than unknown."""
+    sd = np.array([1.0, 10.0, 15.0, 18.0, 30.0])
+    wide = AtPredictor(compile_site("poisson"), np.zeros(5), sd**2, [], np.zeros(5))
+    mean, spread, of_observations = expected_response(np.ones(1), [wide])
+    np.testing.assert_allclose(mean[:4], np.exp(sd[:4] ** 2 / 2), rtol=1e-9)
+    assert np.isinf(mean[4])
+    np.testing.assert_allclose(spread[:2], mean[:2] * np.sqrt(np.expm1(sd[:2] ** 2)), rtol=1e-9)
+    assert not np.isnan([spread, of_observations]).any()

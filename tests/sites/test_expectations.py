@@ -18,6 +18,13 @@ def test_a_rate_far_out():
     np.testing.assert_allclose(found.precision, rate, rtol=1e-9)
 
 
+def test_a_predictor_that_is_known():
+    y, mean, variance = np.full(3, 3.0), np.full(3, 0.5), np.array([0.0, 1e-8, 0.0])
+    found = compile_site("poisson").expected(y, mean, variance)
+    np.testing.assert_allclose(found.value, scipy.stats.poisson.logpmf(3, np.exp(0.5)), rtol=1e-7)
+    np.testing.assert_allclose(found.precision, np.exp(0.5), rtol=1e-7)
+
+
 @pytest.mark.parametrize("away", [0.0, 1e-4, -1e-6, 0.3, -2.0])
 def test_a_kink(away):
     """At an end of a panel, next to it, and far from any."""

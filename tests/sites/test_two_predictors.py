@@ -11,6 +11,7 @@ from pymc_ep.sites.base import Site, get_site
 from pymc_ep.sites.compiled import compile_site
 from pymc_ep.sites.generated.kernel import GeneratedMoments
 from pymc_ep.sites.generated.op import FIELDS_OF_TWO
+from pymc_ep.sites.nested_moments import Cavity, NestedMoments
 from pymc_ep.sites.rows_of_two import covariance_rows, sum_rows
 from pymc_ep.sites.two_predictors import two_predictor_site
 
@@ -170,6 +171,16 @@ def test_narrow_ridges_are_seen():
     assert found.log_z[0] == pytest.approx(log_z, abs=1e-7)
     np.testing.assert_allclose(found.mean[:2], exact, rtol=1e-5)
     np.testing.assert_allclose(found.variance[:2], spread.diagonal(), rtol=1e-5)
+
+
+def test_the_maximum_of_a_parabola_is_exact():
+    """Of any place and width, where the first rule of nodes has to look for it."""
+    place, width = np.array([0.4, 0.4, 0.43, -2.1, 25.0]), np.array([2.0, 0.3, 0.05, 1.2, 0.8])
+    nested = object.__new__(NestedMoments)
+    nested._log_integrand = lambda y, cavity, z, power, values: -0.5 * ((z - y) / values[0]) ** 2
+    cavity = Cavity.of_rows(np.zeros(15), covariance_rows(np.ones(5), np.ones(5), np.zeros(5)))
+    found = nested._wide_maximum(place, cavity, 1.0, [width])
+    np.testing.assert_allclose(found, [place, np.minimum(width, 1.5)], rtol=1e-9)
 
 
 def test_one_predictor_that_is_known():

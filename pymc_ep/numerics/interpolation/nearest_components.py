@@ -4,9 +4,9 @@ A draw w of the component at z_k becomes, at a place z near it,
 
     m_k + a(z) - a(z_k) + exp(s(z) - s(z_k)) (w - m_k),
 
-where m_k is the mean of the component. The function a is quadratic, fitted by least squares to the means of all
-components, and s is linear, fitted to half the logarithms of the squared deviations of draws from their means. Only
-differences of both count, between a place and the component nearest to it.
+where m_k is the mean of the component. The function a is quadratic, fitted by least squares to the means of the
+components that are nearest to some place, and s is linear, fitted to half the logarithms of the squared deviations of
+draws from their means. Only differences of both count, between a place and the component nearest to it.
 """
 
 import numpy as np

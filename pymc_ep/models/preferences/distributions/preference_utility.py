@@ -204,7 +204,7 @@ class _LowRankUtility(Continuous):
     def logp(value: Any, mean: Any, factors: Any, root: Any, jitter: Any, sigma: Any) -> Any:
         """Return the graph of the log density of each user's utilities, by Woodbury's identity.
 
-        With A = [V, sigma R] and c = sigma^2 j the covariance is A A^T + c I = c (I + A M^{-1} A^T / c)^{-1} for
+        With A = [V, sigma R] and c = sigma^2 j the covariance is A A^T + c I = c (I - A M^{-1} A^T / c)^{-1} for
         M = I + A^T A / c.
         """
         scale = sigma[..., None, None]
