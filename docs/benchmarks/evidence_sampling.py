@@ -2,20 +2,22 @@
 
     python -m docs.benchmarks.evidence_sampling --posteriordb DIR [--models ...] [--runs ...]
 
-posteriordb's gp_pois_regr, and 544 regions of Germany under two priors of the areas. `marginalize` leaves the
-hyperparameters, PyMC's NUTS and nutpie sample them; the same two sample the full model. Chains run one after another on
-one core on both sides. DIR is a checkout of stan-dev/posteriordb; the map needs the folder ``disease-mapping`` under
+posteriordb's gp_pois_regr, 544 regions of Germany, preferences of five people, and a matrix of counts by the bound of
+``"vg"``. `marginalize` leaves the hyperparameters, PyMC's NUTS and nutpie sample them;
+the same two sample the full model. Chains run one after another on one core on both sides. DIR is a checkout of
+stan-dev/posteriordb; maps and counts need the folders ``disease-mapping`` and ``melbourne-pedestrians`` under
 ``PYMC_EP_DATA``; nutpie has to be installed. Each run is stored as soon as it is made, and
 docs/benchmarks/evidence_sampling.md is written from what there is; all of it takes about an hour.
 """
 
 import argparse
-import json
 import logging
 import os
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
 import arviz as az
@@ -24,12 +26,16 @@ import pymc as pm
 import xarray as xr
 
 import pymc_ep as pmep
-from docs.benchmarks._common import PAGES, header, markdown_table, write_page
-from docs.benchmarks.disease_maps import adjacency, germany, read
+from docs.benchmarks._common import header, markdown_table, write_page
+from docs.benchmarks._images import Store
+from docs.benchmarks.bilinear_nuts import values_of
+from docs.benchmarks.disease_maps import adjacency, read
+from docs.benchmarks.preferences_nuts import model_of as preferences
+from docs.benchmarks.preferences_nuts import standardised_model_of as standardised_preferences
 from docs.benchmarks.public import FOLDERS, MODELS
+from pymc_ep.compat import group
 
 NAME = "docs/benchmarks/evidence_sampling.py"
-STORE = PAGES.parents[1] / "build" / "evidence_sampling.json"
 SEED = 1
 TARGET = 10.0
 """Asked: so many times the effective samples a second of the full model."""
@@ -52,13 +58,39 @@ def germany_car() -> pm.Model:
     return model
 
 
+def counts_by_hour() -> pm.Model:
+    """Pedestrians at 20 sensors in 60 hours, and a prior scale that both matrices of factors share."""
+    counts = values_of("Melbourne, counts")
+    rows, columns = np.indices(counts.shape).reshape(2, -1)
+    with pm.Model() as model:
+        scale = pm.HalfNormal("scale", 2.0)
+        V, U = (pm.Normal(name, 0, scale, shape=(n, 3)) for name, n in zip("VU", counts.shape))
+        pmep.BilinearPoisson("y", V, U, rows, columns, link="softplus", observed=counts.ravel().astype(int))
+    return model
+
+
 class Setting(NamedTuple):
-    """A model, its hyperparameters, and how long the chains are: (chains, tuning, draws) by side and sampler."""
+    """A model, its hyperparameters, and how long the chains are: (chains, tuning, draws) by side and sampler.
+
+    Attributes
+    ----------
+    full : callable, optional
+        Another spelling of the model, in which NUTS mixes better.
+    method : str, optional
+        Of `marginalize`, whose evidence is a bound then, that no grid integrates.
+    """
 
     title: str
     build: Callable[[], pm.Model]
     hyper: tuple[str, ...]
     lengths: dict[str, tuple[int, int, int]]
+    full: Callable[[], pm.Model] | None = None
+    method: str | None = None
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """What is measured: of a bound neither a grid nor another tolerance."""
+        return RUNS[1:4] if self.method else RUNS
 
 
 SETTINGS = {
@@ -68,28 +100,28 @@ SETTINGS = {
         ("rho", "alpha"),
         {"evidence": (4, 500, 1000), "full": (4, 500, 1000), "full nutpie": (4, 1000, 10000)},
     ),
-    "germany": Setting(
-        "Germany, 544 regions: an intrinsic autoregression beside independent effects, both scaled",
-        germany,
-        ("spatial_sd", "own_sd"),
-        {"evidence": (2, 150, 250), "full": (2, 500, 1000), "full nutpie": (2, 1000, 10000)},
-    ),
     "germany_car": Setting(
         "Germany, 544 regions: a proper conditional autoregression, centred",
         germany_car,
         ("tau", "rho"),
         {"evidence": (2, 150, 250), "full": (2, 500, 1000), "full nutpie": (4, 1000, 10000)},
     ),
+    "preferences": Setting(
+        "Fifty comparisons of six items by five people: the scale of their own utilities",
+        partial(preferences, "true answers, sigma learned"),
+        ("sigma",),
+        {"evidence": (4, 500, 1000), "full": (4, 500, 1000), "full nutpie": (4, 1000, 10000)},
+        full=partial(standardised_preferences, "true answers, sigma learned"),
+    ),
+    "counts_by_hour": Setting(
+        "Counts of pedestrians, 60 hours by 20 sensors: the prior scale of three factors, by the bound of `vg`",
+        counts_by_hour,
+        ("scale",),
+        {"evidence": (2, 150, 250), "full": (2, 500, 1000), "full nutpie": (4, 1000, 2000)},
+        method="vg",
+    ),
 }
-RUNS = (
-    "grid",
-    "full nutpie",
-    "full pymc",
-    "evidence pymc",
-    "evidence pymc loose",
-    "evidence pymc loose compiled",
-    "evidence nutpie loose",
-)
+RUNS = ("grid", "full nutpie", "full pymc", "evidence pymc", "evidence pymc loose")
 
 
 # One run
@@ -97,22 +129,20 @@ RUNS = (
 
 def measure(setting: Setting, run: str) -> dict[str, Any]:
     """Sample, or integrate over a grid, and summarise the hyperparameters."""
-    model = setting.build()
+    side, *how = run.split()
+    model = (setting.full or setting.build)() if side == "full" else setting.build()
     if run == "grid":
         idata = pmep.fit(model=model, hyper="integrate", draws=0, progressbar=False)
         moments = {h: (float(idata["posterior_mean"][h]), float(idata["posterior_sd"][h])) for h in setting.hyper}
         return {"moments": moments}
-    side, sampler, *how = run.split()
-    options: dict[str, Any] = {"tol": LOOSE} if "loose" in how else {}
-    if "compiled" in how:
-        options["compile_kwargs"] = {"mode": "FAST_RUN"}
+    options = {"method": setting.method} | ({"tol": LOOSE} if "loose" in how else {})
     target = pmep.marginalize(model, **options) if side == "evidence" else model
     lengths = setting.lengths.get(run) or setting.lengths[side]
-    sample = sample_nutpie if sampler == "nutpie" else sample_pymc
+    sample = sample_nutpie if "nutpie" in how else sample_pymc
     compiling, sampling, trace = sample(target, *lengths)
     out = summarise(trace, setting.hyper) | {"compiling": compiling, "sampling": sampling, "lengths": lengths}
     if side == "evidence":
-        counts = target["ep_log_evidence"].owner.op.counts
+        counts = target[f"{setting.method or 'ep'}_log_evidence"].owner.op.counts
         out |= {"evaluations": counts.evaluations, "failed": counts.failed}
     return out
 
@@ -143,7 +173,7 @@ def sample_nutpie(model: pm.Model, chains: int, tune: int, draws: int) -> tuple[
 
 def summarise(trace: Any, hyper: tuple[str, ...]) -> dict[str, Any]:
     """Return effective draws, gradients for each draw, divergences, and moments with their Monte Carlo errors."""
-    posterior, stats = trace["posterior"], trace["sample_stats"]
+    posterior, stats = group(trace, "posterior"), group(trace, "sample_stats")
     names = list(hyper)
     ess = {h: least(posterior[[h]]) for h in names}
     errors = az.mcse(posterior[names])
@@ -261,14 +291,13 @@ def page(results: dict[str, Any]) -> list[str]:
 
 
 INTRODUCTION = """\
-`marginalize` leaves two hyperparameters. "Evidence" is the model that it makes, "full" the one it was made from.
+`marginalize` leaves one or two hyperparameters. "Evidence" is the model that it makes, "full" the one it was made from.
 
 - Effective samples (ESS): the lesser of bulk and tail, of the slowest hyperparameter.
 - Seconds are those of the processor, as the machine had other work to do. They include tuning. Compilation stands by
   itself, without what a C compiler took.
 - Chains run one after another on one core; seed {seed}.
-- "Loose": EP's tolerance is {loose:g}, else 1e-8. "Compiled": PyTensor compiles the model's own functions
-  (`compile_kwargs={{"mode": "FAST_RUN"}}`), which NumPy runs otherwise.
+- "Loose": EP's tolerance is {loose:g}, else 1e-8.
 - Gradients are those of the draws after tuning.
 - Evaluations are EP fits with gradient. A failed one counts as density zero.
 """
@@ -289,13 +318,8 @@ than 1.01, the full model has not been sampled well enough to judge by.
 """
 
 
-def stored() -> dict[str, Any]:
-    """Return what was measured so far, in other processes too."""
-    return json.loads(STORE.read_text()) if STORE.exists() else {}
-
-
 def main() -> None:
-    """Measure and write the page."""
+    """Measure what is not stored, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--posteriordb", help="checkout of stan-dev/posteriordb")
     parser.add_argument("--models", nargs="*", default=list(SETTINGS), choices=list(SETTINGS))
@@ -304,20 +328,15 @@ def main() -> None:
     if options.posteriordb:
         os.environ[FOLDERS["posteriordb"]] = options.posteriordb
     logging.disable(logging.INFO)
-    results = stored()
-    for name in options.models:
-        for run in options.runs:
-            began = time.perf_counter()
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                found = measure(SETTINGS[name], run)
-            results = stored()
-            results.setdefault(name, {})[run] = found
-            STORE.parent.mkdir(exist_ok=True)
-            STORE.write_text(json.dumps(results))
-            print(f"{name}, {run}: {time.perf_counter() - began:.0f} s", found, flush=True)
-    shown = {name: results[name] for name in SETTINGS if name in results}
-    print(write_page("evidence_sampling", page(shown)))
+    warnings.simplefilter("ignore")
+    store = Store("evidence_sampling")
+    for name, run in product(options.models, options.runs):
+        if run in SETTINGS[name].runs:
+            store.get(f"{name}, {run}", partial(measure, SETTINGS[name], run))
+    results = {
+        name: {run: store.rows[f"{name}, {run}"] for run in RUNS if f"{name}, {run}" in store.rows} for name in SETTINGS
+    }
+    print(write_page("evidence_sampling", page({name: runs for name, runs in results.items() if runs})))
 
 
 if __name__ == "__main__":
