@@ -2,11 +2,13 @@
 
     python -m docs.contributing.words [FOLDER]
 
-Prints the counts of the package, or of another folder; of the package it writes `constants.md` beside this file too.
+Prints the counts of the package, or of another folder; of the package it writes them into `architecture.md` beside this
+file, and `constants.md`.
 """
 
 import ast
 import io
+import re
 import sys
 import tokenize
 from collections import Counter
@@ -15,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2] / "pymc_ep"
-PAGE = Path(__file__).with_name("constants.md")
+PAGE, COUNTS = (Path(__file__).with_name(name) for name in ("constants.md", "architecture.md"))
 DIALECT = frozenset(("found", "here", "known", "made", "one", "ones", "own", "part", "parts", "which"))
 """Names that do not say what a thing is."""
 COMMON = frozenset((0.0, 0.5, 1.0, 2.0))
@@ -38,11 +40,16 @@ class Constant(NamedTuple):
 
 
 def main(folder: Path = ROOT) -> None:
-    """Print the counts of a folder; of the package, write the ledger too."""
-    for name, value in counted(folder).items():
+    """Print the counts of a folder; of the package, write them and the ledger too."""
+    counts = counted(folder)
+    for name, value in counts.items():
         print(f"| {name} | {value} |")
     if folder == ROOT:
         PAGE.write_text(page(), encoding="utf-8")
+        text = COUNTS.read_text(encoding="utf-8")
+        for name, value in counts.items():
+            text = re.sub(rf"(?m)^(\| {name} \| [\d.]+ \|) [\d.]+ \|$", rf"\1 {value} |", text)
+        COUNTS.write_text(text, encoding="utf-8")
 
 
 def counted(folder: Path = ROOT) -> dict[str, float]:
