@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pymc_ep.numerics.sparse import order
+from pymc_ep.numerics.sparse import factor, order
 from pymc_ep.numerics.sparse.factor import Analysis
 
 
@@ -27,11 +27,34 @@ def test_crossed_effects(users, rows, monkeypatch):
     dense = np.zeros((n, n))
     dense[low, high] = dense[high, low] = values
     found = Analysis(high, low, n)
-    factor = found.factor(values)
-    np.testing.assert_allclose(factor.log_det, np.linalg.slogdet(dense)[1], rtol=1e-12)
-    np.testing.assert_allclose(factor.inverse_entries(), np.linalg.inv(dense)[high, low], atol=1e-12)
+    factored = found.factor(values)
+    np.testing.assert_allclose(factored.log_det, np.linalg.slogdet(dense)[1], rtol=1e-12)
+    np.testing.assert_allclose(factored.inverse_entries(), np.linalg.inv(dense)[high, low], atol=1e-12)
     asked = []
     monkeypatch.setattr(order, "_is_dense", lambda *given: asked.append(given))
     assert found.flops <= 1.1 * Analysis(high, low, n).flops
     # 100 rows of 70 unknowns leave too many that no effect comes before.
     assert len(asked) == ((users, rows) != (30, 100))
+
+
+def test_nested_dissection(monkeypatch):
+    """Of a triangulated square, next to which all unknowns have a common one, by the package that finds such orders."""
+    pytest.importorskip("pymetis", reason="comes with pip install 'pymc-ep[maps]'")
+    side = 40
+    n, node = side**2 + 1, np.arange(side**2).reshape(side, side)
+    edges = [(node[1:], node[:-1]), (node[:, 1:], node[:, :-1]), (node[1:, 1:], node[:-1, :-1])]
+    lower = [np.arange(n), *(one.ravel() for one, _ in edges), np.full(n - 1, n - 1)]
+    upper = [np.arange(n), *(other.ravel() for _, other in edges), np.arange(n - 1)]
+    rows, columns = np.concatenate(lower), np.concatenate(upper)
+    values = np.where(rows == columns, 7.0, -1.0) + np.where(rows == columns, n * (rows == n - 1), 0.0)
+    dense = np.zeros((n, n))
+    dense[rows, columns] = dense[columns, rows] = values
+    searched = Analysis(rows, columns, n)
+    monkeypatch.setattr(factor, "_MUCH", 0.0)
+    dissected = Analysis(rows, columns, n)
+    assert dissected.order[-1] == searched.order[-1] == n - 1
+    assert dissected.flops <= searched.flops
+    for analysis in (searched, dissected):
+        of_values = analysis.factor(values)
+        np.testing.assert_allclose(of_values.log_det, np.linalg.slogdet(dense)[1], rtol=1e-12)
+        np.testing.assert_allclose(of_values.inverse_entries(), np.linalg.inv(dense)[rows, columns], atol=1e-12)

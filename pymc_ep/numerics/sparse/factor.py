@@ -2,18 +2,56 @@
 
 from functools import cached_property
 from importlib import import_module
+from operator import attrgetter
 from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse
 
-from pymc_ep.numerics.sparse.order import elimination_order
+from pymc_ep.numerics.sparse.order import dissection_order, elimination_order
 
 __all__ = ["Analysis", "SparseFactor"]
 
+_MUCH = 1e4
+"""Multiplications of a factor, for each unknown, from which another order is looked for. A lattice of 10^5 takes
+2e3, one of 10^6 8e3, a mesh of 10^5 4e4. The search takes as long as some four factors of the mesh."""
 _TOGETHER = 32
 """Draws that are solved for at a time: bounds the memory, and their rows fit in a cache."""
+
+
+class _Elimination(NamedTuple):
+    """Order of elimination, (n,), its tree in postorder, and the rows of the matrix and numbers of entries of L by it.
+
+    Attributes
+    ----------
+    order : ndarray of int, (n,)
+    starts, below : ndarray of int
+        Pattern of the matrix in this order, in compressed columns.
+    parent, counts : ndarray of int, (n,)
+        Of each column of L, in this order.
+    """
+
+    order: np.ndarray
+    starts: np.ndarray
+    below: np.ndarray
+    parent: np.ndarray
+    counts: np.ndarray
+
+    @property
+    def operations(self) -> float:
+        """Multiplications of a factor: sum_j c_j^2 / 2 for columns of c_j entries."""
+        return float((self.counts.astype(float) ** 2).sum() / 2.0)
+
+
+def _eliminated(pattern: scipy.sparse.csc_array, order: np.ndarray) -> _Elimination:
+    symbolic = _compiled("symbolic")
+    tree = symbolic.elimination_tree(*_permuted(pattern, order))
+    post = symbolic.postorder(tree)
+    order = order[post]
+    starts, below = _permuted(pattern, order)
+    parent = np.where(tree[post] >= 0, _inverted(post)[tree[post]], -1)
+    return _Elimination(order, starts, below, parent, symbolic.column_counts(starts, below, parent))
 
 
 class Analysis:
@@ -39,14 +77,10 @@ class Analysis:
     def __init__(self, rows: np.ndarray, columns: np.ndarray, n: int):
         self.n, symbolic = n, _compiled("symbolic")
         pattern = _symmetric_pattern(rows, columns, n)
-        order = elimination_order(pattern)
-        starts, below = _permuted(pattern, order)
-        tree = symbolic.elimination_tree(starts, below)
-        post = symbolic.postorder(tree)
-        self.order = order[post]
-        starts, below = _permuted(pattern, self.order)
-        parent = np.where(tree[post] >= 0, _inverted(post)[tree[post]], -1)
-        counts = symbolic.column_counts(starts, below, parent)
+        elimination = _eliminated(pattern, elimination_order(pattern))
+        if elimination.operations > _MUCH * n and (other := dissection_order(pattern)) is not None:
+            elimination = min(elimination, _eliminated(pattern, other), key=attrgetter("operations"))
+        self.order, starts, below, parent, counts = elimination
         self._first = symbolic.supernodes(parent, counts)
         self._begins, self._later, self._parent, owner = symbolic.supernode_rows(starts, below, self._first)
         self._in_parent = symbolic.places_in_parents(self._first, self._begins, self._later, self._parent)
