@@ -20,6 +20,7 @@ for _name in (
     "rethinking",
     "series",
     "textbooks",
+    "two_parameters",
     "vignettes",
 ):
     import_module(f"docs.benchmarks.public.{_name}")
