@@ -207,8 +207,8 @@ class LogEvidence(ABC, Generic[OwnFit]):
         """
         return np.inf
 
-    def interpolation_error(self, points: Sequence[DesignPoint], made: Sequence[DesignPoint]) -> float:
-        """Return the error, at the fits `made`, of a posterior interpolated between `points`, in standard deviations.
+    def interpolation_error(self, points: Sequence[DesignPoint], new_points: Sequence[DesignPoint]) -> float:
+        """Return the error, at `new_points`, of a posterior interpolated between `points`, in standard deviations.
 
         Zero where the posterior at given hyperparameters is computed and not interpolated.
         """

@@ -42,11 +42,11 @@ class ManyFits(NamedTuple, Generic[OwnFit]):
         """Whether there is a converged fit at each draw."""
         return not (self.stalled or self.unfitted)
 
-    def sentence(self, parts: str) -> str:
-        """Return a description of the fits, for the status of the result; they have `parts`, such as sites."""
+    def sentence(self, noun: str) -> str:
+        """Return a description of the fits, for the status of the result; `noun` is what they have, such as sites."""
         fits = f"fits at {len(self.thetas)} draws of the hyperparameters"
         lost = f"{self.stalled} of them did not converge" if self.stalled else ""
-        left = f"interrupted: {self.unfitted} of them have the {parts} of a near one" if self.unfitted else ""
+        left = f"interrupted: {self.unfitted} of them have the {noun} of a near one" if self.unfitted else ""
         return "; ".join(filter(None, [fits, lost, left]))
 
 

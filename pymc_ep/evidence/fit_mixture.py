@@ -34,12 +34,12 @@ class FitMixture(Generic[Component]):
     ----------
     centre : Posterior
         Of the draw nearest to the mean of the hyperparameters.
-    parts : sequence of Posterior, (k,)
+    posteriors : sequence of Posterior, (k,)
         One for each draw of the hyperparameters.
     """
 
-    def __init__(self, centre: Component, parts: Sequence[Component]):
-        self.centre, self.parts = centre, parts
+    def __init__(self, centre: Component, posteriors: Sequence[Component]):
+        self.centre, self.posteriors = centre, posteriors
 
     @property
     def form(self) -> Any:
@@ -58,8 +58,8 @@ class FitMixture(Generic[Component]):
 
     def components(self) -> Iterator[tuple[float, Component]]:
         """Yield the weight and posterior of each draw."""
-        for component in self.parts:
-            yield 1.0 / len(self.parts), component
+        for component in self.posteriors:
+            yield 1.0 / len(self.posteriors), component
 
     def moments(self) -> dict[str, Moments]:
         """Return the moments of the latent variables."""
@@ -73,27 +73,27 @@ class FitMixture(Generic[Component]):
         self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False, budget: float = 0.0
     ) -> JointDraws:
         """Return joint draws, each fit in turn in random order."""
-        rounds = -(-size // len(self.parts))
-        order = np.concatenate([rng.permutation(len(self.parts)) for _ in range(rounds)])[:size]
+        rounds = -(-size // len(self.posteriors))
+        order = np.concatenate([rng.permutation(len(self.posteriors)) for _ in range(rounds)])[:size]
         return self.draws_of(order, rng, log_likelihood=log_likelihood)
 
     def in_turn(self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False) -> JointDraws:
         """Return joint draws, equally many of each fit, in their order."""
-        order = np.repeat(np.arange(len(self.parts)), size // len(self.parts))
+        order = np.repeat(np.arange(len(self.posteriors)), size // len(self.posteriors))
         return self.draws_of(order, rng, log_likelihood=log_likelihood)
 
-    def draws_of(self, which: np.ndarray, rng: np.random.Generator, *, log_likelihood: bool = False) -> JointDraws:
+    def draws_of(self, fits: np.ndarray, rng: np.random.Generator, *, log_likelihood: bool = False) -> JointDraws:
         """Return a joint draw of each of some fits, (s,) indices."""
         values: dict[str, np.ndarray] = {}
         densities: dict[str, np.ndarray] = {}
         left_out = _NO_DENSITY if log_likelihood else ""
-        for k in np.unique(which):
-            rows = which == k
-            joint = self.parts[k].draws(int(rows.sum()), rng, log_likelihood=log_likelihood)
+        for k in np.unique(fits):
+            rows = fits == k
+            joint = self.posteriors[k].draws(int(rows.sum()), rng, log_likelihood=log_likelihood)
             left_out = joint.left_out or left_out
             for out, drawn in ((values, joint.values), (densities, joint.log_likelihood)):
                 for name, array in drawn.items():
-                    out.setdefault(name, np.empty((len(which), *array.shape[1:]), dtype=array.dtype))[rows] = array
+                    out.setdefault(name, np.empty((len(fits), *array.shape[1:]), dtype=array.dtype))[rows] = array
         return JointDraws(values, densities, left_out=left_out)
 
 

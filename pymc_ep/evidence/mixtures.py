@@ -10,12 +10,12 @@ from pymc_ep.contracts.posterior import Moments
 __all__ = ["left_out_of_all", "mixed_moments", "weighted_mean_and_sd"]
 
 
-def mixed_moments(parts: Iterable[tuple[float, dict[str, Moments]]]) -> dict[str, Moments]:
+def mixed_moments(components: Iterable[tuple[float, dict[str, Moments]]]) -> dict[str, Moments]:
     """Return the moments of a mixture from weights and moments of its components, held one at a time."""
     total = 0.0
     means: dict[str, np.ndarray] = {}
     squares: dict[str, np.ndarray] = {}
-    for weight, moments in parts:
+    for weight, moments in components:
         total += weight
         for name, (mean, sd) in moments.items():
             before = means.get(name, np.zeros_like(mean))

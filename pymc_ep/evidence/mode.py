@@ -172,11 +172,11 @@ def why_not_settled(objective: Objective, start: np.ndarray, size: float, hessia
     )
 
 
-def hyper_names_of(evidence: LogEvidence, which: np.ndarray) -> list[str]:
+def hyper_names_of(evidence: LogEvidence, selected: np.ndarray) -> list[str]:
     """Return the names of the hyperparameters to which a selection, (p,) bool, of the unconstrained values belongs."""
     form = evidence.form
     sizes = [np.size(v) for v in form.unpack(np.zeros_like(form.start))]
-    return sorted(set(np.repeat(form.form.hyper_names, sizes)[which]))
+    return sorted(set(np.repeat(form.form.hyper_names, sizes)[selected]))
 
 
 def _abbreviated(value: np.ndarray) -> str:

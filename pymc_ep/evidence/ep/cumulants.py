@@ -193,7 +193,7 @@ def evidence_correction(
     kurtosis: np.ndarray,
     variance: np.ndarray,
     covariance_rows: Callable[..., np.ndarray],
-    parts: Sequence[np.ndarray] | None = None,
+    clusters: Sequence[np.ndarray] | None = None,
     size: int = SAMPLE,
 ) -> Correction:
     """Return the correction of the log evidence, to second order in third and fourth cumulants.
@@ -206,7 +206,7 @@ def evidence_correction(
         Standardised tilted cumulants, and posterior variances of the predictors.
     covariance_rows : callable
         Returns the predictors' posterior covariance, of rows and columns, slices or indices; by default all columns.
-    parts : sequence of ndarray of int, optional
+    clusters : sequence of ndarray of int, optional
         Parts of the predictors, between which correlations are negligible.
     size : int
         Of the sample.
@@ -216,12 +216,12 @@ def evidence_correction(
     shares = np.full(n, np.nan)
     # Rows, columns, and the columns of the rows themselves.
     blocks: Iterable[tuple[np.ndarray, Any, np.ndarray]]
-    if parts is None:
+    if clusters is None:
         sample = sample_of(n, size)
         split = np.array_split(sample, -(-len(sample) // max(1, _BLOCK // n)))
         blocks = ((rows, slice(None), rows) for rows in split)
     else:
-        blocks = ((block, block, np.arange(len(block))) for block in parts)
+        blocks = ((block, block, np.arange(len(block))) for block in clusters)
     for rows, columns, diagonal in blocks:
         correlation = covariance_rows(rows, columns) * scale[rows, None] * scale[columns]
         correlation[np.arange(len(diagonal)), diagonal] = 0.0

@@ -308,39 +308,39 @@ class Evidence(LogEvidence[EvidenceAt]):
         # A predictor that is known has one mean.
         return float(np.sqrt(np.divide(square, variance, out=np.zeros_like(square), where=variance > 0.0).max()))
 
-    def interpolation_error(self, points: Sequence[DesignPoint], made: Sequence[DesignPoint]) -> float:
+    def interpolation_error(self, points: Sequence[DesignPoint], new_points: Sequence[DesignPoint]) -> float:
         """Return the error of predictors from sites interpolated between fits."""
-        return error_between(self.form, points, made)
+        return error_between(self.form, points, new_points)
 
-    def _explained(self, found: Run) -> Run:
+    def _explained(self, ended: Run) -> Run:
         """Name the likely cause where a fit did not converge under flat priors: an improper posterior.
 
         A fit to data that were rounded before it saw them has not converged to their posterior either.
         """
         assert self._repeats is not None, "known from the fit"
         # Spacing of doubles over the site's standard deviation pi^-1/2.
-        coarse = self._spacing * np.sqrt(np.abs(self._repeats.shared(found.state.precision)))
+        coarse = self._spacing * np.sqrt(np.abs(self._repeats.shared(ended.state.precision)))
         worst = int(np.argmax(coarse))
         if coarse[worst] > _COARSE:
-            return found._replace(
+            return ended._replace(
                 status=Status(
                     False,
                     f"lost to rounding: {self.observation(worst)} is {self._origins[worst]:.3g}, where doubles are "
                     f"{self._spacing[worst]:.2g} apart, {coarse[worst]:.2g} standard deviations of its noise; subtract "
                     f"a constant from the observations before they are stored as doubles",
-                    interrupted=found.status.interrupted,
+                    interrupted=ended.status.interrupted,
                 )
             )
         flat = [b.name for b in self.form.form.blocks if b.flat]
-        if found.status.converged or not flat or all(group.site.gaussian for group in self.form.form.groups):
+        if ended.status.converged or not flat or all(group.site.gaussian for group in self.form.form.groups):
             # Under Gaussian noise a posterior is improper only where `require_covariance` has already raised.
-            return found
+            return ended
         remark = (
             f"; the flat prior of {', '.join(map(repr, flat))} may leave the posterior improper, as where a predictor "
             f"separates two classes or all counts are zero: give it a proper prior, such as pm.Normal, or rectified "
             f"counts zero_mass=False"
         )
-        return found._replace(status=found.status._replace(sentence=found.status.sentence + remark))
+        return ended._replace(status=ended.status._replace(sentence=ended.status.sentence + remark))
 
     def _prior(self, theta: np.ndarray) -> Prior:
         try:

@@ -78,8 +78,8 @@ _MOST_ERROR = 5.0
 """Largest error of one fit in the average, in standard deviations: one failed interpolation must not decide."""
 
 
-def error_between(form: CompiledSiteForm, points: Sequence[DesignPoint], made: Sequence[DesignPoint]) -> float:
-    """Return the mean error, over the fits `made`, of predictors from sites interpolated between `points`.
+def error_between(form: CompiledSiteForm, points: Sequence[DesignPoint], new_points: Sequence[DesignPoint]) -> float:
+    """Return the mean error, over the fits `new_points`, of predictors from sites interpolated between `points`.
 
     The error of a fit is its worst predictor's: of the mean, in standard deviations, or of the log of the standard
     deviation.
@@ -87,7 +87,7 @@ def error_between(form: CompiledSiteForm, points: Sequence[DesignPoint], made: S
     sites = InterpolatedSites.between(points)
     log_concave = all(site.site.log_concave for site in form.sites)
     errors = []
-    for point in made:
+    for point in new_points:
         posterior = form.prior(point.theta).posterior(*sites(point.theta), log_concave=log_concave)
         # Of a predictor that is known, such as that of a class with which others are compared, nothing is interpolated.
         free = point.kept.variance > 0.0

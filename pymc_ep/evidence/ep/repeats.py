@@ -109,10 +109,10 @@ class RepeatedGroup:
             return self
         return replace(self, single=compile_site(single.site, single.mode, loop=True, **single.options))
 
-    def subset(self, which: np.ndarray) -> "RepeatedGroup":
+    def subset(self, index: np.ndarray) -> "RepeatedGroup":
         """Return the group of some of the observations."""
-        _, first, owner = np.unique(self.owner[which], return_index=True, return_inverse=True)
-        return RepeatedGroup(self.single, self.y[which], owner, first)
+        _, first, owner = np.unique(self.owner[index], return_index=True, return_inverse=True)
+        return RepeatedGroup(self.single, self.y[index], owner, first)
 
     def shares(
         self, values: Sequence[Array], mean: np.ndarray, shift: np.ndarray, precision: np.ndarray
@@ -255,10 +255,10 @@ class JointGroup(RepeatedGroup):
     Parameters have one value for each observation.
     """
 
-    def subset(self, which: np.ndarray) -> "JointGroup":
+    def subset(self, index: np.ndarray) -> "JointGroup":
         """Return the group of some rows, with all rows of each of their observations."""
-        rows = np.arange(len(which))
-        return JointGroup(self.single, self.y[which], rows, rows)
+        rows = np.arange(len(index))
+        return JointGroup(self.single, self.y[index], rows, rows)
 
     def parameters(self, values: Sequence[Array]) -> tuple[Array, ...]:
         """Return the parameters of the rows."""
@@ -392,16 +392,16 @@ def repeats_of(sites: Sequence[CompiledSite], observed: Sequence[np.ndarray], pr
     for prior in priors if columns else ():
         if (signatures := prior.gaussian.signatures()) is None:
             break
-        for k, own in columns.items():
+        for k, site_columns in columns.items():
             site, rows = sites[k].site, slices[k]
             values = zip(site.parameters, prior.parameters[k])
-            own += [*signatures[rows].T, np.asarray(prior.mean)[rows]]
-            own += [np.asarray(value) for name, value in values if name not in (site.additive or ())]
-            first, owner = _distinct(own)
+            site_columns += [*signatures[rows].T, np.asarray(prior.mean)[rows]]
+            site_columns += [np.asarray(value) for name, value in values if name not in (site.additive or ())]
+            first, owner = _distinct(site_columns)
             grouped[k] = RepeatedGroup(sites[k], observed[k], owner, first)
         if not any(group.repeats for group in grouped.values()):
             break
-    return Repeats(tuple(_worthwhile(grouped[k]) or own if k in grouped else own for k, own in enumerate(alone)))
+    return Repeats(tuple(_worthwhile(grouped[k]) or group if k in grouped else group for k, group in enumerate(alone)))
 
 
 def _worthwhile(group: RepeatedGroup) -> RepeatedGroup | None:

@@ -133,8 +133,8 @@ def by_cells(
     return Cloud(np.concatenate([cloud.z for cloud in clouds]), np.concatenate(weights), total)
 
 
-def tails(points: np.ndarray, weights: np.ndarray, known: np.ndarray, least: float) -> list[tuple[int, np.ndarray]]:
-    """Return tails of weighted points, (m, p), beyond all known ones, (n, p), in a column.
+def tails(points: np.ndarray, weights: np.ndarray, fits: np.ndarray, least: float) -> list[tuple[int, np.ndarray]]:
+    """Return tails of weighted points, (m, p), beyond all fits, (n, p), in a column.
 
     Returns
     -------
@@ -142,7 +142,7 @@ def tails(points: np.ndarray, weights: np.ndarray, known: np.ndarray, least: flo
         The column, and places of its points, outwards, of each tail whose mass is above `least`.
     """
     tail_places = []
-    for k, (column, near) in enumerate(zip(points.T, known.T)):
+    for k, (column, near) in enumerate(zip(points.T, fits.T)):
         for outwards in (column - near.max(), near.min() - column):
             where = np.flatnonzero(outwards > 0.0)
             if weights[where].sum() > least:

@@ -35,25 +35,25 @@ class Corrected(NamedTuple):
     diverged: float
 
     @property
-    def known(self) -> bool:
+    def applied(self) -> bool:
         """Whether there is a correction."""
         return self.diverged <= _DIVERGED
 
 
 def corrected_weights(
-    points: Sequence[DesignPoint], made: Sequence[DesignPoint], thetas: np.ndarray, weights: np.ndarray
+    points: Sequence[DesignPoint], new_points: Sequence[DesignPoint], thetas: np.ndarray, weights: np.ndarray
 ) -> Corrected:
     """Reweight hyperparameters by exp(correction), a spline between the fits that is clipped to their range.
 
     Parameters
     ----------
-    points, made : sequence of DesignPoint
+    points, new_points : sequence of DesignPoint
         All fits, and those among them that represent the posterior.
     thetas : ndarray, (m, p)
     weights : ndarray, (m,)
         Under the evidence without correction, adding up to one.
     """
-    diverged = 1.0 - float(np.mean(np.isfinite([point.correction for point in made] or [np.nan])))
+    diverged = 1.0 - float(np.mean(np.isfinite([point.correction for point in new_points] or [np.nan])))
     if diverged > _DIVERGED:
         return Corrected(weights, 0.0, np.zeros(thetas.shape[1]), diverged)
     corrections = _interpolated(points, thetas)
@@ -68,15 +68,15 @@ def corrected_weights(
     return Corrected(corrected, float(largest + np.log(factor)), shift, diverged)
 
 
-def error_of_corrections(points: Sequence[DesignPoint], made: Sequence[DesignPoint]) -> float:
-    """Return the standard deviation, in nats, of corrections at the fits `made` from those interpolated between others.
+def error_of_corrections(points: Sequence[DesignPoint], new_points: Sequence[DesignPoint]) -> float:
+    """Return the standard deviation, in nats, of corrections at `new_points` from those interpolated between others.
 
     Infinite where there are none to interpolate.
     """
-    if not made or not any(np.isfinite(point.correction) for point in points):
+    if not new_points or not any(np.isfinite(point.correction) for point in points):
         return np.inf
-    interpolated = _interpolated(points, np.array([point.theta for point in made]))
-    return float(np.std(interpolated - [point.correction for point in made]))
+    interpolated = _interpolated(points, np.array([point.theta for point in new_points]))
+    return float(np.std(interpolated - [point.correction for point in new_points]))
 
 
 def _interpolated(points: Sequence[DesignPoint], thetas: np.ndarray) -> np.ndarray:

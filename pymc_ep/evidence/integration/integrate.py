@@ -360,24 +360,24 @@ class _Integration(Generic[OwnFit]):
             "",
         )
 
-    def _fitted_at_draws(self, found: Integral[OwnFit]) -> Integral[OwnFit]:
+    def _fitted_at_draws(self, integral: Integral[OwnFit]) -> Integral[OwnFit]:
         """Fit at some draws until sites interpolated between all fits are accurate, or else keep these fits alone."""
         if self.interpolation_error < _INTERPOLATION_ERROR:
-            return found
+            return integral
         # The draws follow the corrected density already.
         self.explorer.corrected = 0.0
-        thetas = self.frame.theta(self._some_of(self.frame.z(found.draws), _MOST_AT_DRAWS))
+        thetas = self.frame.theta(self._some_of(self.frame.z(integral.draws), _MOST_AT_DRAWS))
         points: list[DesignPoint] = []
         for chunk in np.array_split(thetas, -(-len(thetas) // _AT_ONCE)):
             new_points = [point for point in map(self.explorer, chunk) if point is not None]
-            error = self.explorer.evidence.interpolation_error([*found.points, *points], new_points)
+            error = self.explorer.evidence.interpolation_error([*integral.points, *points], new_points)
             points += new_points
             if new_points and error < _INTERPOLATION_ERROR:
-                points = [*found.points, *points]
-                shares = self._shares(found.draws, points)
-                return found._replace(points=points, weights=shares, evaluations=self.explorer.evaluations)
+                points = [*integral.points, *points]
+                shares = self._shares(integral.draws, points)
+                return integral._replace(points=points, weights=shares, evaluations=self.explorer.evaluations)
         weights, none = np.full(len(points), 1.0 / len(points)), np.zeros((0, self.p))
-        return found._replace(points=points, weights=weights, components=none, evaluations=self.explorer.evaluations)
+        return integral._replace(points=points, weights=weights, components=none, evaluations=self.explorer.evaluations)
 
     def _some_of(self, draws: np.ndarray, count: int) -> np.ndarray:
         """Return at most `count` of the draws, rows of z, one from each of as many parts of them, in random order."""
@@ -472,27 +472,27 @@ class _Integration(Generic[OwnFit]):
         counts = np.bincount(nearest(draws, peaks), minlength=len(peaks))
         return peaks[counts >= min(_OF_PEAK * (self.p + 1), counts.max())]
 
-    def _correction_warning(self, found: Integral[OwnFit]) -> str:
-        if (corrected := found.corrected) is None:
+    def _correction_warning(self, integral: Integral[OwnFit]) -> str:
+        if (corrected := integral.corrected) is None:
             return ""
         return self.explorer.evidence.correction_warning(
-            corrected.shift if corrected.known else None, corrected.diverged
+            corrected.shift if corrected.applied else None, corrected.diverged
         )
 
-    def _with_sentence(self, found: Integral[OwnFit], walkers: Walkers) -> Integral[OwnFit]:
+    def _with_sentence(self, integral: Integral[OwnFit], walkers: Walkers) -> Integral[OwnFit]:
         """Set convergence and sentence: the number of fits, or the hyperparameter that the emulator does not reach."""
         mass, k = max(self.untold, self.unknown)
         beyond = mass > _MOST_UNTOLD
-        if not beyond and found.effective > self._least_effective and self.refused_share < _MOST_REFUSED:
-            why = self._correction_warning(found)
-            found, images = mirrored(found, self.explorer, self.frame, self.rng)
-            remarks = [why, f"hyperparameters integrated over by {found.evaluations} fits", images]
-            return found._replace(converged=not why, sentence="; ".join(filter(None, remarks)), settled=True)
-        if len(self.scan.peaks) > 1 and found.effective <= self._least_effective:
+        if not beyond and integral.effective > self._least_effective and self.refused_share < _MOST_REFUSED:
+            why = self._correction_warning(integral)
+            integral, images = mirrored(integral, self.explorer, self.frame, self.rng)
+            remarks = [why, f"hyperparameters integrated over by {integral.evaluations} fits", images]
+            return integral._replace(converged=not why, sentence="; ".join(filter(None, remarks)), settled=True)
+        if len(self.scan.peaks) > 1 and integral.effective <= self._least_effective:
             k, cure = self.scan.coordinate, "that leaves it one of them"
             why = (
-                f"weights of their draws have a relative effective sample size of {found.effective:.2f}, so that the "
-                f"masses of several peaks of the posterior are uncertain, in"
+                f"weights of their draws have a relative effective sample size of {integral.effective:.2f}, so that "
+                f"the masses of several peaks of the posterior are uncertain, in"
             )
         elif beyond:
             why, cure = f"{mass:.1%} of the posterior is beyond all of these, in", "of lighter tails"
@@ -501,12 +501,13 @@ class _Integration(Generic[OwnFit]):
             k = int(np.abs(least @ self.frame.axes / self.frame.theta(walkers.positions).std(axis=0)).argmax())
             cure = "that keeps it from there"
             why = (
-                f"weights of their draws have a relative effective sample size of {found.effective:.2f}, and "
+                f"weights of their draws have a relative effective sample size of {integral.effective:.2f}, and "
                 f"{self.refused_share:.0%} of moves lead to where the evidence is unknown, mostly in"
             )
         name = hyper_names_of(self.explorer.evidence, np.arange(self.p) == k)[0]
         sentence = (
-            f"hyperparameters not settled after {found.evaluations} fits: {why} {name}; compare with hyper='sample', "
-            f"or give it a prior {cure}; under a flat one the posterior may be improper: give it a proper one first"
+            f"hyperparameters not settled after {integral.evaluations} fits: {why} {name}; compare with "
+            f"hyper='sample', or give it a prior {cure}; under a flat one the posterior may be improper: give it a "
+            f"proper one first"
         )
-        return found._replace(converged=False, sentence=sentence)
+        return integral._replace(converged=False, sentence=sentence)

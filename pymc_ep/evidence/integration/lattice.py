@@ -109,7 +109,7 @@ def lattice(
             break
         grown.halve()
         grown.grow()
-    return grown.found()
+    return grown.as_lattice()
 
 
 class _Growing(Generic[State]):
@@ -171,7 +171,7 @@ class _Growing(Generic[State]):
         # A cell of every other node is 2^q times as large.
         return float(abs(logsumexp(coarse) + len(self.frame.axes) * np.log(2.0) - logsumexp(every)))
 
-    def found(self) -> Lattice[State]:
+    def as_lattice(self) -> Lattice[State]:
         """Return the nodes so far."""
         return Lattice(
             np.array([self.place(node) for node in self.nodes]),

@@ -57,20 +57,20 @@ class _Map(NamedTuple):
 
 
 def mirrored(
-    found: Integral[OwnFit], explorer: Explorer[OwnFit], frame: Frame, rng: np.random.Generator
+    integral: Integral[OwnFit], explorer: Explorer[OwnFit], frame: Frame, rng: np.random.Generator
 ) -> tuple[Integral[OwnFit], str]:
     """Return an integral that has all images of the posterior, and a remark on them; empty where there is one alone."""
-    at, form = found.mode.at, explorer.evidence.form
+    at, form = integral.mode.at, explorer.evidence.form
     tried = islice(_candidates(form), _MOST_TRIED)
     generators = [
-        (name, generator) for name, generator in tried if _is_symmetry(generator, found.points, explorer, frame)
+        (name, generator) for name, generator in tried if _is_symmetry(generator, integral.points, explorer, frame)
     ]
     if not generators:
-        return found, ""
+        return integral, ""
     group = _closed([generator for _, generator in generators])
     names = ", ".join(dict.fromkeys(name for name, _ in generators))
     if len(group) > _MOST_IMAGES:
-        return found, (
+        return integral, (
             f"the posterior has more than {_MOST_IMAGES} mirror images, in signs or columns of {names}, of which one "
             f"is returned: their means and standard deviations are of that one, and the evidence is too small"
         )
@@ -84,10 +84,10 @@ def mirrored(
         log_prior = form.rows.log_prior(every).reshape(len(group), -1)
         return every, np.where(in_cell, np.exp(log_prior - log_prior[0]), 0.0).ravel()
 
-    thetas, ratios = images(found.thetas)
-    weights = np.tile(found.theta_weights, len(group)) * ratios
+    thetas, ratios = images(integral.thetas)
+    weights = np.tile(integral.theta_weights, len(group)) * ratios
     # Z(g theta) = Z(theta) with g orthogonal: gradients of log Z map as theta does.
-    points = [p._replace(theta=g(p.theta), gradient=g(p.gradient)) for g in group for p in found.points]
+    points = [p._replace(theta=g(p.theta), gradient=g(p.gradient)) for g in group for p in integral.points]
     places = np.array([point.theta for point in points])
 
     def imaged(rows: np.ndarray) -> np.ndarray:
@@ -96,21 +96,21 @@ def mirrored(
         some = frame.z(every[ratios > 0]), ratios[ratios > 0] / ratios.sum()
         return frame.theta(some[0][rng.permutation(stratified(*some, len(rows), rng))])
 
-    draws, components = imaged(found.draws), found.components
+    draws, components = imaged(integral.draws), integral.components
     if len(components):
         components = imaged(components)
         of_points = np.bincount(nearest(frame.z(draws), frame.z(places)), minlength=len(points)) / len(draws)
     else:
-        of_points = np.tile(found.weights, len(group)) * images(places[: len(found.points)])[1]
+        of_points = np.tile(integral.weights, len(group)) * images(places[: len(integral.points)])[1]
     # int_C Z sum_g p(g theta) = int Z p times the weighted mean of 1_C sum_g p(g theta) / p(theta).
-    whole = found._replace(
+    whole = integral._replace(
         thetas=thetas,
         theta_weights=weights / weights.sum(),
         draws=draws,
         components=components,
         points=points,
         weights=of_points / of_points.sum(),
-        log_evidence=found.log_evidence + float(np.log(weights.sum())),
+        log_evidence=integral.log_evidence + float(np.log(weights.sum())),
         evaluations=explorer.evaluations,
     )
     return whole, f"{len(group)} mirror images of the posterior, in signs or columns of {names}, count by their prior"

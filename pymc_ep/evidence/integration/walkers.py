@@ -36,13 +36,13 @@ class Walkers:
         self.refused_share = 0.0
         """Share of the last moves refused for that reason alone."""
 
-    def move(self, target: Target, known: Callable[[np.ndarray], np.ndarray], times: int) -> list[np.ndarray]:
+    def move(self, target: Target, is_known: Callable[[np.ndarray], np.ndarray], times: int) -> list[np.ndarray]:
         """Move all chains `times` times; return the positions after each.
 
         Parameters
         ----------
         target : callable
-        known : callable
+        is_known : callable
             Maps positions (m, p) to whether the density is known there, (m,); moves to elsewhere are refused.
         times : int
         """
@@ -51,7 +51,7 @@ class Walkers:
         for _ in range(times):
             end, end_value, end_gradient, accepted, rate = self._trajectory(target, value, gradient)
             inside = np.zeros(len(end), dtype=bool)
-            inside[accepted] = known(end[accepted]) if accepted.any() else False
+            inside[accepted] = is_known(end[accepted]) if accepted.any() else False
             beyond = accepted & ~inside
             refused.append(end[beyond])
             met.append(beyond.mean())

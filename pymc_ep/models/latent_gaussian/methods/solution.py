@@ -167,7 +167,7 @@ def integral_solution(
 
 def _correction_scalars(corrected: Corrected | None) -> dict[str, float]:
     """Return the cumulant corrections of log evidence and hyperparameters; empty where they are unknown."""
-    if corrected is None or not corrected.known:
+    if corrected is None or not corrected.applied:
         return {}
     return {
         "cumulant_correction": corrected.log_factor,
