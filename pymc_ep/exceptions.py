@@ -101,9 +101,9 @@ def labelled(index: int, labels: Sequence[object] | None) -> str:
     return str(index) if label is None or label == index else f"{str(label)!r} (index {index})"
 
 
-def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """Return " Did you mean ...?" with the most similar known name, to end a message; empty if none is similar."""
-    by_lower = {other.lower(): other for other in known}
+def did_you_mean(name: object, available: Iterable[str]) -> str:
+    """Return " Did you mean ...?" with the most similar available name, to end a message; empty if none is similar."""
+    by_lower = {other.lower(): other for other in available}
     close = get_close_matches(str(name).lower(), by_lower, n=1)
     return f" Did you mean {by_lower[close[0]]!r}?" if close else ""
 

@@ -58,21 +58,21 @@ def check_flag(name: str, value: object) -> None:
         raise ValueError(f"{name}={value!r} must be True or False.")
 
 
-def estimate_names(estimate: object, known: Sequence[str]) -> tuple[str, ...]:
+def estimate_names(estimate: object, available: Sequence[str]) -> tuple[str, ...]:
     """Return the names given by the option ``estimate``, of matrices and biases that become points.
 
     Raises
     ------
     ValueError
-        For anything but names of the known ones.
+        For anything but names of the available ones.
     """
     if estimate is not None and not isinstance(estimate, Iterable):
         raise ValueError(f"estimate={estimate!r} must be the name of a matrix or bias, or a list of names.")
     named = (estimate,) if isinstance(estimate, str) else tuple(estimate or ())
-    if unknown := [name for name in named if name not in known]:
+    if unknown := [name for name in named if name not in available]:
         raise ValueError(
             f"estimate= names {unknown[0]!r}, which is neither a matrix nor a bias of this model; these are "
-            f"{', '.join(known)}.{did_you_mean(unknown[0], known)}"
+            f"{', '.join(available)}.{did_you_mean(unknown[0], available)}"
         )
     return named
 

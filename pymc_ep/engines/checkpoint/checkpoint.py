@@ -125,7 +125,7 @@ class Checkpoint:
         """Return the record of the loop that starts from given arrays and words, as no other loop of the fit does."""
         return UNRECORDED if self.path is None else Record(self, digest(*start).tobytes().hex())
 
-    def known(self, key: str) -> Flat | None:
+    def recorded(self, key: str) -> Flat | None:
         """Return the state of a record; None where there is none yet."""
         return self._known.get(key)
 
@@ -223,7 +223,7 @@ class Record:
         ValueError
             If the state has others, or NaN.
         """
-        flat = self._checkpoint.known(self._key)
+        flat = self._checkpoint.recorded(self._key)
         if flat is None:
             return None
         try:

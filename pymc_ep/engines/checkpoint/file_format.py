@@ -39,10 +39,10 @@ class Contents(NamedTuple):
     records: dict[str, Flat]
 
 
-def digest(*parts: np.ndarray | str) -> np.ndarray:
+def digest(*values: np.ndarray | str) -> np.ndarray:
     """Return the BLAKE2b digest of arrays and strings, 16 bytes of type uint8."""
     total = hashlib.blake2b(digest_size=16)
-    for value in parts:
+    for value in values:
         array = np.frombuffer(value.encode(), dtype=np.uint8) if isinstance(value, str) else np.ascontiguousarray(value)
         total.update(f"{array.dtype.str}{array.shape}".encode())
         total.update(array.data)

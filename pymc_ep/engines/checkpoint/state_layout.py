@@ -53,7 +53,7 @@ def restored(flat: Flat, like: Any) -> Any:
     ValueError
         If it is no such state, or an array has NaN.
     """
-    classes = {found.__name__: found for found in _classes(type(like), like)}
+    classes = {named_tuple.__name__: named_tuple for named_tuple in _classes(type(like), like)}
 
     def value(layout: Any) -> Any:
         if isinstance(layout, dict):
@@ -66,11 +66,11 @@ def restored(flat: Flat, like: Any) -> Any:
         return tuple(map(value, elements)) if name == "tuple" else classes[name](*map(value, elements))
 
     try:
-        found = value(flat.layout)
+        state = value(flat.layout)
     except (KeyError, IndexError, TypeError) as error:
         raise ValueError(f"it holds parts that are none of a {type(like).__name__}") from error
-    _require_like(found, like, type(like).__name__)
-    return found
+    _require_like(state, like, type(like).__name__)
+    return state
 
 
 def _sound(array: np.ndarray) -> np.ndarray:

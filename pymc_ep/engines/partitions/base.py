@@ -37,17 +37,17 @@ class Partitions(Protocol):
     def run(
         self,
         function: Function,
-        *own: Handles,
+        *local: Handles,
         shared: Sequence[Any] = (),
         combine: Callable[[Any, Any], Any] | None = None,
     ) -> tuple[Handles, Any]:
-        """Call ``function(data, *own, *shared)`` at each part.
+        """Call ``function(data, *local, *shared)`` at each part.
 
         Parameters
         ----------
         function : callable
             Returns the part's new value and a term.
-        *own : Handles
+        *local : Handles
             Values of the parts.
         shared : sequence
             Values for all parts.
@@ -72,11 +72,11 @@ class Partitions(Protocol):
         """Return the result of a step; where parts are lost meanwhile, restore them and what was kept, and repeat."""
 
 
-def added(one: Any, other: Any) -> Any:
+def added(term: Any, other: Any) -> Any:
     """Return the sum of two terms: arrays, numbers, None, or tuples of terms."""
-    if one is None or other is None:
-        return one if other is None else other
-    if isinstance(one, tuple):
-        fields = [added(*pair) for pair in zip(one, other, strict=True)]
-        return type(one)(*fields) if hasattr(one, "_fields") else tuple(fields)
-    return one + other
+    if term is None or other is None:
+        return term if other is None else other
+    if isinstance(term, tuple):
+        fields = [added(*pair) for pair in zip(term, other, strict=True)]
+        return type(term)(*fields) if hasattr(term, "_fields") else tuple(fields)
+    return term + other

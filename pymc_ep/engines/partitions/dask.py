@@ -142,7 +142,7 @@ class DaskPartitions:
     def run(
         self,
         function: Function,
-        *own: Placed,
+        *local: Placed,
         shared: Sequence[Any] = (),
         combine: Callable[[Any, Any], Any] | None = None,
     ) -> tuple[Placed, Any]:
@@ -150,7 +150,7 @@ class DaskPartitions:
         handles, combine = self._handles(None), combine or added
         released = list(self._released)
         shared_values = self._brought(tuple(shared), broadcast=True)
-        keys = [self._key(placed) for placed in own]
+        keys = [self._key(placed) for placed in local]
         arguments = (function, keys, handles.key, combine, released)
         by_worker = self._on_workers(
             {worker: (_call, numbers, shared_values, *arguments) for worker, numbers in self._by_worker().items()}
@@ -224,10 +224,10 @@ class DaskPartitions:
         """Return the addresses of the present workers."""
         return list(self._client.scheduler_info(n_workers=-1)["workers"])
 
-    def _submit(self, at: str, function: Callable[..., Any], parts: Sequence[int], *arguments: Any) -> Any:
+    def _submit(self, at: str, function: Callable[..., Any], numbers: Sequence[int], *arguments: Any) -> Any:
         options = {"workers": [at], "allow_other_workers": False, "pure": False, "retries": 0}
         brought = [self._brought(argument, workers=[at]) for argument in arguments]
-        return self._client.submit(function, self._fit, list(parts), *brought, **options)
+        return self._client.submit(function, self._fit, list(numbers), *brought, **options)
 
     def _brought(self, value: Any, **where: Any) -> Any:
         """Return a value, or a future of a large one, which is sent apart from the task."""
@@ -276,14 +276,14 @@ class DaskPartitions:
                 continue
         raise ClusterError(_LOSSES)
 
-    def _loading(self, parts: list[int]) -> tuple[Any, ...]:
+    def _loading(self, numbers: list[int]) -> tuple[Any, ...]:
         """Return the task that loads parts, with the values that were kept."""
         kept = [
-            (placed.key, [placed.copy[number] for number in parts])
+            (placed.key, [placed.copy[number] for number in numbers])
             for placed in list(self._placed)
             if placed.copy is not None
         ]
-        return _load, parts, self._load, [self._sources[number] for number in parts], kept
+        return _load, numbers, self._load, [self._sources[number] for number in numbers], kept
 
     def _waited_for(self) -> list[str]:
         """Return the workers, once there is one, and after a moment for those to come back that are lost."""
@@ -392,13 +392,13 @@ def _values(fit: str, numbers: Sequence[int], key: int) -> list[tuple[int, Any]]
     return [(number, _value(_held(fit, number), key)) for number in numbers]
 
 
-def _value(part: _Part, key: int) -> Any:
-    if key not in part.values:
+def _value(partition: _Part, key: int) -> Any:
+    if key not in partition.values:
         raise RuntimeError(
             "A value is no longer with its part: its worker was lost, or its handles were released. Keep what outlasts "
             "a step by keep(), and hold the handles themselves."
         )
-    return part.values[key]
+    return partition.values[key]
 
 
 def _call(
@@ -417,13 +417,15 @@ def _call(
         limit_threads(distributed.get_worker().state.nthreads)
         terms, shared_values = [], _owned(tuple(shared))
         for number in numbers:
-            part = _held(fit, number)
-            for one in released:
-                part.values.pop(one, None)
-            part.values[key], term = function(part.data, *(_value(part, one) for one in keys), *shared_values)
+            partition = _held(fit, number)
+            for released_key in released:
+                partition.values.pop(released_key, None)
+            partition.values[key], term = function(
+                partition.data, *(_value(partition, argument_key) for argument_key in keys), *shared_values
+            )
             terms.append((number, term))
             if len(terms) > 1 and _size(term) > _SMALL:
-                terms = [(terms[0][0], reduce(combine, (one for _, one in terms)))]
+                terms = [(terms[0][0], reduce(combine, (summand for _, summand in terms)))]
         return terms
 
 

@@ -50,7 +50,7 @@ class LocalPartitions:
     def run(
         self,
         function: Function,
-        *own: Any,
+        *local: Any,
         shared: Sequence[Any] = (),
         combine: Callable[[Any, Any], Any] | None = None,
     ) -> tuple[Any, Any]:
@@ -58,7 +58,7 @@ class LocalPartitions:
         kept = []
 
         def terms() -> Iterator[Any]:
-            for values in zip(self.data, *own, strict=True):
+            for values in zip(self.data, *local, strict=True):
                 value, term = function(*values, *shared)
                 kept.append(value)
                 yield term
