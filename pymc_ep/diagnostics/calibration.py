@@ -157,14 +157,16 @@ def predictive_pit(idata: Container, model: pm.Model | None, data: Mapping[str, 
         if group.site.predictors == 1:
             at = at_predictor(component, group)
             require_observations(group, y, at.mean.shape)
-            parts = at.rows(slice(None)).gaussians()
+            gaussians = at.rows(slice(None)).gaussians()
         else:
             at = at_predictors(component, group)
             require_observations(group, y, at.mean.shape[1:])
-            parts = [(1.0, at)]
-        for share, part in parts:
-            parameters = [parameter.ravel() for parameter in part.parameters]
-            transforms = _transforms(part.site, name, y.ravel(), part.mean.ravel(), part.variance.ravel(), parameters)
+            gaussians = [(1.0, at)]
+        for share, gaussian in gaussians:
+            parameters = [parameter.ravel() for parameter in gaussian.parameters]
+            transforms = _transforms(
+                gaussian.site, name, y.ravel(), gaussian.mean.ravel(), gaussian.variance.ravel(), parameters
+            )
             mixed += weight * share * np.reshape(transforms, mixed.shape)
     return _labelled(model, name, mixed, group.site.domain)
 

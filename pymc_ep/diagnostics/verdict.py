@@ -45,7 +45,7 @@ class Finding(NamedTuple):
 
 
 def verdict(
-    found: Mapping[Any, Any],
+    numbers: Mapping[Any, Any],
     fit: xr.Dataset,
     hyper: str,
     names: tuple[str, ...],
@@ -58,7 +58,7 @@ def verdict(
 
     Parameters
     ----------
-    found : mapping of str to array_like
+    numbers : mapping of str to array_like
         Numbers that `diagnose` returns.
     fit : xarray.Dataset
         The group ``fit``.
@@ -76,8 +76,8 @@ def verdict(
     findings = [
         *_convergence(fit),
         *_hyperparameters(fit, hyper, names, held=held),
-        *_weights(found, hyper, names, unknowns, given=bool(names) and held),
-        *_cumulants(found),
+        *_weights(numbers, hyper, names, unknowns, given=bool(names) and held),
+        *_cumulants(numbers),
         *([Finding(_DOUBT, f"{warning[0].upper()}{warning[1:]}.")] if warning else []),
     ]
     findings.sort(key=lambda finding: -finding.level)
