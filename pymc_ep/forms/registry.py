@@ -133,7 +133,7 @@ _FORMS: dict[type, FormEntry] = {}
 """Registered forms by type, in the order of registration."""
 _METHODS: dict[tuple[str, type], Method] = {}
 """Registered methods by name and type of form, in the order of registration."""
-_BUILT_IN = [found.name for found in iter_modules([str(Path(__file__).parents[1] / "models")]) if found.ispkg]
+_BUILT_IN = [module.name for module in iter_modules([str(Path(__file__).parents[1] / "models")]) if module.ispkg]
 """Folders of systems still to be imported, at the first look-up or registration: most of the package is in them."""
 _IMPORTING = RLock()
 _OF_ALL = ("predict", "log_predictive", "diagnose", "loo", "loo_pit", "start_point")

@@ -51,16 +51,18 @@ LINES: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any
 LINES["non-negative"] = LINES["positive"]
 
 
-def expected_response(weights: np.ndarray, parts: Sequence[AtPredictor]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def expected_response(
+    weights: np.ndarray, predictors: Sequence[AtPredictor]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the mean, and the standard deviations of the expected observation and of an observation.
 
     Parameters
     ----------
     weights : ndarray, (k,)
-    parts : sequence of AtPredictor
+    predictors : sequence of AtPredictor
         Of each component.
     """
-    moments = np.array([_moments(predictor) for predictor in parts])
+    moments = np.array([_moments(predictor) for predictor in predictors])
     means, within, noise = moments[:, 0], moments[:, 1], moments[:, 2]
     mean = np.tensordot(weights, means, axes=1)
     # A mean of infinity has an infinite variance already.
@@ -96,11 +98,13 @@ def _moments(at: AtPredictor) -> np.ndarray:
     return out.reshape(3, *shape)
 
 
-def predictor_quantiles(weights: np.ndarray, parts: Sequence[AtPredictor], levels: np.ndarray) -> np.ndarray:
+def predictor_quantiles(weights: np.ndarray, predictors: Sequence[AtPredictor], levels: np.ndarray) -> np.ndarray:
     """Return quantiles of the expected observation, (levels, *shape): quantiles of eta, through the increasing link."""
-    response = parts[0].site.site.response
+    response = predictors[0].site.site.response
     assert response is not None, "the caller has looked"
-    return np.array([response.mean(eta, *parts[0].parameters) for eta in _mixture_quantiles(weights, parts, levels)])
+    return np.array(
+        [response.mean(eta, *predictors[0].parameters) for eta in _mixture_quantiles(weights, predictors, levels)]
+    )
 
 
 def _mixture_quantiles(weights: np.ndarray, predictors: Sequence[AtPredictor], levels: np.ndarray) -> np.ndarray:
@@ -125,13 +129,13 @@ def _mixture_quantiles(weights: np.ndarray, predictors: Sequence[AtPredictor], l
 
 
 def observation_quantiles(
-    name: str, weights: np.ndarray, parts: Sequence[AtPredictor], levels: np.ndarray
+    name: str, weights: np.ndarray, predictors: Sequence[AtPredictor], levels: np.ndarray
 ) -> np.ndarray:
     """Return quantiles of new observations, (levels, *shape); of a count, the least whose CDF reaches the level."""
-    shape, domain = parts[0].mean.shape, parts[0].site.site.domain
+    shape, domain = predictors[0].mean.shape, predictors[0].site.site.domain
     gaussians = [
         (weight * share, gaussian)
-        for weight, predictor in zip(weights, parts)
+        for weight, predictor in zip(weights, predictors)
         for share, gaussian in predictor.rows(slice(None)).gaussians()
     ]
     shares, flat = zip(*gaussians)

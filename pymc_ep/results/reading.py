@@ -145,8 +145,8 @@ def latent_of(container: Container, model: pm.Model) -> list[str]:
 class _Held(dict[str, Any]):
     """Parts of a group of a result, which say what is missing when it is asked for."""
 
-    def __init__(self, kind: str, group: str, parts: dict[str, Any]):
-        super().__init__(parts)
+    def __init__(self, kind: str, group: str, entries: dict[str, Any]):
+        super().__init__(entries)
         self._kind, self._group = kind, group
 
     def __missing__(self, name: str) -> NoReturn:

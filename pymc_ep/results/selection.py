@@ -16,40 +16,40 @@ _FILTERS = (None, "like", "regex")
 
 
 def selected_names(
-    known: Iterable[str], var_names: str | Sequence[str] | None, filter_vars: str | None = None
+    available: Iterable[str], var_names: str | Sequence[str] | None, filter_vars: str | None = None
 ) -> list[str]:
     """Return the names of variables that are asked for: all for None, and for ``"~x"`` all but x.
 
     Parameters
     ----------
-    known : iterable of str
+    available : iterable of str
     var_names : str or sequence of str, optional
     filter_vars : {None, "like", "regex"}
 
     Raises
     ------
     ValueError
-        For an unknown filter, and where nothing known has a name that is asked for.
+        For an unknown filter, and where nothing available has a name that is asked for.
     """
-    known = list(dict.fromkeys(map(str, known)))
+    available = list(dict.fromkeys(map(str, available)))
     if filter_vars not in _FILTERS:
         raise ValueError(f"filter_vars={filter_vars!r} must be one of {', '.join(map(repr, _FILTERS))}.")
     if var_names is None:
-        return known
+        return available
     given = [var_names] if isinstance(var_names, str) else list(var_names)
     kept: list[str] = []
     left_out: list[str] = []
     for pattern in given:
-        without = pattern.startswith("~") and pattern not in known
+        without = pattern.startswith("~") and pattern not in available
         wanted = pattern.removeprefix("~") if without else pattern
-        matches = [name for name in known if _matches(name, wanted, filter_vars)]
+        matches = [name for name in available if _matches(name, wanted, filter_vars)]
         if not matches:
             raise ValueError(
-                f"There are neither draws nor moments of {wanted!r}, but of {', '.join(map(repr, known)) or 'nothing'}."
-                f"{did_you_mean(wanted, known)}"
+                f"There are neither draws nor moments of {wanted!r}, but of "
+                f"{', '.join(map(repr, available)) or 'nothing'}.{did_you_mean(wanted, available)}"
             )
         (left_out if without else kept).extend(matches)
-    every = known if left_out and not kept else kept
+    every = available if left_out and not kept else kept
     return [name for name in dict.fromkeys(every) if name not in left_out]
 
 
