@@ -63,27 +63,27 @@ def unskewed(values: np.ndarray, skewness: np.ndarray) -> np.ndarray:
     return np.where(even, values - b * (values**2 - 1.0), root)
 
 
-def limited(own: np.ndarray, total: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def limited(share: np.ndarray, total: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return shares of a skewness and the skewness, reduced in proportion where it exceeds `MOST_SKEWED`."""
     factor = MOST_SKEWED / np.maximum(np.abs(total), MOST_SKEWED)
-    return own * factor, total * factor
+    return share * factor, total * factor
 
 
-def skewed_moves(own: np.ndarray, total: np.ndarray) -> np.ndarray:
+def skewed_moves(share: np.ndarray, total: np.ndarray) -> np.ndarray:
     """Return the coefficients of a(u) = (g / k) (T(u) - u), (4, n), constant first, for a share g of T's skewness k.
 
     Shares that add up to k move a variable to T(u), be they of one site or of many with the same predictor.
 
     Parameters
     ----------
-    own, total : ndarray, (n,)
+    share, total : ndarray, (n,)
         g and k, as `limited` returns them.
     """
     b = _slope(total)
     scale = _scale(b)
     # b / k and (D - 3) / b^2 have the limits 1 / 6 and 6 at zero.
     even = np.abs(b) < _EVEN
-    factor = own * np.where(even, 1.0 / 6.0, b / np.where(even, 1.0, total)) / scale
+    factor = share * np.where(even, 1.0 / 6.0, b / np.where(even, 1.0, total)) / scale
     # T - u = b (-3 - (D - 3) / b u + 3 u^2 + b u^3) / D, where (D - 3) / b = b (36 + 15 b^2) / (D + 3).
     linear = b * (36.0 + 15.0 * b**2) / (3.0 + scale)
     return factor * np.array([np.full_like(b, -3.0), -linear, np.full_like(b, 3.0), b])

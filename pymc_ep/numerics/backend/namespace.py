@@ -77,9 +77,9 @@ def on_host(fields: Fields) -> Fields:
     return type(fields)(*(np.asarray(field) if is_jax(field) else field for field in fields))
 
 
-def replaced(table: Array, rows: np.ndarray, parts: Sequence[Array]) -> Array:
+def replaced(table: Array, rows: np.ndarray, arrays: Sequence[Array]) -> Array:
     """Return a copy of a table with some rows, (n,), replaced by the rows of arrays, n in all."""
-    values = namespace(table).concatenate(parts)
+    values = namespace(table).concatenate(arrays)
     if is_jax(table):
         return table.at[rows].set(values)
     out = table.copy()

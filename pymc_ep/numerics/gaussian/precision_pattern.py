@@ -117,12 +117,12 @@ class _Block:
     ----------
     rows, columns : ndarray of int, (e,)
         Of Q.
-    here : slice
+    block_slice : slice
         Unknowns of the block.
     """
 
-    def __init__(self, rows: np.ndarray, columns: np.ndarray, here: slice):
-        self.entries = np.flatnonzero((rows >= here.start) & (rows < here.stop))
-        block_rows, block_columns = rows[self.entries] - here.start, columns[self.entries] - here.start
-        self.analysis = Analysis(block_rows, block_columns, here.stop - here.start)
+    def __init__(self, rows: np.ndarray, columns: np.ndarray, block_slice: slice):
+        self.entries = np.flatnonzero((rows >= block_slice.start) & (rows < block_slice.stop))
+        block_rows, block_columns = rows[self.entries] - block_slice.start, columns[self.entries] - block_slice.start
+        self.analysis = Analysis(block_rows, block_columns, block_slice.stop - block_slice.start)
         self.twice = np.where(block_rows == block_columns, 1.0, 2.0)

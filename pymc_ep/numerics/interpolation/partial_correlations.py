@@ -32,11 +32,11 @@ class PartialCorrelations:
         ends = np.cumsum(np.arange(1, n + 1))
         self._rows = [slice(end - i - 1, end) for i, end in enumerate(ends)]
 
-    def to_values(self, own: np.ndarray) -> np.ndarray:
+    def to_values(self, coordinates: np.ndarray) -> np.ndarray:
         """Return PyMC's values for rows of these coordinates, (m, size)."""
-        out = np.empty_like(own)
+        out = np.empty_like(coordinates)
         for entries in self._rows:
-            y, log_scale = own[:, entries][:, :-1], own[:, entries][:, -1]
+            y, log_scale = coordinates[:, entries][:, :-1], coordinates[:, entries][:, -1]
             log_rest = _log_rest(y)
             out[:, entries][:, :-1] = np.tanh(y) * np.exp(log_scale[:, None] + log_rest[:, :-1])
             out[:, entries][:, -1] = log_scale + log_rest[:, -1]
@@ -55,11 +55,11 @@ class PartialCorrelations:
             out[:, entries][:, -1] = np.log(left[:, 0])
         return out
 
-    def pull(self, own: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+    def pull(self, coordinates: np.ndarray, gradient: np.ndarray) -> np.ndarray:
         """Return gradients in these coordinates, given them in PyMC's values, each (m, size)."""
         out = np.empty_like(gradient)
         for entries in self._rows:
-            y, log_scale, g = own[:, entries][:, :-1], own[:, entries][:, -1:], gradient[:, entries]
+            y, log_scale, g = coordinates[:, entries][:, :-1], coordinates[:, entries][:, -1:], gradient[:, entries]
             log_rest = _log_rest(y)
             z, size = np.tanh(y), np.exp(log_scale + log_rest[:, :-1])
             # d L_ij / d y_ij = (1 - z_ij^2) s_i prod_{k<j} q_ik, and d log |L_il| / d y_ij = -z_ij for l > j.
@@ -70,11 +70,11 @@ class PartialCorrelations:
             out[:, entries][:, -1:] = total
         return out
 
-    def log_det(self, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def log_det(self, coordinates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return log |d values / d coordinates|, (m,), and its gradient, (m, size), for rows of coordinates."""
-        total, gradient = np.zeros(len(own)), np.zeros_like(own)
+        total, gradient = np.zeros(len(coordinates)), np.zeros_like(coordinates)
         for i, entries in enumerate(self._rows):
-            y, log_scale = own[:, entries][:, :-1], own[:, entries][:, -1]
+            y, log_scale = coordinates[:, entries][:, :-1], coordinates[:, entries][:, -1]
             # |d values / d (y_i, log s_i)| = s_i^i prod_{j<i} q_ij^(i - 1 - j) for row i, with q = 1 / cosh y.
             left = i - 1.0 - np.arange(i)
             total += i * log_scale - (left * np.log(np.cosh(y))).sum(axis=1)

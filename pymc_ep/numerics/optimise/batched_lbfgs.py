@@ -119,9 +119,9 @@ def maximise_many(
     return Found(points, values, gradients, tuple(pairs))
 
 
-def scaled(scale: Scale, which: np.ndarray, gradients: np.ndarray) -> np.ndarray:
-    """Return the products of a scale with the gradients, (k, p), of the functions `which`, (k,)."""
-    return scale(which, gradients) if callable(scale) else scale[_selector(which, len(scale))] * gradients
+def scaled(scale: Scale, indices: np.ndarray, gradients: np.ndarray) -> np.ndarray:
+    """Return the products of a scale with the gradients, (k, p), of the functions `indices`, (k,)."""
+    return scale(indices, gradients) if callable(scale) else scale[_selector(indices, len(scale))] * gradients
 
 
 def _selector(numbers: np.ndarray, n: int) -> slice | np.ndarray:

@@ -235,24 +235,24 @@ class MultifrontalFactor:
         self._inverses: list[np.ndarray] = []
         self._multipliers: list[np.ndarray] = []
 
-    def eliminate(self, front: np.ndarray, own: int, diagonal: np.ndarray) -> np.ndarray:
-        """Append W and H of a node with `own` unknowns, from its front; return its update matrix.
+    def eliminate(self, front: np.ndarray, pivots: int, diagonal: np.ndarray) -> np.ndarray:
+        """Append W and H of a node with `pivots` unknowns, from its front; return its update matrix.
 
         Only the lower triangle of a symmetric matrix is valid.
         """
-        factor, info = scipy.linalg.lapack.dpotrf(front[:own, :own], lower=1, clean=1)
+        factor, info = scipy.linalg.lapack.dpotrf(front[:pivots, :pivots], lower=1, clean=1)
         if info != 0 or pivots_vanish(factor.diagonal(), diagonal):
             self.log_det, self.proper = np.nan, False
             return front
         self.log_det += 2.0 * float(np.log(factor.diagonal()).sum())
         inverse, _ = scipy.linalg.lapack.dtrtri(factor, lower=1, overwrite_c=1)
         self._inverses.append(inverse)
-        if own == len(front):
-            self._multipliers.append(np.zeros((0, own)))
-            return front[own:, own:]
+        if pivots == len(front):
+            self._multipliers.append(np.zeros((0, pivots)))
+            return front[pivots:, pivots:]
         # half = F_rs W^T: F_rs F_ss^-1 F_rs^T = half half^T, and H = half W.
-        half = scipy.linalg.blas.dtrmm(1.0, inverse, front[own:, :own], side=1, lower=1, trans_a=1)
-        rest = np.asfortranarray(front[own:, own:])
+        half = scipy.linalg.blas.dtrmm(1.0, inverse, front[pivots:, :pivots], side=1, lower=1, trans_a=1)
+        rest = np.asfortranarray(front[pivots:, pivots:])
         rest = scipy.linalg.blas.dsyrk(-1.0, half, beta=1.0, c=rest, lower=1, overwrite_c=1)
         self._multipliers.append(scipy.linalg.blas.dtrmm(1.0, inverse, half, side=1, lower=1, overwrite_b=1))
         return rest

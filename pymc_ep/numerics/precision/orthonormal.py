@@ -61,27 +61,27 @@ class Basis(NamedTuple):
     squared_adjoint: Product | None
 
 
-def joined(parts: Sequence[Basis]) -> Basis | None:
+def joined(bases: Sequence[Basis]) -> Basis | None:
     """Return several bases as one, or None if their rows are not orthonormal together."""
-    if len(parts) == 1:
-        return parts[0]
-    for basis, others in ((basis, parts[:k]) for k, basis in enumerate(parts)):
+    if len(bases) == 1:
+        return bases[0]
+    for basis, others in ((basis, bases[:k]) for k, basis in enumerate(bases)):
         # W_k W_j^T = 0, tested by the product with a random vector.
         probe = basis.adjoint(np.random.default_rng(0).standard_normal(basis.size))
         if any(np.abs(other.forward(probe)).max() > _ORTHOGONAL for other in others):
             return None
-    ends = np.cumsum([basis.size for basis in parts])
+    ends = np.cumsum([basis.size for basis in bases])
 
     def forward(x: np.ndarray) -> np.ndarray:
-        return np.concatenate([basis.forward(x) for basis in parts])
+        return np.concatenate([basis.forward(x) for basis in bases])
 
     def adjoint(v: np.ndarray) -> np.ndarray:
         return sum(
-            (basis.adjoint(coefficients) for basis, coefficients in zip(parts, np.split(v, ends[:-1]))),
+            (basis.adjoint(coefficients) for basis, coefficients in zip(bases, np.split(v, ends[:-1]))),
             start=np.zeros(()),
         )
 
-    squared = [basis.squared_adjoint for basis in parts if basis.squared_adjoint is not None]
+    squared = [basis.squared_adjoint for basis in bases if basis.squared_adjoint is not None]
 
     def squared_adjoint(v: np.ndarray) -> np.ndarray:
         return sum(
@@ -89,7 +89,7 @@ def joined(parts: Sequence[Basis]) -> Basis | None:
             start=np.zeros(()),
         )
 
-    return Basis(int(ends[-1]), forward, adjoint, squared_adjoint if len(squared) == len(parts) else None)
+    return Basis(int(ends[-1]), forward, adjoint, squared_adjoint if len(squared) == len(bases) else None)
 
 
 class Orthonormal:
