@@ -82,7 +82,7 @@ class Rows(Protocol):
     def numbers_per_pair(self) -> int:
         """Array elements that a block takes for each pair."""
 
-    def block(self, which: np.ndarray, by: str) -> RankedBlock:
+    def block(self, indices: np.ndarray, by: str) -> RankedBlock:
         """Return k rows with all others, scored by one of `RowPredictions.by`."""
 
 

@@ -178,7 +178,9 @@ class CompiledBilinear(DrawFunctions):
         by_name = {}
         for entry, shape in zip(self.form.entries, self.shapes):
             flat = np.zeros(shape), np.full(shape, np.inf)
-            by_name[entry.name] = MatrixPrior(*flat) if entry.flat else MatrixPrior(*(next(left) for _ in entry.parts))
+            by_name[entry.name] = (
+                MatrixPrior(*flat) if entry.flat else MatrixPrior(*(next(left) for _ in entry.moments))
+            )
             _require_positive(entry.name, by_name[entry.name].covariance)
         left_prior, right_prior = (
             self._joined(by_name[matrix.name], None if bias is None else by_name[bias.name])
@@ -242,7 +244,7 @@ class CompiledBilinear(DrawFunctions):
 
     def scales_of(self, names: Sequence[str]) -> tuple[str, ...]:
         """Return the hyperparameters that the prior variances of some matrices and biases depend on."""
-        graphs = [moment for entry in self.form.entries if entry.name in names for moment in entry.parts[1:]]
+        graphs = [moment for entry in self.form.entries if entry.name in names for moment in entry.moments[1:]]
         behind = set(ancestors(graphs))
         return tuple(name for name, value in zip(self.form.hyper_names, self.form.hyper_values) if value in behind)
 
@@ -282,7 +284,7 @@ class CompiledBilinear(DrawFunctions):
     @property
     def _moments(self) -> list[Any]:
         group = self.form.cells
-        return [group.offset, *group.parameters, *(moment for entry in self.form.entries for moment in entry.parts)]
+        return [group.offset, *group.parameters, *(moment for entry in self.form.entries for moment in entry.moments)]
 
     @cached_property
     def _prior(self) -> Callable[..., Any]:

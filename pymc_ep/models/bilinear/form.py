@@ -41,7 +41,7 @@ class Entries:
     covariance: TensorVariable | None = None
 
     @property
-    def parts(self) -> tuple[TensorVariable, ...]:
+    def moments(self) -> tuple[TensorVariable, ...]:
         """Moments of the prior, which depend on hyperparameters: mean, variance, covariance; those it has."""
         return tuple(moment for moment in (self.mean, self.variance, self.covariance) if moment is not None)
 

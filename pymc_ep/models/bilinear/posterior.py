@@ -92,10 +92,10 @@ class BilinearPosterior:
         out[:, pairs.order] = variance(pairs, left, right.full if isinstance(right, FactoredRows) else right)
         return Moments(out[0] + offset, np.sqrt(out[1]))
 
-    def moments_with_all(self, side: int, which: np.ndarray) -> Moments:
+    def moments_with_all(self, side: int, indices: np.ndarray) -> Moments:
         """Return the moments, (k, J), of predictors without offsets: k rows of one side with all rows of the other."""
         both = self._with_partners()
-        rows, other = both[side].at(which), both[1 - side]
+        rows, other = both[side].at(indices), both[1 - side]
         # Var v^T u = tr A (n n^T + B) + m^T B m: inner products of A, m m^T, B and n n^T as vectors.
         (a, of_rows), (b, of_other) = _second_moments(rows), _second_moments(other)
         return Moments(rows.mean @ other.mean.T, np.sqrt(a @ (of_other + b).T + of_rows @ b.T))

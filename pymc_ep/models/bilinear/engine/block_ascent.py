@@ -77,7 +77,7 @@ def improved_rows(block: Block, rows: AnyRows, *, max_iter: int, tol: float) -> 
     return out
 
 
-def best_rows(bound: BilinearBound, prior: BilinearPrior, sides: Sides, own: int) -> BestRows:
+def best_rows(bound: BilinearBound, prior: BilinearPrior, sides: Sides, side: int) -> BestRows:
     """Return the rows of one matrix at their maxima; the start must have a finite bound.
 
     Parameters
@@ -85,19 +85,19 @@ def best_rows(bound: BilinearBound, prior: BilinearPrior, sides: Sides, own: int
     bound : BilinearBound
     prior : BilinearPrior
     sides : pair of Rows or FactoredRows
-    own : int
+    side : int
         Index of the side, 0 left or 1 right.
     """
     updated = list(sides)
     for rounds_left in reversed(range(_ROUNDS)):
         # Some sites bound cells by parabolas and tangents, which touch at the rows where the block is made.
-        block = bound.block(prior, (updated[0], updated[1]), own)
-        every = np.arange(len(updated[own].mean))
-        value, gradient = block.evaluate(every, packed(updated[own], block.points))
+        block = bound.block(prior, (updated[0], updated[1]), side)
+        every = np.arange(len(updated[side].mean))
+        value, gradient = block.evaluate(every, packed(updated[side], block.points))
         # Rise of a Newton step, g^T H g / 2 for each row, with H the approximate inverse negative Hessian.
         predicted = 0.5 * np.einsum("ip,ip->i", gradient, scaled(block.scale(every), every, gradient))
         converged = predicted <= _ROW_TOL * (1 + np.diff(block.pairs.ends))
         if converged.all() or not rounds_left:
             break
-        updated[own] = improved_rows(block, updated[own], max_iter=_STEPS, tol=_ROW_TOL)
-    return BestRows(updated[own], value, converged)
+        updated[side] = improved_rows(block, updated[side], max_iter=_STEPS, tol=_ROW_TOL)
+    return BestRows(updated[side], value, converged)

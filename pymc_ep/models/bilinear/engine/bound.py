@@ -119,14 +119,14 @@ class BilinearBound:
         return Derivatives(value, (left.of_prior, right.of_prior), of_offset, cell_bounds.of_parameters, cell_bounds)
 
     def of_sides(
-        self, prior: BilinearPrior, sides: Sides, found: Derivatives, out: tuple[np.ndarray, np.ndarray]
+        self, prior: BilinearPrior, sides: Sides, derivatives: Derivatives, out: tuple[np.ndarray, np.ndarray]
     ) -> None:
         """Write the derivatives of B in the packed coordinates of either matrix, (I, p) and (J, p')."""
         for k, matrix_prior in enumerate((prior.left, prior.right)):
             order = self.pairs[k].order
-            weights = found.cells.of_mean[order], found.cells.of_spread[order]
+            weights = derivatives.cells.of_mean[order], derivatives.cells.of_spread[order]
             cells = self.pullback(k, self.pairs[k], sides[k], self.partner(sides, k), *weights)
-            packed_derivative(cells, found.of_prior[k].mean, sides[k], matrix_prior, self.points[k], out[k])
+            packed_derivative(cells, derivatives.of_prior[k].mean, sides[k], matrix_prior, self.points[k], out[k])
 
     def _with_offset(
         self, mean: np.ndarray, spread: np.ndarray, offset: np.ndarray | float
@@ -134,25 +134,25 @@ class BilinearBound:
         # log E e^(f + o) = log E e^f + o.
         return mean + offset, spread + offset if self.cells.site.spread == "log_mean_exp" else spread
 
-    def block(self, prior: BilinearPrior, sides: Sides, own: int) -> "Block":
+    def block(self, prior: BilinearPrior, sides: Sides, side: int) -> "Block":
         """Return the bound as a function of the rows of one matrix."""
-        return Block(self, prior, sides, own)
+        return Block(self, prior, sides, side)
 
-    def partner(self, sides: Sides, own: int) -> Rows | FullRows:
+    def partner(self, sides: Sides, side: int) -> Rows | FullRows:
         """Return the rows of the other matrix, (J, K''), with a column of ones if this one has a bias."""
-        rows = with_ones(sides[1 - own], self._ones[1 - own])
+        rows = with_ones(sides[1 - side], self._ones[1 - side])
         return rows.full if isinstance(rows, FactoredRows) else rows
 
     def moments(
-        self, own: int, pairs: Pairs, rows: AnyRows, offset: np.ndarray | float, partner: Rows | FullRows
+        self, side: int, pairs: Pairs, rows: AnyRows, offset: np.ndarray | float, partner: Rows | FullRows
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return both statistics, (n,) each, of the predictors of some pairs, with offsets."""
-        statistics = self._statistics(pairs, with_ones(rows, self._ones[own]), partner, backend=self._backend)
+        statistics = self._statistics(pairs, with_ones(rows, self._ones[side]), partner, backend=self._backend)
         return self._with_offset(*statistics, offset)
 
     def pullback(
         self,
-        own: int,
+        side: int,
         pairs: Pairs,
         rows: AnyRows,
         partner: Rows | FullRows,
@@ -160,7 +160,7 @@ class BilinearBound:
         of_spread: np.ndarray,
     ) -> Rows | FullRows:
         """Return the derivatives in the moments of `rows`, given the derivatives in both statistics, (n,) each."""
-        place = self._ones[own]
+        place = self._ones[side]
         derivatives = self._pullback(pairs, with_ones(rows, place), partner, of_mean, of_spread, backend=self._backend)
         if place is None:
             return derivatives
@@ -184,32 +184,32 @@ def _order(cells: Cells) -> tuple[int, int]:
 class Block:
     """The bound as a function of the rows of one matrix, given the other matrix."""
 
-    def __init__(self, bound: BilinearBound, prior: BilinearPrior, sides: Sides, own: int):
-        self._bound, self._sides, self._own = bound, sides, own
-        self.pairs, self.points = bound.pairs[own], bound.points[own]
-        self.prior = (prior.left, prior.right)[own]
+    def __init__(self, bound: BilinearBound, prior: BilinearPrior, sides: Sides, side: int):
+        self._bound, self._sides, self._own = bound, sides, side
+        self.pairs, self.points = bound.pairs[side], bound.points[side]
+        self.prior = (prior.left, prior.right)[side]
         order = self.pairs.order
         self._offset, self._parameters = prior.offset[order], [p[order] for p in prior.parameters]
         self._y = bound.cells.y[order]
-        self._partner = bound.partner(sides, own)
-        self._anchor = self._moments(self.pairs, sides[own], slice(None))
+        self._partner = bound.partner(sides, side)
+        self._anchor = self._moments(self.pairs, sides[side], slice(None))
 
-    def scale(self, which: np.ndarray) -> Scale:
-        """Return the approximate inverse negative Hessian of the rows `which`, (k,), in packed coordinates."""
-        rows, (pairs, places) = self._sides[self._own].at(which), self.pairs.of_rows(which)
+    def scale(self, indices: np.ndarray) -> Scale:
+        """Return the approximate inverse negative Hessian of the rows `indices`, (k,), in packed coordinates."""
+        rows, (pairs, places) = self._sides[self._own].at(indices), self.pairs.of_rows(indices)
         cell_bounds = self._at(pairs, rows, places)
         # E f does not depend on variances, so that its weights may be zero.
         cells = self._pullback(pairs, rows, np.zeros_like(cell_bounds.of_mean), cell_bounds.of_spread)
-        return packed_scale(rows, cells, self.prior.at(which), self.points)
+        return packed_scale(rows, cells, self.prior.at(indices), self.points)
 
-    def evaluate(self, which: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the bounds of the rows `which`, (k,), and their gradients, (k, p), at packed coordinates, (k, p)."""
-        pairs, places = self.pairs.of_rows(which)
+    def evaluate(self, indices: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the bounds of the rows `indices`, (k,), and their gradients, (k, p), at packed coordinates, (k, p)."""
+        pairs, places = self.pairs.of_rows(indices)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             # Trial steps may overflow; the line search then backtracks.
             rows = unpacked(points, self.points, type(self._sides[self._own]))
             cell_bounds = self._at(pairs, rows, places)
-            prior = self.prior.at(which)
+            prior = self.prior.at(indices)
             total, of_prior = divergence(rows, prior, self.points)
             cells = self._pullback(pairs, rows, cell_bounds.of_mean, cell_bounds.of_spread)
             gradient = np.empty(points.shape)

@@ -41,9 +41,9 @@ class MatrixPrior(NamedTuple):
     variance: np.ndarray
     covariance: np.ndarray | None = None
 
-    def at(self, which: np.ndarray) -> "MatrixPrior":
+    def at(self, indices: np.ndarray) -> "MatrixPrior":
         """Return the prior of some rows."""
-        return self._replace(mean=self.mean[which], variance=self.variance[which])
+        return self._replace(mean=self.mean[indices], variance=self.variance[indices])
 
     def log_density(self, values: np.ndarray) -> np.ndarray:
         """Return the log density, (s,), of whole matrices, (s, I, K).

@@ -154,10 +154,10 @@ class VariationalGaussian(BoundAscent[State]):
     def _learns(self, state: State) -> bool:
         return self.learn and state.theta.size > 0
 
-    def _improved(self, prior: BilinearPrior, sides: Sides, own: int) -> AnyRows:
+    def _improved(self, prior: BilinearPrior, sides: Sides, side: int) -> AnyRows:
         """Return the rows of one matrix after some steps towards their maximum, given the other matrix."""
-        block = self.bound.block(prior, sides, own)
-        return improved_rows(block, sides[own], max_iter=_ROUNDS, tol=_ROW_TOL * self.tol)
+        block = self.bound.block(prior, sides, side)
+        return improved_rows(block, sides[side], max_iter=_ROUNDS, tol=_ROW_TOL * self.tol)
 
     def _ascent(self, problem: BilinearProblem, state: State) -> State:
         """Make some iterations of L-BFGS over both matrices and the hyperparameters jointly."""
@@ -181,37 +181,37 @@ class VariationalGaussian(BoundAscent[State]):
                 with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
                     sides, theta = unpack(at[0])
                     prior = problem.prior(theta) if learns else given
-                    found = self.bound.derivatives(prior, sides)
+                    derivatives = self.bound.derivatives(prior, sides)
                     slope = np.empty_like(at)
-                    self.bound.of_sides(prior, sides, found, shaped(slope[0]))
+                    self.bound.of_sides(prior, sides, derivatives, shaped(slope[0]))
                     if learns:
-                        slope[0, ends[-1] :] = _grad_theta(problem, theta, found)
+                        slope[0, ends[-1] :] = _grad_theta(problem, theta, derivatives)
             except (NumericalError, InvalidDataError):
                 return np.array([-np.inf]), np.zeros_like(at)
-            value = found.value + prior.log_prior
+            value = derivatives.value + prior.log_prior
             good = np.isfinite(value) and np.isfinite(slope).all()
             return np.array([value if good else -np.inf]), slope
 
         whole = np.concatenate([*(matrix.ravel() for matrix in coordinates), *([state.theta] if learns else [])])
         start, scale = state.found or whole[None], self._scale(problem, state, learns)
-        found = maximise_many(evaluate, start, scale, max_iter=_ROUNDS, tol=0.0)
-        ((left, right), theta), objective = unpack(found.points[0]), float(found.values[0])
+        optimised = maximise_many(evaluate, start, scale, max_iter=_ROUNDS, tol=0.0)
+        ((left, right), theta), objective = unpack(optimised.points[0]), float(optimised.values[0])
         bound = objective - problem.prior(theta).log_prior
         # Rise of a Newton step, g^T H g / 2, with H the approximate inverse negative Hessian.
-        steps = found.gradients * scaled(scale, np.zeros(1, dtype=int), found.gradients)
+        steps = optimised.gradients * scaled(scale, np.zeros(1, dtype=int), optimised.gradients)
         # Rows only: where learned scales run to zero, gradients in their logarithms are mostly rounding.
         predicted = 0.5 * float(steps[0, : ends[-1]].sum()) / self.bound.cells.y.size
-        return State(left, right, theta, bound, objective, state.change, found, state.loop, predicted)
+        return State(left, right, theta, bound, objective, state.change, optimised, state.loop, predicted)
 
     def _scale(self, problem: BilinearProblem, state: State, learns: bool) -> Scale:
         """Return the approximate inverse negative Hessian of the joint ascent, block diagonal."""
         prior, numbers = problem.prior(state.theta), [np.arange(len(rows.mean)) for rows in state.sides]
-        scales = [self.bound.block(prior, state.sides, own).scale(numbers[own]) for own in (0, 1)]
+        scales = [self.bound.block(prior, state.sides, side).scale(numbers[side]) for side in (0, 1)]
         scale_theta = self._curvature(problem, state) if learns else np.zeros(0)
         diagonals = [block_scale.ravel() for block_scale in scales if isinstance(block_scale, np.ndarray)]
         if len(diagonals) == len(scales):
             return np.concatenate([*diagonals, scale_theta])[None]
-        sizes = [packed(rows, own).size for rows, own in zip(state.sides, self.bound.points)]
+        sizes = [packed(rows, mask).size for rows, mask in zip(state.sides, self.bound.points)]
 
         def scale(_: np.ndarray, gradients: np.ndarray) -> np.ndarray:
             *sides, theta = np.split(gradients[0], np.cumsum(sizes))

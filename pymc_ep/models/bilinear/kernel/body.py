@@ -39,9 +39,9 @@ class Rows(NamedTuple):
         """Standard deviation of each entry given those before it, (I, K)."""
         return np.sqrt(self.variance)
 
-    def at(self, which: np.ndarray) -> "Rows":
+    def at(self, indices: np.ndarray) -> "Rows":
         """Return the rows at given indices."""
-        return Rows(*(array[which] for array in self))
+        return Rows(*(array[indices] for array in self))
 
     def moved(self, normal: np.ndarray) -> np.ndarray:
         """Return draws of the rows, (s, I, K), from standard normal numbers of that shape."""

@@ -67,9 +67,9 @@ class FactoredRows(NamedTuple):
         """Standard deviation of each entry given those before it, (I, K)."""
         return np.einsum("idd->id", self.factor)
 
-    def at(self, which: np.ndarray) -> "FactoredRows":
+    def at(self, indices: np.ndarray) -> "FactoredRows":
         """Return the rows at given indices."""
-        return FactoredRows(*(array[which] for array in self))
+        return FactoredRows(*(array[indices] for array in self))
 
     def moved(self, normal: np.ndarray) -> np.ndarray:
         """Return draws of the rows, (s, I, K), from standard normal numbers of that shape."""

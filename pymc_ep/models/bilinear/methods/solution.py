@@ -38,7 +38,7 @@ _LEARNED = ("left_prior_variance", "right_prior_variance")
 
 def bilinear_solution(
     form: CompiledBilinear,
-    found: Run,
+    end: Run,
     settings: dict[str, Any],
     log_evidence_is: str,
     *,
@@ -51,7 +51,7 @@ def bilinear_solution(
     Parameters
     ----------
     form : CompiledBilinear
-    found : Run
+    end : Run
         Its state has ``sides``, ``theta``, ``log_bound`` and ``loop``.
     settings : dict
     log_evidence_is : str
@@ -62,30 +62,30 @@ def bilinear_solution(
     prior_variances : (D,) and (D,), optional
         Learned prior variances of the columns of either matrix, if any, which replace the model's.
     """
-    state = saved(found.state, prior_variances)
+    state = saved(end.state, prior_variances)
     posterior, objective = _rebuilt(form, state), "log density" if points else "bound"
     predictor, shape = posterior.predictor_moments(), form.observed()[0].shape
-    constant = form.constrained(found.state.theta)
+    constant = form.constrained(end.state.theta)
     moments = {name: (m.mean, m.sd) for name, m in posterior.moments().items()}
     of_hyper = {name: (m.mean, m.sd) for name, m in posterior.hyper_moments().items()}
     return Solution(
         moments=lambda: moments | of_hyper,
         hyper_modes=constant,
-        scalars={"log_evidence": found.state.log_bound, "n_iter": found.state.loop},
-        traces={"objective": ("iteration", found.objective), "max_change": ("iteration", found.change)},
-        hyper_traces=form.constrained(found.thetas),
+        scalars={"log_evidence": end.state.log_bound, "n_iter": end.state.loop},
+        traces={"objective": ("iteration", end.objective), "max_change": ("iteration", end.change)},
+        hyper_traces=form.constrained(end.thetas),
         sites={
             form.form.cells.name: {
                 "predictor_mean": predictor.mean.reshape(shape),
                 "predictor_sd": predictor.sd.reshape(shape),
             }
         },
-        state=state | form.fingerprint(found.state.theta),
+        state=state | form.fingerprint(end.state.theta),
         draws=posterior.draws,
         numbers_per_draw=sum(mean.size for mean, _ in moments.values()),
         most_draws=form.most_draws,
-        status="; ".join([found.status.sentence, *([form.form.mode_remark] if learned and constant else [])]),
-        converged=found.status.converged,
+        status="; ".join([end.status.sentence, *([form.form.mode_remark] if learned and constant else [])]),
+        converged=end.status.converged,
         settings=settings,
         log_evidence_is=log_evidence_is,
         objective_is=f"{objective} + log prior",
@@ -93,9 +93,9 @@ def bilinear_solution(
     )
 
 
-def conditional_solution(form: CompiledBilinear, found: ManyFits[BoundAt], settings: dict[str, Any]) -> Solution:
+def conditional_solution(form: CompiledBilinear, fits: ManyFits[BoundAt], settings: dict[str, Any]) -> Solution:
     """Return the solution of a mixture over draws of the hyperparameters, without a log evidence."""
-    theta, state = found.centre.theta, dict(found.centre.maximum.saved) | stacked(found.kept)
+    theta, state = fits.centre.theta, dict(fits.centre.maximum.saved) | stacked(fits.kept)
     posterior = rebuild(form, state)
     assert isinstance(posterior, BilinearMixture), "its state has fits at draws"
     predictor, shape = posterior.predictor_moments(), form.observed()[0].shape
@@ -113,8 +113,8 @@ def conditional_solution(form: CompiledBilinear, found: ManyFits[BoundAt], setti
         draws=posterior.in_turn,
         numbers_per_draw=sum(mean.size for mean, _ in moments.values()),
         most_draws=form.most_draws,
-        status=found.sentence("rows"),
-        converged=found.converged,
+        status=fits.sentence("rows"),
+        converged=fits.converged,
         settings=settings,
     )
 

@@ -29,7 +29,7 @@ _BOUND = "lower bound on the log density of the cells of each new row given the 
 
 
 def fold_in(
-    model: pm.Model, posterior: BilinearPosterior, own: int, dims: tuple[str, str], given: Mapping[str, Any]
+    model: pm.Model, posterior: BilinearPosterior, side: int, dims: tuple[str, str], given: Mapping[str, Any]
 ) -> xr.Dataset:
     """Return the posterior of new rows of a side, given the fitted rows of the other one; see `pymc_ep.fold_in`.
 
@@ -37,7 +37,7 @@ def fold_in(
     ----------
     model : pymc.Model
     posterior : BilinearPosterior
-    own : {0, 1}
+    side : {0, 1}
         Side of the new rows.
     dims : (str, str)
         Dims of the rows of both matrices.
@@ -54,9 +54,9 @@ def fold_in(
         For indices out of range, and observations outside their domain.
     """
     form = posterior.form
-    new = read_cells(model, form, posterior.theta, given, own)
-    counts = np.bincount((new.rows, new.cols)[own])
-    best, name = _best(posterior, new, own, counts), form.form.matrices[own].name
+    new = read_cells(model, form, posterior.theta, given, side)
+    counts = np.bincount((new.rows, new.cols)[side])
+    best, name = _best(posterior, new, side, counts), form.form.matrices[side].name
     if not best.converged.all():
         warnings.warn(
             f"{int((~best.converged).sum())} of {len(best.converged)} new rows of {name!r} did not converge; "
@@ -64,7 +64,7 @@ def fold_in(
             ConvergenceWarning,
             stacklevel=5,
         )
-    return _dataset(model, posterior, new, best, own, dims[own], counts)
+    return _dataset(model, posterior, new, best, side, dims[side], counts)
 
 
 def _best(posterior: BilinearPosterior, new: NewCells, side: int, counts: np.ndarray) -> BestRows:

@@ -111,9 +111,9 @@ class CellRows:
         self._offset, self._parameters = offsets_and_parameters(posterior.form, posterior.theta, cells)
         self.n_others = len((posterior.right, posterior.left)[side].mean)
 
-    def block(self, which: np.ndarray, by: str) -> "CellBlock":
+    def block(self, indices: np.ndarray, by: str) -> "CellBlock":
         """Return k rows with all others."""
-        mean, sd = self._posterior.moments_with_all(self._side, which)
+        mean, sd = self._posterior.moments_with_all(self._side, indices)
         return CellBlock(self._log_least, mean + self._offset, sd, by)
 
     def _log_least(self, mean: np.ndarray, sd: np.ndarray, *, fixed_nodes: bool) -> np.ndarray:
