@@ -134,11 +134,11 @@ class CompiledPairedSymbols(DrawFunctions):
             "concentrations": np.array([prior.users.concentration.mean(), prior.items.concentration.mean()]),
         }
 
-    def scale_of(self, one: GaussianEntries) -> str:
+    def scale_of(self, entries: GaussianEntries) -> str:
         """Return the name of a variable that the prior precision depends on, or an empty string."""
-        if one.learned >= 0:
-            return self.form.precisions[one.learned].name
-        behind = set(ancestors([one.precision]))
+        if entries.learned >= 0:
+            return self.form.precisions[entries.learned].name
+        behind = set(ancestors([entries.precision]))
         return next((n for n, value in zip(self.form.hyper_names, self.form.hyper_values) if value in behind), "")
 
     def describe(self) -> str:

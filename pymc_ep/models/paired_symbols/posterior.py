@@ -89,31 +89,31 @@ class PairedSymbolsPosterior:
             out[precision.name] = Moments(gamma.shape / gamma.rate, np.sqrt(gamma.shape) / gamma.rate)
         return out
 
-    def preferences(self, side: int, which: np.ndarray) -> Moments:
+    def preferences(self, side: int, indices: np.ndarray) -> Moments:
         """Return the moments, (k, J), of a for k symbols of a side with all symbols of the other."""
-        own, other = (Symbols(*(array.astype(float) for array in symbols)) for symbols in self._from(side, which))
-        mean = own.mean @ other.mean.T + own.bias[:, None] + other.bias
+        rows, other = (Symbols(*(array.astype(float) for array in symbols)) for symbols in self._from(side, indices))
+        mean = rows.mean @ other.mean.T + rows.bias[:, None] + other.bias
         # Var a = sum_k (Var u_k E v_k^2 + (E u_k)^2 Var v_k) + Var b_i + Var b_j.
-        variance = own.variance @ (other.mean**2 + other.variance).T + own.mean**2 @ other.variance.T
-        return Moments(mean, np.sqrt(variance + own.bias_variance[:, None] + other.bias_variance))
+        variance = rows.variance @ (other.mean**2 + other.variance).T + rows.mean**2 @ other.variance.T
+        return Moments(mean, np.sqrt(variance + rows.bias_variance[:, None] + other.bias_variance))
 
-    def log_probabilities(self, side: int, which: np.ndarray) -> np.ndarray:
+    def log_probabilities(self, side: int, indices: np.ndarray) -> np.ndarray:
         """Return log p(other symbol | own symbol), (k, J), of the next observed pair (Paquet et al. 2014, eq. 5)."""
-        return self.log_probabilities_of(side, which, *self.preferences(side, which))
+        return self.log_probabilities_of(side, indices, *self.preferences(side, indices))
 
-    def log_probabilities_of(self, side: int, which: np.ndarray, mean: np.ndarray, sd: np.ndarray) -> np.ndarray:
+    def log_probabilities_of(self, side: int, indices: np.ndarray, mean: np.ndarray, sd: np.ndarray) -> np.ndarray:
         """Return the log probabilities of k symbols' preferences with these moments, (k, J)."""
         log_p = log_mean_sigmoid(mean, sd)
         # Expected popularities of a Dirichlet are proportional to its concentrations.
         log_p += np.log(self.popularities[1 - side].concentration)
-        self.leave_out_own(which, log_p)
+        self.leave_out_own(indices, log_p)
         largest = log_p.max(axis=1, keepdims=True)
         return log_p - largest - np.log(np.exp(log_p - largest).sum(axis=1, keepdims=True))
 
-    def leave_out_own(self, which: np.ndarray, scores: np.ndarray) -> None:
+    def leave_out_own(self, indices: np.ndarray, scores: np.ndarray) -> None:
         """Write -inf as the scores, (k, J), of k symbols with themselves, where both sides are the same symbols."""
         if self.form.form.alike:
-            scores[np.arange(len(which)), which] = -np.inf
+            scores[np.arange(len(indices)), indices] = -np.inf
 
     def calibrated_scores(self, mean: np.ndarray) -> np.ndarray:
         """Return log probabilities of the items of a user's next pair up to a constant, (k, J), given mean preferences.
@@ -176,6 +176,6 @@ class PairedSymbolsPosterior:
         both[side] = symbols
         return replace(self, symbols=(both[0], both[1]))
 
-    def _from(self, side: int, which: np.ndarray) -> tuple[Symbols, Symbols]:
-        own, other = self.symbols[side], self.symbols[1 - side]
-        return Symbols(*(array[which] for array in own)), other
+    def _from(self, side: int, indices: np.ndarray) -> tuple[Symbols, Symbols]:
+        symbols, other = self.symbols[side], self.symbols[1 - side]
+        return Symbols(*(array[indices] for array in symbols)), other

@@ -198,7 +198,7 @@ def test_parts_hold_the_pairs_of_the_table(labels, tmp_path):
     sides = Side("user", 8, None if known is None else pd.Index(known)), Side("item", 6)
     with pairs_in_files(tmp_path, sides) as pairs:
         found = np.zeros(shape)
-        for data, rows in zip(pairs.parts.data, pairs.rows):
+        for data, rows in zip(pairs.partitions.data, pairs.rows):
             ends, others, times = data.by_user
             np.add.at(found, (rows.repeat(np.diff(ends)), others), times)
             assert all((np.diff(others[a:b]) > 0).all() for a, b in pairwise(ends))

@@ -16,7 +16,7 @@ class DividedPairs(NamedTuple):
 
     Attributes
     ----------
-    parts : Partitions
+    partitions : Partitions
         Whose data are `PairCounts`, with users numbered within a part.
     rows : tuple of ndarray or slice
         The users of each part.
@@ -28,7 +28,7 @@ class DividedPairs(NamedTuple):
         Identifies pairs that are not in the model.
     """
 
-    parts: Partitions
+    partitions: Partitions
     rows: tuple[Any, ...]
     users: np.ndarray
     items: np.ndarray

@@ -105,7 +105,7 @@ class _LeftOut(NamedTuple):
 
 
 def calibrated(
-    parts: Partitions,
+    partitions: Partitions,
     sides: tuple[Handles, Side],
     rows: tuple[Handles, Rows],
     shared: Shared,
@@ -116,7 +116,7 @@ def calibrated(
 
     Parameters
     ----------
-    parts : Partitions
+    partitions : Partitions
     sides, rows : pair
         Priors and posteriors, of the users of each part and of the items.
     shared : Shared
@@ -125,7 +125,9 @@ def calibrated(
     points : Points
         Which parts of the items are points.
     """
-    _, joined = parts.run(_leave_out, sides[0], rows[0], shared=(shared, -(-_PAIRS // parts.n)), combine=_joined)
+    _, joined = partitions.run(
+        _leave_out, sides[0], rows[0], shared=(shared, -(-_PAIRS // partitions.n)), combine=_joined
+    )
     left_out: _LeftOut = joined
     if len(left_out.items) < _LEAST:
         return None
@@ -133,7 +135,7 @@ def calibrated(
     item_rows = rows_of(symbols, items)
     censored = Censored(shared.number, popularity.censored[items], left_out.s, of_users, shared.xi)
     arguments = (item_rows, censored._replace(background=NOTHING), items, shared.backend)
-    _, statistics = parts.run(item_statistics, rows[0], shared=arguments)
+    _, statistics = partitions.run(item_statistics, rows[0], shared=arguments)
     priors = rows_of(expected_priors(sides[1], shared.gammas), items)
     reduced_items = points.of(
         _without(statistics, item_rows, left_out.before, left_out.counts, priors, censored, shared)
@@ -212,14 +214,14 @@ class _Objective(NamedTuple):
         Of the candidates.
     preferences, weights : ndarray, (n, m)
         Mean preferences, and log weights of the candidates in a sum over items; -inf for those seen.
-    own : ndarray, (n, 2)
+    of_left_out : ndarray, (n, 2)
         Log mass and mean preference of the pairs left out.
     """
 
     log_mass: np.ndarray
     preferences: np.ndarray
     weights: np.ndarray
-    own: np.ndarray
+    of_left_out: np.ndarray
 
     def maximised(self, exponents: np.ndarray) -> tuple[np.ndarray, float]:
         """Return the best exponents by Newton's method, and the log probability there, without the prior's."""
@@ -236,20 +238,20 @@ class _Objective(NamedTuple):
     def evaluated(self, exponents: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         """Return the objective with gradient, (2,), and Hessian, (2, 2)."""
         # z_j = c log(beta_j + k) + d E a_ij + log weight_j; log p = z_own - log(exp z_own + sum_j exp z_j).
-        z_own = self.own @ exponents
+        z_own = self.of_left_out @ exponents
         z = exponents[1] * self.preferences
         z += exponents[0] * self.log_mass + self.weights
         total = np.logaddexp(z_own, logsumexp(z, axis=1))
         q, q_own = np.exp(z - total[:, None]), np.exp(z_own - total)
         weighted = q * self.preferences
         # x = (log(beta_j + k), E a_ij): gradient sum_n (x_own - E_q x), Hessian -sum_n Cov_q x, plus the priors' terms.
-        mean = np.stack([q @ self.log_mass, weighted.sum(axis=1)], axis=1) + q_own[:, None] * self.own
+        mean = np.stack([q @ self.log_mass, weighted.sum(axis=1)], axis=1) + q_own[:, None] * self.of_left_out
         mixed = float((weighted @ self.log_mass).sum())
         square = np.array([[(q @ self.log_mass**2).sum(), mixed], [mixed, np.vdot(weighted, self.preferences)]])
-        square += self.own.T @ (q_own[:, None] * self.own)
+        square += self.of_left_out.T @ (q_own[:, None] * self.of_left_out)
         penalty = exponents - 1.0
         value = float((z_own - total).sum() - 0.5 * penalty @ penalty)
-        return value, (self.own - mean).sum(axis=0) - penalty, mean.T @ mean - square - np.eye(2)
+        return value, (self.of_left_out - mean).sum(axis=0) - penalty, mean.T @ mean - square - np.eye(2)
 
 
 def _candidates(concentration: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -98,17 +98,17 @@ def cell_terms(sums: np.ndarray, xi: float) -> np.ndarray:
     return sums[:, 1] - sums[:, 3] * _height(xi) + curvature(xi) * sums[:, 2]
 
 
-def background_terms(own: Symbols, other: Background, xi: float) -> np.ndarray:
+def background_terms(symbols: Symbols, other: Background, xi: float) -> np.ndarray:
     """Return sum_j t_j Om*_ij, (I,), the expected bound of log sig(-a) at xi* for each own symbol."""
-    mean, bias = own.mean.astype(float), own.bias.astype(float)
+    mean, bias = symbols.mean.astype(float), symbols.bias.astype(float)
     along, lam = mean @ other.mean, curvature(xi)
     # sum_j t_j E a_ij^2, with sum_j t_j = 1.
     square = (
         np.einsum("ik,ik->i", mean @ other.outer, mean)
-        + own.variance @ np.diag(other.outer)
+        + symbols.variance @ np.diag(other.outer)
         + 2.0 * (bias * along + mean @ other.mean_bias + bias * other.bias)
         + bias**2
-        + own.bias_variance
+        + symbols.bias_variance
         + other.bias_square
     )
     return _height(xi) - lam * square - 0.5 * (along + bias + other.bias)
@@ -147,7 +147,7 @@ def constant_popularity(prior: np.ndarray, counts: np.ndarray, n_censored: float
 def censored_logits(
     concentration: np.ndarray,
     total: float,
-    own: Symbols,
+    symbols: Symbols,
     other: Background,
     sums: np.ndarray,
     xi: float,
@@ -160,7 +160,7 @@ def censored_logits(
     ----------
     concentration : ndarray, (I,)
         Of the Dirichlet posterior, whose sum over all symbols is `total`.
-    own : Symbols
+    symbols : Symbols
     other : Background
         Of the other side.
     sums : ndarray, (I, 4)
@@ -171,7 +171,7 @@ def censored_logits(
     """
     # E log pi_i + sum_j t_j Om_ij, where E log pi_i = digamma(alpha_i) - digamma(sum_i alpha_i).
     logits = digamma(concentration) - digamma(total)
-    return logits if constant else logits + cell_terms(sums, xi) + background_terms(own, other, xi)
+    return logits if constant else logits + cell_terms(sums, xi) + background_terms(symbols, other, xi)
 
 
 def squares(block: Block, mean: np.ndarray, variance: np.ndarray) -> np.ndarray:

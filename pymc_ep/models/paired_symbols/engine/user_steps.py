@@ -164,20 +164,20 @@ def item_sums(pairs: PairCounts, users: Rows, shared: Shared) -> tuple[None, tup
 
 
 def item_statistics(
-    pairs: PairCounts, users: Rows, items: Symbols, censored: Censored, which: slice | np.ndarray, backend: str
+    pairs: PairCounts, users: Rows, items: Symbols, censored: Censored, rows: slice | np.ndarray, backend: str
 ) -> tuple[None, Statistics]:
     """Return the sums over the cells of some items."""
     item_censored = censored._replace(other=users.popularity.censored)
-    return None, row_statistics(cells_of(pairs.by_item, which), items, users.symbols, item_censored, backend=backend)
+    return None, row_statistics(cells_of(pairs.by_item, rows), items, users.symbols, item_censored, backend=backend)
 
 
-def cells_of(cells: Cells, which: slice | np.ndarray) -> Cells:
+def cells_of(cells: Cells, rows: slice | np.ndarray) -> Cells:
     """Return the cells of some rows, successive ones or any."""
-    if isinstance(which, slice):
-        ends = cells.ends[which.start : which.stop + 1]
+    if isinstance(rows, slice):
+        ends = cells.ends[rows.start : rows.stop + 1]
         cell_slice = slice(int(ends[0]), int(ends[-1]))
         return Cells(ends - ends[0], cells.others[cell_slice], cells.counts[cell_slice])
-    begin, n = cells.ends[which], cells.ends[which + 1] - cells.ends[which]
+    begin, n = cells.ends[rows], cells.ends[rows + 1] - cells.ends[rows]
     ends = np.concatenate([[0], np.cumsum(n)])
     places = np.repeat(begin - ends[:-1], n) + np.arange(ends[-1])
     return Cells(ends, cells.others[places], cells.counts[places])

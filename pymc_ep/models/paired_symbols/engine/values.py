@@ -174,12 +174,12 @@ class Points(NamedTuple):
         return symbols._replace(bias_variance=np.zeros_like(symbols.bias_variance)) if self.bias else symbols
 
 
-def rows_of(values: Any, which: Any) -> Any:
+def rows_of(values: Any, rows: Any) -> Any:
     """Return some rows of an array, or of the arrays in nested tuples; other values are the same for all rows."""
     if isinstance(values, np.ndarray):
-        return values[which]
+        return values[rows]
     if isinstance(values, tuple):
-        return type(values)(*(rows_of(field, which) for field in values))
+        return type(values)(*(rows_of(field, rows) for field in values))
     return values
 
 

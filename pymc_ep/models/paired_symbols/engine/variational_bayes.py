@@ -83,12 +83,12 @@ class VariationalBayes(Sweeps):
         super().__init__(pairs.total, extrapolate=extrapolate, learn=learn, tol=tol)
         self.pairs, self.sequential, self.constant = pairs, sequential, constant_messages
         self.points, self.backend = points, backend
-        self.parts = pairs.parts
+        self.partitions = pairs.partitions
         self._placed: tuple[np.ndarray, PairedPrior, Any] | None = None
 
     def init(self, problem: PairedProblem, start: Any = None) -> State:
         """Return the first state with its bound, given the values of all users."""
-        return self.parts.attempt(lambda: self._first(problem, start))
+        return self.partitions.attempt(lambda: self._first(problem, start))
 
     def _first(self, problem: PairedProblem, start: State) -> State:
         prior, _ = self._prior(problem, start.theta)
@@ -107,7 +107,7 @@ class VariationalBayes(Sweeps):
 
     def step(self, problem: PairedProblem, state: State) -> State:
         """Make one sweep; every third one from extrapolated factors, unless that lowers the objective."""
-        return self.parts.attempt(lambda: self._kept(super(VariationalBayes, self).step(problem, state)))
+        return self.partitions.attempt(lambda: self._kept(super(VariationalBayes, self).step(problem, state)))
 
     def whole(self, state: State) -> State:
         """Return the state with the values of all users, in the place of handles."""
@@ -117,55 +117,55 @@ class VariationalBayes(Sweeps):
         """Return the state, and those before it, with the values of all users in the place of handles."""
 
         def collected() -> State:
-            sums = self.pairs.joined(self.parts.collect(state.sums))
+            sums = self.pairs.joined(self.partitions.collect(state.sums))
             return self.whole(state)._replace(sums=sums, trail=tuple(map(self.whole, state.trail)))
 
-        return self.parts.attempt(collected)
+        return self.partitions.attempt(collected)
 
     def unpacked(self, problem: PairedProblem, packed: State) -> State:
         """Return the state, and those before it, with handles in the place of the values of all users."""
 
         def placed() -> State:
             trail = tuple(previous._replace(users=self._placed_users(previous)) for previous in packed.trail)
-            sums = self.parts.place(self.pairs.split(packed.sums))
+            sums = self.partitions.place(self.pairs.split(packed.sums))
             return packed._replace(users=self._placed_users(packed), sums=sums, trail=trail)
 
-        return self.parts.attempt(placed)
+        return self.partitions.attempt(placed)
 
     def summarised(self, problem: PairedProblem, state: State, *, calibrate: bool = True) -> Summary:
         """Return numbers for predictions, beside the factors of the last state."""
-        return self.parts.attempt(lambda: self._summarised(problem, state, calibrate=calibrate))
+        return self.partitions.attempt(lambda: self._summarised(problem, state, calibrate=calibrate))
 
     def _summarised(self, problem: PairedProblem, state: State, *, calibrate: bool) -> Summary:
         prior, sides = self._prior(problem, state.theta)
         users, (symbols, popularity) = state.users, state.items
         shared = self._shared(prior, state, background(symbols, popularity.censored))
         _, of_users = self._user_logits(sides, state, shared.of_items, shared.number)
-        _, (moments, sums) = self.parts.run(user_steps.item_sums, users, shared=(shared,))
+        _, (moments, sums) = self.partitions.run(user_steps.item_sums, users, shared=(shared,))
         concentration, total = popularity.concentration, popularity.concentration.sum()
         logits = censored_logits(concentration, total, symbols, moments, sums, state.xi, constant=self.constant)
         calibration = None
         if calibrate:
             both = (sides, prior.items), (users, state.items)
-            calibration = calibrated(self.parts, *both, shared, moments, self.points[1])
+            calibration = calibrated(self.partitions, *both, shared, moments, self.points[1])
         return Summary((of_users, float(logsumexp(logits))), calibration)
 
     def _all_users(self, state: State) -> Rows:
-        return self.pairs.joined(self.parts.collect(state.users))
+        return self.pairs.joined(self.partitions.collect(state.users))
 
     def _placed_users(self, state: State) -> Any:
         """Return handles of the values of all users."""
-        return self.parts.place(self.pairs.split(state.users))
+        return self.partitions.place(self.pairs.split(state.users))
 
     def _kept(self, state: State) -> State:
-        self.parts.keep(state.users, state.sums)
+        self.partitions.keep(state.users, state.sums)
         return state
 
     def _prior(self, problem: PairedProblem, theta: np.ndarray) -> tuple[PairedPrior, Any]:
         """Return the prior, and handles of the prior of each part's users."""
         if self._placed is None or not np.array_equal(self._placed[0], theta):
             prior = problem.prior(theta)
-            self._placed = theta.copy(), prior, self.parts.place(self.pairs.split(prior.users))
+            self._placed = theta.copy(), prior, self.partitions.place(self.pairs.split(prior.users))
         return self._placed[1:]
 
     def _number(self, prior: PairedPrior) -> float:
@@ -191,10 +191,10 @@ class VariationalBayes(Sweeps):
 
     def _extrapolated(self, trail: tuple[State, ...]) -> State:
         users, items, last = [state.users for state in trail], [state.items for state in trail], trail[-1]
-        _, lengths = self.parts.run(user_steps.trail_lengths, *users)
+        _, lengths = self.partitions.run(user_steps.trail_lengths, *users)
         a = step_length(lengths + squared_lengths(items))
-        further, normaliser = self.parts.run(user_steps.extrapolate, *users, shared=(a,), combine=np.logaddexp)
-        moved, _ = self.parts.run(user_steps.normalise, further, shared=(normaliser,))
+        further, normaliser = self.partitions.run(user_steps.extrapolate, *users, shared=(a,), combine=np.logaddexp)
+        moved, _ = self.partitions.run(user_steps.normalise, further, shared=(normaliser,))
         rows, logits = continued(items, a)
         return last._replace(users=moved, items=with_censored(rows, logits, float(logsumexp(logits))))
 
@@ -207,14 +207,14 @@ class VariationalBayes(Sweeps):
         number, t = self._number(prior), state.items.popularity.censored
         of_items = background(state.items.symbols, t)
         if self.constant:
-            logits, normaliser = self.parts.place([None] * self.parts.n), 0.0
+            logits, normaliser = self.partitions.place([None] * self.partitions.n), 0.0
         else:
             # sum_i alpha_i = sum_i alpha0_i + D + D', as the s_i sum to one.
             total = float(prior.users.concentration.sum()) + self.total + number
             state = state._replace(user_total=total)
             logits, normaliser = self._user_logits(sides, state, of_items, number)
         shared = self._shared(prior, state, of_items)
-        users, (of_users, sums) = self.parts.run(
+        users, (of_users, sums) = self.partitions.run(
             user_steps.update, sides, state.users, logits, shared=(normaliser, shared)
         )
         # sum_G s_i t_j E a_ij^2 and sum_G s_i t_j.
@@ -228,7 +228,9 @@ class VariationalBayes(Sweeps):
     def _user_logits(self, sides: Any, state: State, of_items: Background, number: float) -> tuple[Any, float]:
         """Return handles of the logits of censored users, and the logarithm of their sum."""
         arguments = of_items, number, state.user_total, state.xi, self.constant
-        return self.parts.run(user_steps.logits, sides, state.users, state.sums, shared=arguments, combine=np.logaddexp)
+        return self.partitions.run(
+            user_steps.logits, sides, state.users, state.sums, shared=arguments, combine=np.logaddexp
+        )
 
     def _item_popularity(
         self, side: Side, number: float, state: State, of_users: Background, sums: np.ndarray
@@ -250,14 +252,14 @@ class VariationalBayes(Sweeps):
         items, priors = state.items.symbols, expected_priors(side, state.gammas)
         n_items, width = items.mean.shape
         per_item = 8 * sum(Statistics.widths(width))
-        step, backend = max(1, self.parts.term_bytes // per_item), self._chosen_backend(state)
+        step, backend = max(1, self.partitions.term_bytes // per_item), self._chosen_backend(state)
         blocks = []
         for begin in range(0, n_items, step):
             rows = slice(begin, min(begin + step, n_items))
             block, block_priors = rows_of(items, rows), rows_of(priors, rows)
             block_censored = censored._replace(own=censored.own[rows])
             arguments = (block, block_censored._replace(background=NOTHING), rows, backend)
-            _, statistics = self.parts.run(user_steps.item_statistics, state.users, shared=arguments)
+            _, statistics = self.partitions.run(user_steps.item_statistics, state.users, shared=arguments)
             blocks.append(
                 solve_rows(statistics, block, block_priors, block_censored, sequential=self.sequential, backend=backend)
             )
@@ -270,7 +272,7 @@ class VariationalBayes(Sweeps):
         of_items = background(symbols, popularity.censored)
         shared = self._shared(prior, state, of_items)
         terms: UserTerms
-        sums, terms = self.parts.run(user_steps.evaluate, sides, state.users, shared=(shared,))
+        sums, terms = self.partitions.run(user_steps.evaluate, sides, state.users, shared=(shared,))
         pair = crossed(terms.background, of_items)
         _, _, square, weight = terms.cells
         xi = best_xi(pair, square, weight, state.xi)

@@ -192,13 +192,13 @@ def _solved(precision: jax.Array, shift: jax.Array) -> jax.Array:
 
 
 def _relaxed(precision: jax.Array, shift: jax.Array, mean: jax.Array) -> jax.Array:
-    def one(k: int, mean: jax.Array) -> jax.Array:
+    def update(k: int, mean: jax.Array) -> jax.Array:
         diagonal = precision[:, k, k]
         # mu_k = (shift_k - sum_{l != k} P_kl mu_l) / P_kk.
         rest = jnp.einsum("il,il->i", precision[:, k], mean) - diagonal * mean[:, k]
         return mean.at[:, k].set((shift[:, k] - rest) / diagonal)
 
-    return lax.fori_loop(0, precision.shape[1], one, mean)
+    return lax.fori_loop(0, precision.shape[1], update, mean)
 
 
 _jit_sums = jax.jit(sums_of_rows)

@@ -111,15 +111,15 @@ class RankedPairs:
         """Pairs that were observed, in the order of these rows; raise if they are in files."""
         return self._seen()
 
-    def block(self, which: np.ndarray, by: str) -> "PairBlock":
+    def block(self, indices: np.ndarray, by: str) -> "PairBlock":
         """Return k rows with all others."""
         posterior, side = self._posterior, self._side
-        mean, sd = posterior.preferences(side, which)
-        log_p = posterior.log_probabilities_of(side, which, mean, sd)
+        mean, sd = posterior.preferences(side, indices)
+        log_p = posterior.log_probabilities_of(side, indices, mean, sd)
         scores = {"probability": log_p, "predictor_mean": mean}
         if by == _CALIBRATED:
             scores[by] = posterior.calibrated_scores(mean)
-        posterior.leave_out_own(which, scores[by])
+        posterior.leave_out_own(indices, scores[by])
         return PairBlock(mean, sd, log_p, by, scores[by])
 
 
