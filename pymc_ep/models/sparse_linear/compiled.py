@@ -197,10 +197,10 @@ class CompiledSparseLinear(SiteFunctions):
         return mean, cached["map"]
 
     def _map_of(
-        self, variable: AffineVariable, own: Sequence[np.ndarray], push: Callable[..., Any], size: int
+        self, variable: AffineVariable, hyper: Sequence[np.ndarray], push: Callable[..., Any], size: int
     ) -> scipy.sparse.csr_array | LinearOperator:
         def forward(x: np.ndarray) -> np.ndarray:
-            return np.ravel(push(*own, *self.linear.split(x)))
+            return np.ravel(push(*hyper, *self.linear.split(x)))
 
         by_rows = size * self.linear.size <= _MOST_NUMBERS and size * _ROW_RATIO <= self.linear.size
         entries = None if by_rows else self.linear.matrix_of(forward)
@@ -209,8 +209,8 @@ class CompiledSparseLinear(SiteFunctions):
         pull, _ = self._for_solver((variable, "adjoint"), lambda: self.linear.compile_adjoint(variable.expression))
         if by_rows:
             # Row i of a map M is M^T e_i.
-            return scipy.sparse.csr_array(np.array([pull(*own, unit) for unit in np.eye(size)]))
-        return LinearOperator((size, self.linear.size), forward, lambda v: np.asarray(pull(*own, v)), dtype=float)
+            return scipy.sparse.csr_array(np.array([pull(*hyper, unit) for unit in np.eye(size)]))
+        return LinearOperator((size, self.linear.size), forward, lambda v: np.asarray(pull(*hyper, v)), dtype=float)
 
     def affine_values(
         self, theta: np.ndarray, variable: AffineVariable, unknowns: Iterable[np.ndarray]

@@ -79,25 +79,25 @@ class PosteriorAverage:
 
     Parameters
     ----------
-    parts : sequence of posteriors
+    posteriors : sequence of posteriors
         Posteriors on the grids, the model's first.
     """
 
-    def __init__(self, parts: Sequence[Part]):
-        self.parts = tuple(parts)
+    def __init__(self, posteriors: Sequence[Part]):
+        self.posteriors = tuple(posteriors)
 
     @property
     def without_sites(self) -> str:
         """Reason why diagnostics of single sites are unavailable."""
         return (
-            f"The result averages posteriors on {len(self.parts)} translated grids, which have sites of their own "
+            f"The result averages posteriors on {len(self.posteriors)} translated grids, which have sites of their own "
             f"each; fit with translations=1 to look at one of them."
         )
 
     @property
     def unknowns(self) -> int:
         """Dimension of the posterior, hyperparameters included."""
-        return self.parts[0].unknowns
+        return self.posteriors[0].unknowns
 
     @property
     def held(self) -> bool:
@@ -107,22 +107,22 @@ class PosteriorAverage:
     @property
     def form(self) -> SiteFunctions:
         """The form on the grid of the model."""
-        return self.parts[0].form
+        return self.posteriors[0].form
 
     @property
     def theta(self) -> np.ndarray:
         """Hyperparameters, (p,)."""
-        return self.parts[0].theta
+        return self.posteriors[0].theta
 
     @property
     def mode(self) -> tuple[np.ndarray, Any, Any]:
         """Hyperparameters, prior and posterior on the grid of the model."""
-        return self.parts[0].mode
+        return self.posteriors[0].mode
 
     def components(self) -> Iterator[tuple[float, Part]]:
         """Yield each weight and posterior."""
-        for posterior in self.parts:
-            yield 1.0 / len(self.parts), posterior
+        for posterior in self.posteriors:
+            yield 1.0 / len(self.posteriors), posterior
 
     def moments(self, variables: Sequence[AffineVariable] | None = None) -> dict[str, Moments]:
         """Return the moments of affine variables under the mixture."""
@@ -130,17 +130,19 @@ class PosteriorAverage:
 
     def hyper_moments(self) -> dict[str, Moments]:
         """Return the hyperparameters, which are held."""
-        return self.parts[0].hyper_moments()
+        return self.posteriors[0].hyper_moments()
 
     def draws(
         self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False, budget: float = 0.0
     ) -> JointDraws:
         """Return joint draws of all variables of the form, each from a random part; densities are unknown."""
-        members = rng.integers(len(self.parts), size=size)
+        members = rng.integers(len(self.posteriors), size=size)
         back = np.argsort(np.argsort(members, kind="stable"), kind="stable")
-        counts = np.bincount(members, minlength=len(self.parts))
+        counts = np.bincount(members, minlength=len(self.posteriors))
         drawn = [
-            posterior.draws(int(n), rng, log_likelihood=log_likelihood) for posterior, n in zip(self.parts, counts) if n
+            posterior.draws(int(n), rng, log_likelihood=log_likelihood)
+            for posterior, n in zip(self.posteriors, counts)
+            if n
         ]
         values, likelihoods = (
             {name: np.concatenate([arrays[name] for arrays in by_member])[back] for name in by_member[0]}

@@ -165,14 +165,14 @@ class BoundedSites(FactorSites):
 
         return evaluate
 
-    def _joined(self, parts: Sequence[Bounded], eta: np.ndarray, z: np.ndarray) -> Bounded:
+    def _joined(self, by_group: Sequence[Bounded], eta: np.ndarray, z: np.ndarray) -> Bounded:
         """Concatenate the bounds of the groups; raise unless all are finite."""
-        bounds = Bounded(*(np.concatenate(fields) for fields in zip(*parts)))
+        bounds = Bounded(*(np.concatenate(fields) for fields in zip(*by_group)))
         self._check_finite(bounds, eta, z)
         return bounds
 
-    def _check_finite(self, found: Bounded, eta: np.ndarray, z: np.ndarray) -> None:
-        finite = np.logical_and.reduce([np.isfinite(field) for field in found])
+    def _check_finite(self, bounds: Bounded, eta: np.ndarray, z: np.ndarray) -> None:
+        finite = np.logical_and.reduce([np.isfinite(field) for field in bounds])
         if finite.all():
             return
         index = int(np.flatnonzero(~finite)[0])

@@ -57,11 +57,11 @@ def bound_solution(form: CompiledSparseLinear, fit: BoundFit) -> Solution:
     )
 
 
-def conditional_solution(form: CompiledSparseLinear, found: ManyFits[BoundAt], settings: dict[str, Any]) -> Solution:
+def conditional_solution(form: CompiledSparseLinear, fits: ManyFits[BoundAt], settings: dict[str, Any]) -> Solution:
     """Return the solution of a mixture over draws of the hyperparameters, without a log evidence."""
-    centre, states = found.centre.maximum.saved, [fit.state for fit in found.kept]
+    centre, states = fits.centre.maximum.saved, [fit.state for fit in fits.kept]
     sites = np.array([state.shift for state in states]), np.array([state.precision for state in states])
-    state = _state(form, centre) | conditional_state(found.thetas, *sites)
+    state = _state(form, centre) | conditional_state(fits.thetas, *sites)
     posterior = rebuild_bounds(form, state)
     assert isinstance(posterior, PosteriorMixture), "its state has a design"
     moments = {name: (m.mean, m.sd) for name, m in (posterior.hyper_moments() | posterior.moments()).items()}
@@ -80,8 +80,8 @@ def conditional_solution(form: CompiledSparseLinear, found: ManyFits[BoundAt], s
         | {
             "traces": {},
             "hyper_traces": {},
-            "status": found.sentence("sites"),
-            "converged": found.converged,
+            "status": fits.sentence("sites"),
+            "converged": fits.converged,
             "settings": settings,
         },
     )
