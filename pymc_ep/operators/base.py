@@ -291,7 +291,7 @@ class Stack(LinearMap):
         self.few_entries = all(member.few_entries for member in members)
         self.starts = [0, *np.cumsum(sizes).tolist()]
 
-    def parts(self, y: Any) -> list[Any]:
+    def split(self, y: Any) -> list[Any]:
         """Return the members' outputs, in their shapes, from a stacked output, (J,); NumPy, JAX or symbolic."""
         bounds = zip(self.starts[:-1], self.starts[1:])
         return [y[a:b].reshape(m.output_shape) for (a, b), m in zip(bounds, self.members)]
@@ -306,7 +306,7 @@ class Stack(LinearMap):
 
     def _adjoint(self, y: np.ndarray) -> np.ndarray:
         # A = [A_1; ...; A_k] has A^T y = sum_j A_j^T y_j.
-        first, *rest = (member.adjoint(output) for member, output in zip(self.members, self.parts(y)))
+        first, *rest = (member.adjoint(output) for member, output in zip(self.members, self.split(y)))
         for other in rest:
             first += other
         return first

@@ -86,7 +86,7 @@ def _transposed_by_parts(linear_map: LinearMap) -> Body:
 @transposed.register
 def _stack_transposed(linear_map: Stack) -> Body:
     bodies = [transposed(member) for member in linear_map.members]
-    return lambda y: reduce(add, (body(output) for body, output in zip(bodies, linear_map.parts(y))))
+    return lambda y: reduce(add, (body(output) for body, output in zip(bodies, linear_map.split(y))))
 
 
 @traceable.register
