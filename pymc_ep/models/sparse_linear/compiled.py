@@ -233,7 +233,7 @@ class CompiledSparseLinear(SiteFunctions):
 
         return self._for_solver(variable, build)
 
-    def noise_rows(self, thetas: np.ndarray, known: EvaluatedRows = NOTHING) -> list[list[NoiseMoments]]:
+    def noise_rows(self, thetas: np.ndarray, precomputed: EvaluatedRows = NOTHING) -> list[list[NoiseMoments]]:
         """Return, for each theta and block, the selection of its own unknowns, (size, N), with which draws are made."""
         everything = scipy.sparse.eye_array(self.linear.size, format="csr")
         sizes = self._coefficients(*self.unpack(thetas[0]))
