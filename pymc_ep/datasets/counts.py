@@ -85,11 +85,11 @@ def load_gowalla(path: str | os.PathLike | None = None) -> pd.DataFrame:
     .. [2] E. Cho, S. A. Myers and J. Leskovec (2011), Friendship and mobility, KDD.
     """
     tables = []
-    for part in ("train", "tune", "test"):
-        with _GOWALLA.open(f"{part}.txt", path) as lines:
+    for split in ("train", "tune", "test"):
+        with _GOWALLA.open(f"{split}.txt", path) as lines:
             table = read_table(lines, "\t", ["user", "place", "visits"])
             table = table.apply(lambda column, table=table: require_counts(table, column.name))
-        tables.append(table.assign(part=part))
+        tables.append(table.assign(part=split))
     return pd.concat(tables, ignore_index=True)
 
 

@@ -158,13 +158,13 @@ def load_checkins(name: str = "foursquare-nyc", path: str | os.PathLike | None =
         names = " nor ".join(map(repr, _CHECKINS))
         raise ValueError(f"name={name!r} is neither {names}.{did_you_mean(name, _CHECKINS)}")
     tables = []
-    for part in ("train", "test"):
-        users, places = _numbered(name, f"{part}.txt", path)
+    for split in ("train", "test"):
+        users, places = _numbered(name, f"{split}.txt", path)
         try:
-            times = pd.to_datetime(_numbered(name, f"time_{part}.txt", path)[1], unit="s")
+            times = pd.to_datetime(_numbered(name, f"time_{split}.txt", path)[1], unit="s")
         except FileNotFoundError:
             times = pd.DatetimeIndex([pd.NaT] * len(users))
-        tables.append(pd.DataFrame({"user": users, "place": places, "time": times, "part": part}))
+        tables.append(pd.DataFrame({"user": users, "place": places, "time": times, "part": split}))
     return pd.concat(tables).sort_values("user", kind="stable", ignore_index=True)
 
 
