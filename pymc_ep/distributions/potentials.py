@@ -54,10 +54,10 @@ class Potential(NamedTuple):
         places = None if groups is None else pt.constant(groups)
         return [p[places] if ndim and places is not None else p for p, ndim in zip(double, self.ndims)]
 
-    def random(self, own: Sequence[Any], rng: Any = None) -> tuple[Any, Any]:
+    def random(self, parameters: Sequence[Any], rng: Any = None) -> tuple[Any, Any]:
         """Return the next generator and a random variable with these parameters."""
         location, _ = _POSITIONS[type(self.op)]
-        return random_draw(self.op, *own[:location], 0.0, *own[location:], size=None, rng=rng)
+        return random_draw(self.op, *parameters[:location], 0.0, *parameters[location:], size=None, rng=rng)
 
 
 def read_potential(potential: Any, owner: str, argument: str = "potential") -> tuple[Potential, list[Any]]:
