@@ -25,9 +25,9 @@ from pymc_ep.engines.checkpoint import digest
 __all__ = ["definitions", "hexadecimal", "observations"]
 
 
-def hexadecimal(*parts: np.ndarray | str) -> str:
+def hexadecimal(*words: np.ndarray | str) -> str:
     """Return the digest of arrays and strings as text."""
-    return digest(*parts).tobytes().hex()
+    return digest(*words).tobytes().hex()
 
 
 def definitions(model: Model) -> dict[str, str]:

@@ -181,10 +181,10 @@ def _broadcast(i: TensorVariable, j: TensorVariable) -> tuple[TensorVariable, Te
     return (pt.broadcast_to(i, j.shape), j) if i.type.broadcastable[0] else (i, pt.broadcast_to(j, i.shape))
 
 
-def same_index(one: TensorVariable, other: TensorVariable) -> bool:
+def same_index(index: TensorVariable, other: TensorVariable) -> bool:
     """Whether two index vectors are the same variable, or constants of equal values."""
-    both = isinstance(one, Constant) and isinstance(other, Constant)
-    return one is other or (both and np.array_equal(one.data, other.data))
+    both = isinstance(index, Constant) and isinstance(other, Constant)
+    return index is other or (both and np.array_equal(index.data, other.data))
 
 
 def summands(graph: TensorVariable) -> list[TensorVariable]:
