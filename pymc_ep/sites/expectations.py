@@ -53,7 +53,7 @@ class _Rule(NamedTuple):
 
     Attributes
     ----------
-    which : ndarray of int, (m,)
+    sites : ndarray of int, (m,)
         The sites.
     site : ndarray of int, (columns,)
         Place among these of each column.
@@ -62,7 +62,7 @@ class _Rule(NamedTuple):
     log_t, slope : ndarray, (nodes, columns)
     """
 
-    which: np.ndarray
+    sites: np.ndarray
     site: np.ndarray
     node: np.ndarray
     weight: np.ndarray
@@ -71,7 +71,7 @@ class _Rule(NamedTuple):
 
     def sums(self, values: np.ndarray) -> np.ndarray:
         """Return sums for each site, (m,), of values, (nodes, columns)."""
-        return np.bincount(self.site, values.sum(axis=0), minlength=len(self.which))
+        return np.bincount(self.site, values.sum(axis=0), minlength=len(self.sites))
 
 
 class ExpectationFunctions:
@@ -102,10 +102,10 @@ class ExpectationFunctions:
         sd = np.sqrt(variance)
         out = np.empty((3, len(mean)))
         for rule in self._averages([y, mean, sd, *values]):
-            scale = np.where(sd > 0, sd, 1.0)[rule.which]
+            scale = np.where(sd > 0, sd, 1.0)[rule.sites]
             by_slope = rule.weight * rule.slope
             # E log t, E (log t)' and -E[(log t)' x] / s = -E (log t)''.
-            out[:, rule.which] = (
+            out[:, rule.sites] = (
                 rule.sums(rule.weight * rule.log_t),
                 rule.sums(by_slope),
                 -rule.sums(by_slope * rule.node) / scale,
@@ -120,10 +120,10 @@ class ExpectationFunctions:
         sd = np.sqrt(variance)
         out = np.empty((len(values), len(mean)))
         for rule in self._averages([y, mean, sd, *values]):
-            column = rule.which[rule.site]
+            column = rule.sites[rule.site]
             arrays = (array[column] for array in (y, *values))
             terms = self._density_gradient_function(mean[column] + sd[column] * rule.node, rule.weight, *arrays)
-            out[:, rule.which] = [np.bincount(rule.site, term, minlength=len(rule.which)) for term in terms]
+            out[:, rule.sites] = [np.bincount(rule.site, term, minlength=len(rule.sites)) for term in terms]
         return tuple(out)
 
     def point_parameter_gradient(
@@ -162,16 +162,16 @@ class ExpectationFunctions:
                 yield self._halved(sites[~smooth], arrays)
 
     def _evaluated(
-        self, which: np.ndarray, site: np.ndarray, node: np.ndarray, weight: np.ndarray, arrays: Sequence[np.ndarray]
+        self, sites: np.ndarray, site: np.ndarray, node: np.ndarray, weight: np.ndarray, arrays: Sequence[np.ndarray]
     ) -> _Rule:
         """Evaluate the density at nodes, (nodes, columns)."""
-        y, mean, sd, *values = (array[which[site]] for array in arrays)
+        y, mean, sd, *values = (array[sites[site]] for array in arrays)
         log_t, slope = self._density_function(mean + sd * node, y, *values)
         node, weight = np.broadcast_to(node, log_t.shape), np.broadcast_to(weight, log_t.shape)
         lost = (weight < _NO_MASS) & ~(np.isfinite(log_t) & np.isfinite(slope))
-        return _Rule(which, site, node, weight, np.where(lost, 0.0, log_t), np.where(lost, 0.0, slope))
+        return _Rule(sites, site, node, weight, np.where(lost, 0.0, log_t), np.where(lost, 0.0, slope))
 
-    def _halved(self, which: np.ndarray, arrays: Sequence[np.ndarray]) -> _Rule:
+    def _halved(self, sites: np.ndarray, arrays: Sequence[np.ndarray]) -> _Rule:
         """Return a rule of panels, halved until the halves agree with them."""
         x, unit = (array[:, None] for array in _lobatto(_PANEL))
 
@@ -179,15 +179,15 @@ class ExpectationFunctions:
             node = left + width * x
             # phi(x) dx, with dx the weight of a node in its panel.
             weight = np.exp(-0.5 * node**2) / np.sqrt(2 * np.pi) * width * unit
-            rule = self._evaluated(which, site, node, weight, arrays)
-            by_slope = rule.weight * rule.slope * arrays[2][which[site]]
+            rule = self._evaluated(sites, site, node, weight, arrays)
+            by_slope = rule.weight * rule.slope * arrays[2][sites[site]]
             # Integrals over each panel of log t, s (log t)' and s (log t)' x.
             return rule, np.array([array.sum(axis=0) for array in (weight * rule.log_t, by_slope, by_slope * node)])
 
-        site = np.repeat(np.arange(len(which)), len(_CUTS) - 1)
-        left, width = np.tile(_CUTS[:-1], len(which)), np.tile(np.diff(_CUTS), len(which))
+        site = np.repeat(np.arange(len(sites)), len(_CUTS) - 1)
+        left, width = np.tile(_CUTS[:-1], len(sites)), np.tile(np.diff(_CUTS), len(sites))
         rule, whole = evaluated(site, left, width)
-        size = np.maximum([np.bincount(site, np.abs(array), minlength=len(which)) for array in whole], 1.0)
+        size = np.maximum([np.bincount(site, np.abs(array), minlength=len(sites)) for array in whole], 1.0)
         done = []
         for _ in range(_HALVINGS):
             half = 0.5 * width
@@ -202,7 +202,7 @@ class ExpectationFunctions:
             if not site.size:
                 break
         done.append(rule)
-        return _Rule(which, *(np.concatenate(pieces, axis=-1) for pieces in list(zip(*done))[1:]))
+        return _Rule(sites, *(np.concatenate(pieces, axis=-1) for pieces in list(zip(*done))[1:]))
 
 
 @lru_cache
@@ -220,4 +220,4 @@ def _lobatto(nodes: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _columns(rule: _Rule, kept: np.ndarray) -> _Rule:
     """Return the rule with some of its columns."""
-    return _Rule(rule.which, rule.site[kept], *(array[:, kept] for array in rule[2:]))
+    return _Rule(rule.sites, rule.site[kept], *(array[:, kept] for array in rule[2:]))

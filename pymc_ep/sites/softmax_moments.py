@@ -233,8 +233,8 @@ class _Sites(NamedTuple):
         nodes, weights = _rule(at.shape[1], level)
         step = max(1, _BLOCK // (nodes.size + len(weights)))
         index = np.flatnonzero(chosen)
-        parts = [self.among(part)._moments(at[part], sd[part], nodes, weights) for part in _pieces(index, step)]
-        return _Whitened(*(np.concatenate(field) for field in zip(*parts)))
+        moments = [self.among(piece)._moments(at[piece], sd[piece], nodes, weights) for piece in _pieces(index, step)]
+        return _Whitened(*(np.concatenate(field) for field in zip(*moments)))
 
     def _moments(self, at: np.ndarray, sd: np.ndarray, nodes: np.ndarray, weights: np.ndarray) -> _Whitened:
         z = at[:, :, None] + sd @ nodes
