@@ -94,10 +94,10 @@ class RowFunctions(HyperRows):
         rows = {term.name: np.broadcast_to(v, (len(theta), *np.shape(v)[1:])) for term, v in fixed}
         return {group.name: by_factor[group.name] for group in self.form.groups if not group.correlated} | rows
 
-    def _site_log_density(self, parts: Sequence[Any]) -> dict[str, np.ndarray]:
+    def _site_log_density(self, arrays: Sequence[Any]) -> dict[str, np.ndarray]:
         """Return the log density of each site, by factor, from rows of predictors and site parameters."""
         out = {}
-        rest = iter(parts)
+        rest = iter(arrays)
         for group, site, y in zip(self.form.factors, self._compiled.sites, self._compiled.observed()):
             eta, *others = (np.asarray(next(rest)) for _ in group.predictors)
             parameters = [*others, *(np.asarray(next(rest)).reshape(eta.shape) for _ in group.parameters)]

@@ -226,14 +226,14 @@ class CompiledLatentGaussian(SiteFunctions):
         return {name: [next(arrays) for _ in range(size)] for name, size in sizes.items()}
 
     def predictor_rows(
-        self, thetas: np.ndarray, known: EvaluatedRows = NOTHING
+        self, thetas: np.ndarray, precomputed: EvaluatedRows = NOTHING
     ) -> list[tuple[np.ndarray, GaussianPrior]]:
         """Return mean and distribution of the predictors, as `prior` does, for rows of theta, (s, p), on the host."""
         if self._fitted is not None:
             form, data = self._fitted
             with exchanged(data):
                 return form.predictor_rows(thetas)
-        rows = zip(thetas, *self._evaluated_rows("predictors", self._predictor_graphs, thetas, known))
+        rows = zip(thetas, *self._evaluated_rows("predictors", self._predictor_graphs, thetas, precomputed))
         return [(mean, self._gaussian(theta, arrays)) for theta, mean, *arrays in rows]
 
     def affine_moments(
@@ -246,12 +246,12 @@ class CompiledLatentGaussian(SiteFunctions):
         self,
         thetas: np.ndarray,
         variables: Sequence[AffineVariable] | None = None,
-        known: EvaluatedRows = NOTHING,
+        precomputed: EvaluatedRows = NOTHING,
     ) -> list[dict[str, AffineMoments]]:
         """Return `affine_moments` for rows of theta, (s, p)."""
         variables = self.form.affine if variables is None else tuple(variables)
         constant, others = self._split_by_map(variables)
-        out = self._evaluated_moments(thetas, others, known)
+        out = self._evaluated_moments(thetas, others, precomputed)
         if not constant:
             return out
         roots, means = self._roots_and_means(thetas)
@@ -263,10 +263,10 @@ class CompiledLatentGaussian(SiteFunctions):
             moments |= {name: moments[name].divided(scale[k]) for name, scale in divided.items()}
         return [{v.name: moments[v.name] for v in variables} for moments in out]
 
-    def noise_rows(self, thetas: np.ndarray, known: EvaluatedRows = NOTHING) -> list[list[NoiseMoments]]:
+    def noise_rows(self, thetas: np.ndarray, precomputed: EvaluatedRows = NOTHING) -> list[list[NoiseMoments]]:
         """Return the prior moments of each noise block for rows of theta, (s, p)."""
         out = []
-        for arrays in zip(*self._evaluated_rows("noise", self._noise_graphs, thetas, known)):
+        for arrays in zip(*self._evaluated_rows("noise", self._noise_graphs, thetas, precomputed)):
             rest = iter(arrays)
             out.append(
                 [
@@ -365,14 +365,14 @@ class CompiledLatentGaussian(SiteFunctions):
         )
 
     def _evaluated_moments(
-        self, thetas: np.ndarray, variables: tuple[AffineVariable, ...], known: EvaluatedRows
+        self, thetas: np.ndarray, variables: tuple[AffineVariable, ...], precomputed: EvaluatedRows
     ) -> list[dict[str, AffineMoments]]:
         """Return the prior moments of affine variables from their graphs, for rows of theta."""
         if not variables:
             return [{} for _ in thetas]
         if self.precision is not None:
             return self._mapped_moments(thetas, variables)
-        rows = zip(*self._evaluated_rows(variables, lambda: self._moment_graphs(variables), thetas, known))
+        rows = zip(*self._evaluated_rows(variables, lambda: self._moment_graphs(variables), thetas, precomputed))
         return [{v.name: AffineMoments(*row[3 * i : 3 * i + 3]) for i, v in enumerate(variables)} for row in rows]
 
     def _mapped_moments(
@@ -433,11 +433,11 @@ class CompiledLatentGaussian(SiteFunctions):
         name: Hashable,
         graphs: Callable[[], list[TensorVariable]],
         thetas: np.ndarray,
-        known: EvaluatedRows,
+        precomputed: EvaluatedRows,
     ) -> Sequence[np.ndarray]:
         """Return graphs of the hyperparameters for rows of theta, (s, *shape); compiled once for each name."""
-        if name in known:
-            return known[name]
+        if name in precomputed:
+            return precomputed[name]
         return self._of_rows(self._for_solver(name, lambda: self._function_of_rows(graphs())), thetas)
 
     def _function_of_rows(self, graphs: Sequence[TensorVariable]) -> Callable[..., Any]:

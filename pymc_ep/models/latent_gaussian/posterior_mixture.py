@@ -233,8 +233,8 @@ class PosteriorMixture:
             left_out=_NO_DENSITY if log_likelihood else "",
         )
 
-    def _by_block(self, parts: Sequence[np.ndarray]) -> NoiseDraws:
-        rest = iter(parts)
+    def _by_block(self, arrays: Sequence[np.ndarray]) -> NoiseDraws:
+        rest = iter(arrays)
         return [(next(rest),) if block.origin is None else (next(rest), next(rest)) for block in self.form.form.blocks]
 
 

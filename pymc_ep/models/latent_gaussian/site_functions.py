@@ -141,18 +141,18 @@ class SiteFunctions(HyperFunctions, ABC):
         """Evaluate the prior moments of affine variables, by default of all in the form."""
 
     @abstractmethod
-    def noise_rows(self, thetas: np.ndarray, known: EvaluatedRows = NOTHING) -> list[list[NoiseMoments]]:
+    def noise_rows(self, thetas: np.ndarray, precomputed: EvaluatedRows = NOTHING) -> list[list[NoiseMoments]]:
         """Return the prior moments of each noise block for rows of theta, (s, p)."""
 
     def jointly(self, thetas: np.ndarray, variables: tuple[AffineVariable, ...] | None = None) -> EvaluatedRows:
-        """Return arrays that functions of rows take as `known`, for rows of theta, (s, p); empty if they share none.
+        """Return arrays that functions take as `precomputed`, for rows of theta, (s, p); empty if they share none.
 
         The arrays belong to predictors and some variables, by default to all variables and the noise.
         """
         return NOTHING
 
     def predictor_rows(
-        self, thetas: np.ndarray, known: EvaluatedRows = NOTHING
+        self, thetas: np.ndarray, precomputed: EvaluatedRows = NOTHING
     ) -> list[tuple[np.ndarray, GaussianPrior]]:
         """Return mean and distribution of the predictors, as `prior` does, for rows of theta, (s, p), on the host."""
         return [(np.asarray(prior.mean), on_host(prior.gaussian)) for prior in map(self.prior, thetas)]
@@ -161,7 +161,7 @@ class SiteFunctions(HyperFunctions, ABC):
         self,
         thetas: np.ndarray,
         variables: Sequence[AffineVariable] | None = None,
-        known: EvaluatedRows = NOTHING,
+        precomputed: EvaluatedRows = NOTHING,
     ) -> list[dict[str, AffineMoments]]:
         """Return `affine_moments` for rows of theta, (s, p)."""
         return [self.affine_moments(theta, variables) for theta in thetas]

@@ -168,24 +168,24 @@ class SparseMaps:
         j: int,
         theta: Sequence[np.ndarray],
         name: str,
-        found: scipy.sparse.csr_array,
+        partial_map: scipy.sparse.csr_array,
         rest: np.ndarray,
     ) -> scipy.sparse.csr_array | None:
         """Return a map, (d, width), with the columns that probes did not tell; None where these are too many."""
-        d, width = found.shape
+        d, width = partial_map.shape
         if not rest.size:
-            return found
+            return partial_map
         if len(rest) <= _ROWS:
             # The columns of the map (d, width) that are left are A^T e_i of the targets A w, for i in `rest`.
             units = np.zeros((len(rest), width))
             units[np.arange(len(rest)), rest] = 1.0
             rows = self._backward(j, name)(*theta, units)
-            return found + _spread(scipy.sparse.csr_array(np.asarray(rows).reshape(-1, d).T), rest, width)
+            return partial_map + _spread(scipy.sparse.csr_array(np.asarray(rows).reshape(-1, d).T), rest, width)
         if d * width > _DENSE:
             return None
         place = list(self._names(j)).index(name)
         columns = np.asarray(self._forward(j)(*theta, np.eye(d))[place])[:, rest]
-        return found + _spread(scipy.sparse.csr_array(columns), rest, width)
+        return partial_map + _spread(scipy.sparse.csr_array(columns), rest, width)
 
     def _names(self, j: int) -> Iterator[str]:
         return (name for name, blocks in self._behind.items() if j in blocks)

@@ -81,7 +81,7 @@ class Fitted(NamedTuple):
     Attributes
     ----------
     evidence : Evidence
-    found : Hyper
+    mode : Hyper
         Mode of the hyperparameters, or their values where they are fixed.
     integral : Integral or None
         Design of the hyperparameters; None where they are not integrated over.
@@ -90,7 +90,7 @@ class Fitted(NamedTuple):
     """
 
     evidence: Evidence
-    found: Hyper[EvidenceAt]
+    mode: Hyper[EvidenceAt]
     integral: Integral[EvidenceAt] | None
     settings: dict[str, Any]
 
@@ -101,7 +101,7 @@ def solve(call: Call[CompiledLatentGaussian]) -> Solution:
     call.form.solve_in(settings["solver"])
     fit = fitted(call, settings)
     solution = solution_of(call.form, fit)
-    return warned_of_power(solution, settings, fit.settings, error_warning(fit.evidence, fit.found.at))
+    return warned_of_power(solution, settings, fit.settings, error_warning(fit.evidence, fit.mode.at))
 
 
 def warned_of_power(
@@ -119,8 +119,8 @@ def solution_of(form: CompiledLatentGaussian, fit: Fitted) -> Solution:
     if fit.integral is not None:
         solution = integral_solution(form, fit.evidence, fit.integral, fit.settings)
     else:
-        solution = mode_solution(form, fit.evidence, fit.found, fit.settings)
-    if not (boundary := boundary_warning(form, fit.found.at.theta)):
+        solution = mode_solution(form, fit.evidence, fit.mode, fit.settings)
+    if not (boundary := boundary_warning(form, fit.mode.at.theta)):
         return solution
     warnings.warn(f"The fit is of another model than is written: {boundary}.", stacklevel=4)
     return replace(solution, status=f"{solution.status}; {boundary}")
@@ -145,10 +145,10 @@ def fitted(
     """
 
     def settled(fit: Fitted) -> bool:
-        found = fit.found
+        mode = fit.mode
         if fit.integral is not None:
-            return found.interrupted or fit.integral.settled
-        return found.interrupted or (found.converged and found.at.status.converged)
+            return mode.interrupted or fit.integral.settled
+        return mode.interrupted or (mode.converged and mode.at.status.converged)
 
     return _by_power(call.form, settings, lambda settings: _fitted(call, settings, make, spread=spread), settled)
 

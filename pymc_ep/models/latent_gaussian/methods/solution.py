@@ -93,11 +93,11 @@ def rebuild(
 
 
 def mode_solution(
-    form: SiteFunctions, evidence: Evidence, found: Hyper[EvidenceAt], settings: dict[str, Any]
+    form: SiteFunctions, evidence: Evidence, mode: Hyper[EvidenceAt], settings: dict[str, Any]
 ) -> Solution:
     """Return the solution with hyperparameters at their mode, or fixed."""
-    at = found.at
-    state = mode_state(evidence, found)
+    at = mode.at
+    state = mode_state(evidence, mode)
     return solution_at(
         form,
         evidence,
@@ -106,36 +106,36 @@ def mode_solution(
         settings,
         log_predictive=evidence.leave_one_out(at),
         scalars={"log_evidence": at.log_z, "n_iter": len(at.run.objective)},
-        traces=mode_traces(found),
-        status=combined_status(at, found),
+        traces=mode_traces(mode),
+        status=combined_status(at, mode),
         log_evidence_is=AT_VALUES,
     )
 
 
-def mode_state(evidence: Evidence, found: Hyper[EvidenceAt]) -> dict[str, np.ndarray]:
+def mode_state(evidence: Evidence, mode: Hyper[EvidenceAt]) -> dict[str, np.ndarray]:
     """Return the saved state of a fit with hyperparameters at their mode, or fixed."""
     # The covariance F F^T is D^T D with D = F^T.
-    directions = np.zeros((0, found.at.theta.size)) if found.factor is None else found.factor.T
-    d_shift, d_precision = found.d_state
-    return _state(evidence, found.at) | {"directions": directions, "d_shift": d_shift, "d_precision": d_precision}
+    directions = np.zeros((0, mode.at.theta.size)) if mode.factor is None else mode.factor.T
+    d_shift, d_precision = mode.d_state
+    return _state(evidence, mode.at) | {"directions": directions, "d_shift": d_shift, "d_precision": d_precision}
 
 
-def mode_traces(found: Hyper[EvidenceAt]) -> dict[str, tuple[str, np.ndarray]]:
+def mode_traces(mode: Hyper[EvidenceAt]) -> dict[str, tuple[str, np.ndarray]]:
     """Return the histories of the last fit and of the maximisation over hyperparameters."""
-    return _history(found.at) | {"hyper_objective": ("hyper_iteration", found.trace)}
+    return _history(mode.at) | {"hyper_objective": ("hyper_iteration", mode.trace)}
 
 
 def integral_solution(
-    form: SiteFunctions, evidence: Evidence, found: Integral[EvidenceAt], settings: dict[str, Any]
+    form: SiteFunctions, evidence: Evidence, integral: Integral[EvidenceAt], settings: dict[str, Any]
 ) -> Solution:
     """Return the solution of a mixture over a design of hyperparameters."""
-    at = found.mode.at
-    points = found.points
+    at = integral.mode.at
+    points = integral.points
     thetas = np.array([point.theta for point in points])
     centre_state = _state(evidence, at)
     shaped = _shaped(form, at, centre_state, [(point.theta, point.state, point.kept) for point in points])
     shifts, precisions, skewness = shaped
-    state = centre_state | _mixture_state(thetas, shifts, precisions, found.draws, found.components, skewness)
+    state = centre_state | _mixture_state(thetas, shifts, precisions, integral.draws, integral.components, skewness)
     values = np.array([point.value for point in points])
     return solution_at(
         form,
@@ -143,23 +143,23 @@ def integral_solution(
         at,
         state,
         settings,
-        log_predictive=_loo_over_draws(found),
-        hyper_moments=weighted_moments(form.constrained(found.thetas), found.theta_weights),
+        log_predictive=_loo_over_draws(integral),
+        hyper_moments=weighted_moments(form.constrained(integral.thetas), integral.theta_weights),
         scalars={
-            "log_evidence": found.log_evidence,
+            "log_evidence": integral.log_evidence,
             "n_iter": len(at.run.objective),
-            "hyper_ess": found.effective,
-            "hyper_log_weight_sd": found.spread,
-            "n_evaluations": found.evaluations,
+            "hyper_ess": integral.effective,
+            "hyper_log_weight_sd": integral.spread,
+            "n_evaluations": integral.evaluations,
         }
-        | _correction_scalars(found.corrected),
+        | _correction_scalars(integral.corrected),
         traces=_history(at)
         | {
-            "hyper_objective": ("hyper_iteration", found.mode.trace),
-            "hyper_weight": ("hyper_point", found.weights),
+            "hyper_objective": ("hyper_iteration", integral.mode.trace),
+            "hyper_weight": ("hyper_point", integral.weights),
             "hyper_log_density": ("hyper_point", values),
         },
-        status=combined_status(at, found),
+        status=combined_status(at, integral),
         design=form.constrained(thetas),
         log_evidence_is=_INTEGRATED,
     )
@@ -176,25 +176,25 @@ def _correction_scalars(corrected: Corrected | None) -> dict[str, float]:
 
 
 def conditional_solution(
-    form: SiteFunctions, evidence: Evidence, found: ManyFits[EvidenceAt], settings: dict[str, Any]
+    form: SiteFunctions, evidence: Evidence, many_fits: ManyFits[EvidenceAt], settings: dict[str, Any]
 ) -> Solution:
     """Return the solution of a mixture over given draws of the hyperparameters, without a log evidence.
 
     Its mode is the draw nearest to the mean.
     """
-    k = len(found.thetas)
+    k = len(many_fits.thetas)
     weights = np.full(k, 1.0 / k)
-    centre_state = _state(evidence, found.centre)
-    fits = list(zip(found.thetas, found.states, found.kept))
-    state = centre_state | conditional_state(found.thetas, *_shaped(form, found.centre, centre_state, fits))
+    centre_state = _state(evidence, many_fits.centre)
+    fits = list(zip(many_fits.thetas, many_fits.states, many_fits.kept))
+    state = centre_state | conditional_state(many_fits.thetas, *_shaped(form, many_fits.centre, centre_state, fits))
     return solution_at(
         form,
         evidence,
-        found.centre,
+        many_fits.centre,
         state,
         settings,
-        log_predictive=left_out_of_all(weights, np.array([kept.log_predictive for kept in found.kept])),
-        status=Status(found.converged, found.sentence("sites")),
+        log_predictive=left_out_of_all(weights, np.array([kept.log_predictive for kept in many_fits.kept])),
+        status=Status(many_fits.converged, many_fits.sentence("sites")),
         round_robin=k,
     )
 
@@ -315,13 +315,13 @@ def _state(evidence: Evidence, at: EvidenceAt) -> dict[str, np.ndarray]:
     }
 
 
-def combined_status(at: EvidenceAt, found: Hyper[EvidenceAt] | Integral[EvidenceAt]) -> Status:
+def combined_status(at: EvidenceAt, search: Hyper[EvidenceAt] | Integral[EvidenceAt]) -> Status:
     """Return the joint status of EP and the search over hyperparameters; what did not converge comes first."""
     run = at.run.status
-    sentences = [run.sentence, found.sentence]
-    if run.converged and not found.converged:
-        sentences = [found.sentence, f"at the values of the result EP itself {run.sentence}"]
-    return Status(run.converged and found.converged, "; ".join(filter(None, sentences)))
+    sentences = [run.sentence, search.sentence]
+    if run.converged and not search.converged:
+        sentences = [search.sentence, f"at the values of the result EP itself {run.sentence}"]
+    return Status(run.converged and search.converged, "; ".join(filter(None, sentences)))
 
 
 def _history(at: EvidenceAt) -> dict[str, tuple[str, np.ndarray]]:

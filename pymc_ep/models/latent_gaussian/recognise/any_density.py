@@ -208,16 +208,16 @@ def verify(
     name: str,
     whole: TensorVariable,
     observed: TensorVariable,
-    found: Found,
+    match: Found,
     logp: Callable[..., TensorVariable],
     affine: AffineTest,
 ) -> None:
     """Raise where the rebuilt density, `logp`, and PyMC's differ at random values of the latent variables."""
-    flat = [pt.broadcast_to(v, observed.shape).ravel().astype("float64") for v in (found.predictor, *found.parameters)]
+    flat = [pt.broadcast_to(v, observed.shape).ravel().astype("float64") for v in (match.predictor, *match.parameters)]
     single = logp(observed.ravel().astype("float64"), *flat)
     # Raises where there is no derivative.
     vectors = [pt.dvector() for _ in (observed, *flat)]
-    pytensor.grad(found.site.logp(*vectors).sum(), vectors[1:], disconnected_inputs="ignore")
+    pytensor.grad(match.site.logp(*vectors).sum(), vectors[1:], disconnected_inputs="ignore")
     noise = list(affine.noise)
     functions = [affine.compile(graph, noise, without_checks=True) for graph in (whole, single)]
     rng = np.random.default_rng(0)
