@@ -136,7 +136,7 @@ def curve(films: Films, n_factors: int, learn: str, steps: int) -> dict[str, Any
         bits.append(-state.totals.held_log_p / len(films.test[0]) / np.log(2) if taken else bits[-1])
         seconds.append(time.perf_counter() - began)
 
-    state = evidence.at(form, theta, evidence.parts.place([UserFactors.first(compared.comparisons)]))
+    state = evidence.at(form, theta, evidence.partitions.place([UserFactors.first(compared.comparisons)]))
     record(state)
     if learn == "em":
         engine = PreferenceEM(evidence, Learned(True, True, True), tol=1e-9)

@@ -211,7 +211,7 @@ def search(case: Case, *, max_iter: int, save: Callable[[State], None] = lambda 
     n_pairs = len(comparisons.firsts)
     with divided(comparisons, np.ones(n_pairs)) as users:
         evidence = ComparisonEvidence(
-            users.parts, comparisons.n_users, n_pairs, form.form.comparisons.site, Effort(1e-8, 200)
+            users.partitions, comparisons.n_users, n_pairs, form.form.comparisons.site, Effort(1e-8, 200)
         )
         first = users.place(UserFactors.first(comparisons))
         maximise(evidence, form, case.theta, first, tol=1e-12, max_iter=max_iter, report=Report(), save=save)

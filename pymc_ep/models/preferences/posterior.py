@@ -37,13 +37,13 @@ class SkewedPairs(NamedTuple):
     ----------
     firsts, seconds : ndarray of int, (k,)
         Their items, as positions among those compared.
-    own, total : ndarray, (k,)
+    tilted, total : ndarray, (k,)
         Skewness of the tilted distribution and of the difference.
     """
 
     firsts: np.ndarray
     seconds: np.ndarray
-    own: np.ndarray
+    tilted: np.ndarray
     total: np.ndarray
 
 
@@ -162,18 +162,18 @@ class PreferencePosterior:
         sd = np.sqrt(np.maximum(variance, 0.0))
         return {self.form.form.utilities: Moments(mean.reshape(shape), sd.reshape(shape))}
 
-    def of_user(self, one: UserPosterior) -> tuple[np.ndarray, np.ndarray]:
+    def of_user(self, posterior: UserPosterior) -> tuple[np.ndarray, np.ndarray]:
         """Return the means and variances of all utilities of a user, (I,) each."""
-        cross = self.covariance.columns(one.items)
+        cross = self.covariance.columns(posterior.items)
         # diag(S - S_o Q S_o^T).
-        variance = self._variances - np.einsum("in,in->i", cross @ one.loss, cross)
-        return self.prior.mean + cross @ one.weights, variance
+        variance = self._variances - np.einsum("in,in->i", cross @ posterior.loss, cross)
+        return self.prior.mean + cross @ posterior.weights, variance
 
-    def joint(self, one: UserPosterior) -> tuple[np.ndarray, np.ndarray]:
+    def joint(self, posterior: UserPosterior) -> tuple[np.ndarray, np.ndarray]:
         """Return the mean, (I,), and covariance, (I, I), of all utilities of a user."""
-        cross = self.covariance.columns(one.items)
+        cross = self.covariance.columns(posterior.items)
         prior_covariance = self.covariance.columns(np.arange(self.form.n_items))
-        return self.prior.mean + cross @ one.weights, prior_covariance - cross @ one.loss @ cross.T
+        return self.prior.mean + cross @ posterior.weights, prior_covariance - cross @ posterior.loss @ cross.T
 
     def differences(self, users: np.ndarray, firsts: np.ndarray, seconds: np.ndarray) -> DifferenceShape:
         """Return the shape of f_ui - f_uj for users u and items i and j, (n,) each."""
@@ -189,13 +189,13 @@ class PreferencePosterior:
             mean[rows] += cross @ posterior.weights
             prior = self.covariance.differences(firsts[rows], seconds[rows])
             variance[rows] = prior - np.einsum("kn,kn->k", cross @ posterior.loss, cross)
-            if len(posterior.skewed.own):
+            if len(posterior.skewed.tilted):
                 # Third central moment of the difference d, to first order: sum_k cov(d, d_k / s_k)^3 h_k.
-                third[rows] = posterior.with_skewed(cross)[0] ** 3 @ posterior.skewed.own
+                third[rows] = posterior.with_skewed(cross)[0] ** 3 @ posterior.skewed.tilted
         sd = np.sqrt(np.maximum(variance, 0.0))
         return DifferenceShape(mean, sd, np.divide(third, sd**3, out=np.zeros_like(sd), where=sd > 0.0))
 
-    def user_draws(self, one: UserPosterior, size: int, rng: np.random.Generator) -> np.ndarray:
+    def user_draws(self, posterior: UserPosterior, size: int, rng: np.random.Generator) -> np.ndarray:
         """Return joint draws of all utilities of a user, (size, I).
 
         Draws of the prior are conditioned on the compared items (Matheron's rule).
@@ -204,20 +204,20 @@ class PreferencePosterior:
         # V z + s e ~ N(0, V V^T + s^2 K), with e ~ N(0, K).
         free = rng.standard_normal((size, prior.factors.shape[1])) @ prior.factors.T
         free += np.sqrt(prior.scale) * kernel.draws(size, rng)
-        if not len(one.items):
+        if not len(posterior.items):
             return prior.mean + free
-        across = self.covariance.columns(one.items)
+        across = self.covariance.columns(posterior.items)
         # free + S_fo S_oo^-1 (x - free_o), with x = whitened z ~ N(0, cov(f_o | factors)).
-        residual = rng.standard_normal((size, len(one.items))) @ one.whitened.T - free[:, one.items]
-        moved = scipy.linalg.cho_solve((one.lower, True), residual.T)
-        effect, skewed = free + (across @ moved).T, one.skewed
-        if len(skewed.own):
-            cross, sd = one.with_skewed(across)
+        residual = rng.standard_normal((size, len(posterior.items))) @ posterior.whitened.T - free[:, posterior.items]
+        moved = scipy.linalg.cho_solve((posterior.lower, True), residual.T)
+        effect, skewed = free + (across @ moved).T, posterior.skewed
+        if len(skewed.tilted):
+            cross, sd = posterior.with_skewed(across)
             # f + sum_k cov(f, u_k) a_k(u_k) for u_k = d_k / s_k, with the cubic a_k of `skewed_moves`.
-            u = (effect[:, one.items[skewed.firsts]] - effect[:, one.items[skewed.seconds]]) / sd
-            constant, first, second, third = skewed_moves(*limited(skewed.own, skewed.total))
+            u = (effect[:, posterior.items[skewed.firsts]] - effect[:, posterior.items[skewed.seconds]]) / sd
+            constant, first, second, third = skewed_moves(*limited(skewed.tilted, skewed.total))
             effect += (((third * u + second) * u + first) * u + constant) @ cross.T
-        return prior.mean + across @ one.weights + effect
+        return prior.mean + across @ posterior.weights + effect
 
     def draws(
         self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False, budget: float = 0.0

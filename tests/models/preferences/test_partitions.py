@@ -125,15 +125,15 @@ def test_parts_have_all_users_once(n):
         weights=np.arange(len(comparisons.items)), log_z=np.arange(comparisons.n_users)
     )
     with divided(comparisons, np.arange(P), n) as found:
-        assert found.parts.n == min(n, comparisons.n_users)
+        assert found.partitions.n == min(n, comparisons.n_users)
         again = found.collect(found.place(users))
         np.testing.assert_array_equal(again.weights, users.weights)
         np.testing.assert_array_equal(again.log_z, users.log_z)
-        np.testing.assert_array_equal(np.concatenate([data.observed for data in found.parts.data]), np.arange(P))
-        items = np.concatenate([data.comparisons.items for data in found.parts.data])
+        np.testing.assert_array_equal(np.concatenate([data.observed for data in found.partitions.data]), np.arange(P))
+        items = np.concatenate([data.comparisons.items for data in found.partitions.data])
         np.testing.assert_array_equal(items, comparisons.items)
-        entries = [data.comparisons.square_ends[-1] for data in found.parts.data]
-        assert max(entries) <= comparisons.square_ends[-1] / found.parts.n + N**2
+        entries = [data.comparisons.square_ends[-1] for data in found.partitions.data]
+        assert max(entries) <= comparisons.square_ends[-1] / found.partitions.n + N**2
 
 
 @pytest.mark.parametrize("n", [0, "pairs/*.parquet"])

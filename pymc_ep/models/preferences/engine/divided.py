@@ -19,7 +19,7 @@ class DividedUsers(NamedTuple):
 
     Attributes
     ----------
-    parts : Partitions
+    partitions : Partitions
         Whose data are `ObservedComparisons`.
     comparisons : Comparisons
         Of all users.
@@ -27,17 +27,17 @@ class DividedUsers(NamedTuple):
         Part k has the users from ``ends[k]`` up to ``ends[k + 1]``.
     """
 
-    parts: Partitions
+    partitions: Partitions
     comparisons: Comparisons
     ends: np.ndarray
 
     def place(self, users: UserFactors) -> Handles:
         """Return handles of the factors of all users, once the parts have them."""
-        return self.parts.place([users.of_users(self.comparisons, slice(*ends)) for ends in pairwise(self.ends)])
+        return self.partitions.place([users.of_users(self.comparisons, slice(*ends)) for ends in pairwise(self.ends)])
 
     def collect(self, handles: Handles) -> UserFactors:
         """Return the factors of all users."""
-        return UserFactors.joined(self.parts.collect(handles))
+        return UserFactors.joined(self.partitions.collect(handles))
 
 
 @contextmanager

@@ -109,7 +109,7 @@ class ComparisonEvidence:
 
     Parameters
     ----------
-    parts : Partitions
+    partitions : Partitions
         Whose data are the `ObservedComparisons` of users.
     n_users, n_pairs : int
         In all parts.
@@ -123,7 +123,7 @@ class ComparisonEvidence:
 
     def __init__(
         self,
-        parts: Partitions,
+        partitions: Partitions,
         n_users: int,
         n_pairs: int,
         site: Site,
@@ -132,7 +132,7 @@ class ComparisonEvidence:
         *,
         holds_out: bool = False,
     ):
-        self.parts, self.n_users, self.n_pairs, self.site, self.effort = parts, n_users, n_pairs, site, effort
+        self.partitions, self.n_users, self.n_pairs, self.site, self.effort = partitions, n_users, n_pairs, site, effort
         self.approximation, self.holds_out = approximation, holds_out
 
     def to_tolerance(self, tol: float) -> "ComparisonEvidence":
@@ -159,11 +159,11 @@ class ComparisonEvidence:
         shared = prior.mean, kernel.covariance(prior), self.site, self.approximation, self.effort
 
         def settled() -> tuple[Handles, Totals]:
-            after, totals = self.parts.run(expect, users, shared=shared)
-            self.parts.keep(after)
+            after, totals = self.partitions.run(expect, users, shared=shared)
+            self.partitions.keep(after)
             return after, totals
 
-        return self.parts.attempt(settled)
+        return self.partitions.attempt(settled)
 
     def gradient(self, problem: PreferenceProblem, state: State) -> np.ndarray:
         """Return the gradient of the objective, (p,)."""
@@ -171,11 +171,13 @@ class ComparisonEvidence:
 
     def packed(self, state: State) -> State:
         """Return the state with the factors of the users of each part in the place of handles."""
-        return self.parts.attempt(lambda: state.with_users(lambda handles: tuple(self.parts.collect(handles))))
+        return self.partitions.attempt(
+            lambda: state.with_users(lambda handles: tuple(self.partitions.collect(handles)))
+        )
 
     def unpacked(self, packed: State) -> State:
         """Return the state with handles in the place of factors."""
-        return self.parts.attempt(lambda: packed.with_users(self.parts.place))
+        return self.partitions.attempt(lambda: packed.with_users(self.partitions.place))
 
     def may_stop(self, state: State) -> Status | None:
         """Return the status of a search whose score on comparisons that are held out rises no more."""

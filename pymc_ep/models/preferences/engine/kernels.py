@@ -84,8 +84,8 @@ class Kernel(Protocol):
     def draws(self, size: int, rng: np.random.Generator) -> np.ndarray:
         """Return draws of N(0, K), (size, I)."""
 
-    def extended(self, x: np.ndarray, known: np.ndarray) -> np.ndarray:
-        """Return K_no K_oo^{-1} x at the items outside of the mask `known`, (I,), for x at the items in it."""
+    def extended(self, x: np.ndarray, is_old: np.ndarray) -> np.ndarray:
+        """Return K_no K_oo^{-1} x at the items outside of the mask `is_old`, (I,), for x at the items in it."""
 
 
 class DenseKernel:
@@ -147,10 +147,10 @@ class DenseKernel:
         """Return draws of N(0, K), (size, I)."""
         return rng.standard_normal((size, len(self.matrix))) @ self._root.T
 
-    def extended(self, x: np.ndarray, known: np.ndarray) -> np.ndarray:
-        """Return K_no K_oo^{-1} x at the items outside of the mask `known`, (I,), for x at the items in it."""
-        old = scipy.linalg.cho_factor(self.matrix[np.ix_(known, known)], lower=True, check_finite=False)
-        return self.matrix[np.ix_(~known, known)] @ scipy.linalg.cho_solve(old, x)
+    def extended(self, x: np.ndarray, is_old: np.ndarray) -> np.ndarray:
+        """Return K_no K_oo^{-1} x at the items outside of the mask `is_old`, (I,), for x at the items in it."""
+        old = scipy.linalg.cho_factor(self.matrix[np.ix_(is_old, is_old)], lower=True, check_finite=False)
+        return self.matrix[np.ix_(~is_old, is_old)] @ scipy.linalg.cho_solve(old, x)
 
 
 class LowRankKernel:
@@ -222,9 +222,9 @@ class LowRankKernel:
         noise = np.sqrt(self.jitter) * rng.standard_normal((size, n_items))
         return noise + rng.standard_normal((size, rank)) @ self.root.T
 
-    def extended(self, x: np.ndarray, known: np.ndarray) -> np.ndarray:
-        """Return K_no K_oo^{-1} x at the items outside of the mask `known`, (I,), for x at the items in it."""
+    def extended(self, x: np.ndarray, is_old: np.ndarray) -> np.ndarray:
+        """Return K_no K_oo^{-1} x at the items outside of the mask `is_old`, (I,), for x at the items in it."""
         # R_n R_o^T (R_o R_o^T + j I)^-1 x = R_n (R_o^T R_o + j I)^-1 R_o^T x.
-        old = self.root[known]
+        old = self.root[is_old]
         small = old.T @ old + self.jitter * np.eye(self.root.shape[1])
-        return self.root[~known] @ scipy.linalg.solve(small, old.T @ x, assume_a="pos")
+        return self.root[~is_old] @ scipy.linalg.solve(small, old.T @ x, assume_a="pos")

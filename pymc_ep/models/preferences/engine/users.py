@@ -84,10 +84,10 @@ class UserFactors(NamedTuple):
         return UserFactors(sites, self.weights[items], self.log_z[users], self.change[users])
 
     @classmethod
-    def joined(cls, parts: Sequence["UserFactors"]) -> "UserFactors":
+    def joined(cls, factors: Sequence["UserFactors"]) -> "UserFactors":
         """Return the factors of successive users."""
-        sites = Sites(*map(np.concatenate, zip(*(part.sites for part in parts))))
-        return cls(sites, *(np.concatenate([part[k] for part in parts]) for k in range(1, len(cls._fields))))
+        sites = Sites(*map(np.concatenate, zip(*(users.sites for users in factors))))
+        return cls(sites, *(np.concatenate([users[k] for users in factors]) for k in range(1, len(cls._fields))))
 
 
 class Response(NamedTuple):
@@ -137,7 +137,7 @@ class Totals(NamedTuple):
 
 def expect(
     data: ObservedComparisons,
-    own: UserFactors,
+    before: UserFactors,
     mean: np.ndarray,
     covariance: UtilityCovariance,
     site: Site,
@@ -156,7 +156,7 @@ def expect(
     curvature = _no_curvature(covariance)
     response = Response(np.zeros(size), _no_curvature(covariance)) if approximation.response else None
     for block, _, pairs in blocks(comparisons):
-        first = Sites(own.sites.shift[pairs], own.sites.precision[pairs])
+        first = Sites(before.sites.shift[pairs], before.sites.precision[pairs])
         lower = factorised(block, covariance, effort.backend)
         settled = settle(block, lower, mean, first, compiled, approximation, observed[pairs], **effort._asdict())
         if (held := observed[pairs] == 0).any():

@@ -144,7 +144,7 @@ def _losses(firsts: Any, seconds: Any, white: Any, precision: Any) -> tuple[jax.
 
 
 _jit_factors = jax.jit(jax.vmap(_factored, in_axes=(0, None, None, None)))
-_jit_means, _jit_moments, _jit_losses = (jax.jit(jax.vmap(one)) for one in (_means, _moments, _losses))
+_jit_means, _jit_moments, _jit_losses = (jax.jit(jax.vmap(function)) for function in (_means, _moments, _losses))
 
 
 def _over_groups(

@@ -62,7 +62,7 @@ class Task(NamedTuple):
             yield (
                 users,
                 ComparisonEvidence(
-                    users.parts,
+                    users.partitions,
                     *sizes,
                     form.form.comparisons.site,
                     effort,
@@ -125,7 +125,7 @@ def _learned(task: Task, evidence: ComparisonEvidence, first: UserFactors, divid
     theta = _started(task, evidence, users)
     record = call.checkpoint.record("search")
     # Workers decide on the number of parts where the user does not, and states are those of each part.
-    call.checkpoint.identify("number of parts of the users", str(divided_users.parts.n))
+    call.checkpoint.identify("number of parts of the users", str(divided_users.partitions.n))
     if settings["learn"] == "evidence":
         tol = settings["evidence_tol"]
         return maximise(evidence, form, theta, users, tol=tol, max_iter=limit, report=call.report, record=record)

@@ -48,17 +48,17 @@ class Fitted(NamedTuple):
 
 
 def solution(
-    form: CompiledPreferences, found: Fitted, settings: dict[str, Any], approximation: Approximation
+    form: CompiledPreferences, fitted: Fitted, settings: dict[str, Any], approximation: Approximation
 ) -> Solution:
     """Return the solution of a fit."""
-    state, factors = _state(form, found)
+    state, factors = _state(form, fitted)
     posterior = rebuild(form, state, shaped=approximation.matched)
-    at, integral, numbers = found.at, found.integral, 2 * int(np.prod(form.shape))
+    at, integral, numbers = fitted.at, fitted.integral, 2 * int(np.prod(form.shape))
     stored = numbers <= STORED_NUMBERS
     moments = {name: (m.mean, m.sd) for name, m in posterior.moments().items()} if stored else {}
     of_hyper = {name: (m.mean, m.sd) for name, m in posterior.hyper_moments().items()}
     unsettled = at.users.change > settings["tol"]
-    scalars = {"log_evidence": found.log_z, "n_iter": at.loop}
+    scalars = {"log_evidence": fitted.log_z, "n_iter": at.loop}
     traces = {"objective": ("iteration", at.objective), "max_change": ("iteration", at.change)}
     if integral is not None:
         unsettled = unsettled | integral.unsettled
@@ -77,7 +77,7 @@ def solution(
         draws=posterior.draws,
         numbers_per_draw=int(np.prod(form.shape)) + at.theta.size,
         most_draws=form.most_draws,
-        status="; ".join(_remarks(form, found, unsettled, settings, stored)),
+        status="; ".join(_remarks(form, fitted, unsettled, settings, stored)),
         converged=at.status.converged and not unsettled.any(),
         settings=settings,
         design={} if integral is None else form.constrained(integral.design.thetas),

@@ -86,9 +86,9 @@ def neglected(evidence: PreferenceEvidence, at: PreferenceFit, compared: Compare
     return out
 
 
-def neglected_remark(found: dict[str, Neglected], cure: str) -> str:
+def neglected_remark(effects: dict[str, Neglected], cure: str) -> str:
     """Return the note of a status on hyperparameters whose spread matters, with a cure; empty where there are none."""
-    reported = {name: effect for name, effect in found.items() if effect.widened > _WIDENED or effect.moved > _MOVED}
+    reported = {name: effect for name, effect in effects.items() if effect.widened > _WIDENED or effect.moved > _MOVED}
     if not reported:
         return ""
     sentences = (
