@@ -252,7 +252,7 @@ def test_sampled_sums_are_unbiased():
     p, items, sums = np.random.default_rng(0).exponential(size=6), np.array([1, 4, 1]), []
     for seed in range(600):
         found = sampled_candidates(items, 6, 2, np.random.default_rng(seed))
-        assert found.items[found.own].tolist() == items.tolist()
+        assert found.items[found.targets].tolist() == items.tolist()
         sums.append((p[found.items] * np.exp(found.offsets)).sum())
     assert abs(np.mean(sums) - p.sum()) < 4 * np.std(sums) / np.sqrt(len(sums))
     assert len(np.unique(np.round(sums, 9))) == 6

@@ -32,9 +32,9 @@ class Prior(NamedTuple):
         total = self.precision + precision
         return Prior(self.precision * self.mean / np.where(total > 0, total, 1.0), total)
 
-    def rows(self, which: Rows) -> "Prior":
+    def rows(self, rows: Rows) -> "Prior":
         """Return the prior of some rows."""
-        mean, precision = (array if len(array) == 1 else array[which] for array in self)
+        mean, precision = (array if len(array) == 1 else array[rows] for array in self)
         return Prior(mean, precision)
 
     def pull(self, weights: Array, share: Array) -> Array:
@@ -105,9 +105,9 @@ class Moments(NamedTuple):
         count = np.zeros(len(weights), dtype=np.int64)
         return cls(np.zeros_like(weights if with_first else weights[:0]), np.zeros_like(weights), count)
 
-    def rows(self, which: Rows) -> "Moments":
+    def rows(self, rows: Rows) -> "Moments":
         """Return the moments of some rows."""
-        return Moments(self.first[which] if len(self.first) else self.first, self.second[which], self.count[which])
+        return Moments(self.first[rows] if len(self.first) else self.first, self.second[rows], self.count[rows])
 
 
 class Learned(NamedTuple):

@@ -260,7 +260,7 @@ def log_softmax(
     if candidates is not None:
         if len(weights.known):
             past = past.among(candidates.places(len(outputs)))
-        outputs, items = outputs[candidates.items], candidates.own
+        outputs, items = outputs[candidates.items], candidates.targets
     n_items, table = len(outputs), np.concatenate([outputs, weights.memory[:, :-1]])
     n, step = len(items), max(1, BLOCK // len(table))
     # Logarithms of the probabilities of what an event may be, the item or one of the memories, times its share there.

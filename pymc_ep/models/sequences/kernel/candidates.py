@@ -16,13 +16,13 @@ class Candidates(NamedTuple):
         All different.
     offsets : ndarray, (c,)
         Logarithms of the factors.
-    own : ndarray of int, (n,)
+    targets : ndarray of int, (n,)
         Place of each event's item among these.
     """
 
     items: np.ndarray
     offsets: np.ndarray
-    own: np.ndarray
+    targets: np.ndarray
 
     def places(self, n_items: int) -> np.ndarray:
         """Return the place of each of all items among these, (I,), or -1."""

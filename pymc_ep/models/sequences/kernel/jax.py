@@ -103,7 +103,9 @@ def grid_of(
     past, n_columns = window.past, n_items
     if candidates is not None:
         past = past.among(candidates.places(n_items))
-        candidates = _padded(candidates._replace(own=candidates.own[counted]), n_times * n_users, n_items, m, dtype)
+        candidates = _padded(
+            candidates._replace(targets=candidates.targets[counted]), n_times * n_users, n_items, m, dtype
+        )
         n_columns = len(candidates.items)
     log_shares[: len(counted_places)], counts[: len(counted_places)] = past.log_shares[counted], past.counts[counted]
     following = None
@@ -131,7 +133,7 @@ def _padded(candidates: Candidates, n_events: int, n_items: int, m: int, dtype: 
     n, n_drawn = len(candidates.items), int((candidates.offsets > 0).sum())
     more = max(0, min(n_items, n_events + n_drawn) - n)
     offsets = np.pad(candidates.offsets.astype(dtype), (0, more), constant_values=-np.inf)
-    places = np.pad(candidates.own, (0, m - len(candidates.own)))
+    places = np.pad(candidates.targets, (0, m - len(candidates.targets)))
     return Candidates(np.pad(candidates.items, (0, more)), offsets, places)
 
 
@@ -211,7 +213,7 @@ def _log_softmax(tables: list[jax.Array], states: jax.Array, grid: Grid) -> jax.
     items, n_items = grid.items.ravel()[grid.places], len(outputs)
     offsets = jnp.zeros((), states.dtype)
     if grid.candidates is not None:
-        outputs, offsets, items = outputs[grid.candidates.items], grid.candidates.offsets, grid.candidates.own
+        outputs, offsets, items = outputs[grid.candidates.items], grid.candidates.offsets, grid.candidates.targets
     rows, most = 1, BLOCK if jax.default_backend() == "cpu" else DEVICE_BLOCK
     while 2 * rows * len(outputs) <= most and 2 * rows <= len(items):
         rows *= 2

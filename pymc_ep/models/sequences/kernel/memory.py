@@ -54,18 +54,20 @@ def event_log_shares(
     return log_shares
 
 
-def last_log_shares(parts: Sequence[np.ndarray], n_items: int, half_lives: Sequence[float] | np.ndarray) -> np.ndarray:
+def last_log_shares(
+    histories: Sequence[np.ndarray], n_items: int, half_lives: Sequence[float] | np.ndarray
+) -> np.ndarray:
     """Return the logarithms of the shares of all items after all events of some users, (k, K, I).
 
     Parameters
     ----------
-    parts : sequence of ndarray of int, (k,)
+    histories : sequence of ndarray of int, (k,)
         Items of each of these users.
     n_items : int
     half_lives : sequence of float, (K,)
     """
-    all_shares = np.full((len(parts), len(half_lives), n_items), -np.log(n_items))
-    for user_shares, items in zip(all_shares, parts):
+    all_shares = np.full((len(histories), len(half_lives), n_items), -np.log(n_items))
+    for user_shares, items in zip(all_shares, histories):
         for log_shares, half_life in zip(user_shares, half_lives if len(items) else ()):
             decayed = np.bincount(items, 2.0 ** (-np.arange(len(items))[::-1] / half_life), n_items)
             with np.errstate(divide="ignore"):

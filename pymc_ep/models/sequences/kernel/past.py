@@ -33,9 +33,9 @@ class Past(NamedTuple):
     counts: np.ndarray
     most: int
 
-    def of(self, which: np.ndarray | slice) -> "Past":
+    def of(self, events: np.ndarray | slice) -> "Past":
         """Return the past of some of the events."""
-        return self._replace(log_shares=self.log_shares[which], begins=self.begins[which], counts=self.counts[which])
+        return self._replace(log_shares=self.log_shares[events], begins=self.begins[events], counts=self.counts[events])
 
     def among(self, places: np.ndarray) -> "Past":
         """Return the past of these events with items numbered by places, (I,), and without items of place -1.
@@ -89,9 +89,9 @@ def event_past(
     return Past(event_log_shares(items, ends, n_items, half_lives), items[is_first], begins[users], counts, most)
 
 
-def known_items(parts: Sequence[np.ndarray], n_items: int) -> np.ndarray:
+def known_items(histories: Sequence[np.ndarray], n_items: int) -> np.ndarray:
     """Return a mask of the items known after all events of some users, (k, I), given the items of each user."""
-    is_known = np.zeros((len(parts), n_items), dtype=bool)
-    for row, items in zip(is_known, parts):
+    is_known = np.zeros((len(histories), n_items), dtype=bool)
+    for row, items in zip(is_known, histories):
         row[items] = True
     return is_known

@@ -47,10 +47,10 @@ class Sequences(NamedTuple):
 
     @classmethod
     def of_parts(
-        cls, parts: Sequence[np.ndarray], n_items: int, half_lives: Sequence[float] | np.ndarray = ()
+        cls, histories: Sequence[np.ndarray], n_items: int, half_lives: Sequence[float] | np.ndarray = ()
     ) -> "Sequences":
         """Return the sequences of users, an array of items each, with memories of some half-lives."""
-        items, ends = np.concatenate(parts), np.append(0, np.cumsum([len(part) for part in parts]))
+        items, ends = np.concatenate(histories), np.append(0, np.cumsum([len(history) for history in histories]))
         return cls(items, ends, event_past(items, ends, n_items, half_lives))
 
     def in_context(self, contexts: np.ndarray, then: int = 0) -> "Sequences":
@@ -159,7 +159,7 @@ def log_probabilities(
 
 
 def next_log_probabilities(
-    weights: Weights, states: np.ndarray, log_shares: np.ndarray, known: np.ndarray
+    weights: Weights, states: np.ndarray, log_shares: np.ndarray, is_known: np.ndarray
 ) -> np.ndarray:
     """Return the log probabilities of all items, (k, I).
 
@@ -169,12 +169,12 @@ def next_log_probabilities(
     states : ndarray, (k, D)
     log_shares : ndarray, (k, K, I)
         Logarithms of the shares of items in memories.
-    known : ndarray of bool, (k, I)
+    is_known : ndarray of bool, (k, I)
         Whether users know items.
     """
     logits = states @ weights.outputs.T
     if len(weights.known):
-        logits += known * weights.shift(states)[:, None]
+        logits += is_known * weights.shift(states)[:, None]
     # log(exp(l_i) + sum_k exp(l_k) s_k(i)) - log sum_j exp(l_j), over items i and memories k, and over both as j.
     of_memories = states @ weights.memory[:, :-1].T + weights.memory[:, -1] + np.log(len(weights.outputs))
     total = logsumexp(np.concatenate([logits, of_memories], axis=1), axis=1, keepdims=True)
