@@ -28,16 +28,16 @@ __all__ = [
 class Coordinates(Protocol):
     """Coordinates of a hyperparameter beside PyMC's unconstrained values; both are rows, (m, size)."""
 
-    def to_values(self, rows: np.ndarray) -> np.ndarray:
+    def to_values(self, coordinates: np.ndarray) -> np.ndarray:
         """Return PyMC's values for rows of these coordinates."""
 
     def from_values(self, values: np.ndarray) -> np.ndarray:
         """Return these coordinates for rows of PyMC's values."""
 
-    def pull(self, rows: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+    def pull(self, coordinates: np.ndarray, gradient: np.ndarray) -> np.ndarray:
         """Return gradients in these coordinates from gradients in PyMC's values."""
 
-    def log_det(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def log_det(self, coordinates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return log |d values / d coordinates|, (m,), and its gradient, (m, size)."""
 
 
