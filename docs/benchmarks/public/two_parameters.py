@@ -235,29 +235,24 @@ def _log_odds(design: np.ndarray, categories: int) -> Any:
     return pm.math.concatenate([np.zeros((len(design), 1)), design @ coef], axis=1)
 
 
-def _counted(table: pd.DataFrame, cell: list[str], kind: str, count: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the design of cells of a table by indicators, and the counts of kinds in each."""
-    wide = table.pivot_table(index=cell, columns=kind, values=count, aggfunc="sum", fill_value=0)
-    cells = wide.index.to_frame(index=False)
-    return _design(*(cells[name] for name in cell)), wide.to_numpy(int)
+def _counted(name: str, cell: list[str], kind: str, count: str) -> pm.Model:
+    """Return a model of the kinds counted in each cell of a table, by indicators of the cell's factors."""
+    wide = r_table(name).pivot_table(index=cell, columns=kind, values=count, aggfunc="sum", fill_value=0)
+    cells, counts = wide.index.to_frame(index=False), wide.to_numpy(int)
+    with pm.Model() as model:
+        p = softmax(_log_odds(_design(*(cells[factor] for factor in cell)), counts.shape[1]), axis=1)
+        pm.Multinomial("counts", n=counts.sum(axis=1), p=p, observed=counts)
+    return model
 
 
 @public("vcd_alligators", "vcdExtra")
 def alligators() -> pm.Model:
-    x, counts = _counted(r_table("vcdExtra/Alligator"), ["lake", "sex", "size"], "food", "count")
-    with pm.Model() as model:
-        p = softmax(_log_odds(x, counts.shape[1]), axis=1)
-        pm.Multinomial("eaten", n=counts.sum(axis=1), p=p, observed=counts)
-    return model
+    return _counted("vcdExtra/Alligator", ["lake", "sex", "size"], "food", "count")
 
 
 @public("mass_housing", "MASS")
 def housing() -> pm.Model:
-    x, counts = _counted(r_table("MASS/housing"), ["Infl", "Type", "Cont"], "Sat", "Freq")
-    with pm.Model() as model:
-        p = softmax(_log_odds(x, counts.shape[1]), axis=1)
-        pm.Multinomial("satisfaction", n=counts.sum(axis=1), p=p, observed=counts)
-    return model
+    return _counted("MASS/housing", ["Infl", "Type", "Cont"], "Sat", "Freq")
 
 
 @public("pscl_vote92", "pscl")
