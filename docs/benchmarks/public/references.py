@@ -16,7 +16,7 @@ import time
 import warnings
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import arviz as az
 import numpy as np
@@ -28,6 +28,7 @@ from docs.benchmarks.public.base import MODELS
 from docs.benchmarks.public.noncentred import noncentred_twin
 from docs.benchmarks.public.quadrature import quadrature_posterior
 from docs.benchmarks.public.tails import tail_summaries
+from pymc_ep.compat import group, has_group, make_container
 
 __all__ = ["QUANTILES", "REFERENCES", "likelihood_summary", "load_references", "summaries"]
 
@@ -87,14 +88,26 @@ def _total_log_likelihood(model: pm.Model, posterior: xr.Dataset) -> np.ndarray:
     step = max(1, posterior.sizes["draw"] * CHAINS // LIKELIHOOD_DRAWS)
     with model:
         terms = pm.compute_log_likelihood(
-            az.InferenceData(posterior=posterior.isel(draw=slice(None, None, step))),
+            make_container({"posterior": posterior.isel(draw=slice(None, None, step))}),
             extend_inferencedata=False,
             progressbar=False,
         )
     return sum(terms[n].sum([d for d in terms[n].dims if d not in ("chain", "draw")]) for n in terms.data_vars).values
 
 
-def _sampled(compiled: Any, draws: int, limit: float, seed: int, **options: Any) -> tuple[Any, float, float]:
+class Trace(NamedTuple):
+    """What nutpie drew: the posterior, None without any, and its statistics while tuning and after."""
+
+    posterior: xr.Dataset | None
+    tuning: xr.Dataset
+    stats: xr.Dataset
+
+    def has(self, least: int) -> bool:
+        """Whether each chain has so many draws."""
+        return self.posterior is not None and self.posterior.sizes["draw"] >= least
+
+
+def _sampled(compiled: Any, draws: int, limit: float, seed: int, **options: Any) -> tuple[Trace, float, float]:
     """Return trace, wall seconds and CPU seconds of nutpie, stopped at the limit; chains cut to one length."""
     import nutpie
 
@@ -107,18 +120,18 @@ def _sampled(compiled: Any, draws: int, limit: float, seed: int, **options: Any)
     except TimeoutError:
         trace = sampler.abort()
     seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
-    if "posterior" in trace.groups():
-        trace.posterior = trace.posterior.dropna("draw")
-    return trace, seconds, cpu
+    posterior = group(trace, "posterior").dropna("draw") if has_group(trace, "posterior") else None
+    return Trace(posterior, group(trace, "warmup_sample_stats"), group(trace, "sample_stats")), seconds, cpu
 
 
-def _quality(trace: Any, names: list[str]) -> dict[str, Any]:
+def _quality(trace: Trace, names: list[str]) -> dict[str, Any]:
+    assert trace.posterior is not None, "the caller has looked"
     ess, r_hat = az.ess(trace.posterior, var_names=names), az.rhat(trace.posterior, var_names=names)
     return {
         "draws": int(trace.posterior.sizes["draw"] * trace.posterior.sizes["chain"]),
         "least_ess": round(min(float(ess[n].min()) for n in names)),
         "r_hat": round(max(float(r_hat[n].max()) for n in names), 4),
-        "divergences": int(trace.sample_stats["diverging"].sum()),
+        "divergences": int(trace.stats["diverging"].sum()),
     }
 
 
@@ -138,13 +151,13 @@ def measure_times(name: str, limit: float) -> dict[str, Any]:
     compile_time = time.perf_counter() - began
     trace, seconds, cpu = _sampled(compiled, SHORT, limit, seed=1)
     found = {"compile": _seconds(compile_time), "seconds": _seconds(seconds), "cpu": _seconds(cpu)}
-    if "posterior" not in trace.groups() or trace.posterior.sizes["draw"] < 50:
+    if not trace.has(50):
         return {"nutpie": found | {"failed": f"fewer than 50 draws in {limit:g} s"}}
-    steps, tuning = (float(g["n_steps"].sum()) for g in (trace.sample_stats, trace.warmup_sample_stats))
+    steps, tuning = (float(stats["n_steps"].sum()) for stats in (trace.stats, trace.tuning))
     return {"nutpie": found | {"tune": _seconds(seconds * tuning / (tuning + steps))} | _quality(trace, names)}
 
 
-def _reference(model: pm.Model, compiled: Any, draws: int, limit: float) -> tuple[Any, dict[str, Any]]:
+def _reference(model: pm.Model, compiled: Any, draws: int, limit: float) -> tuple[xr.Dataset | None, dict[str, Any]]:
     """Sample with small steps, again with smaller ones where it diverges or falls short."""
     quality: dict[str, Any] = {}
     names = [v.name for v in model.free_RVs]
@@ -157,19 +170,19 @@ def _reference(model: pm.Model, compiled: Any, draws: int, limit: float) -> tupl
             target_accept=accept,
             low_rank_modified_mass_matrix=compiled.n_dim <= LOW_RANK,
         )
-        if "posterior" not in trace.groups() or trace.posterior.sizes["draw"] < 100:
+        if not trace.has(100):
             return None, {"failed": f"no reference in {limit:g} s"}
         quality = _quality(trace, names) | {"accept": accept, "seconds": _seconds(seconds)}
         if quality["divergences"] <= quality["draws"] / 2000 and quality["r_hat"] < 1.01 and quality["least_ess"] > 400:
             break
         draws = int(np.clip(1.3 * TARGET_ESS / quality["least_ess"] * draws, draws, MOST))
-    return trace, quality
+    return trace.posterior, quality
 
 
 def _pilot(compiled: Any, names: list[str], limit: float) -> float:
     """Return the least effective sample size of a short run, less where it diverges."""
     trace, _, _ = _sampled(compiled, PILOT, limit, seed=1, low_rank_modified_mass_matrix=compiled.n_dim <= LOW_RANK)
-    if "posterior" not in trace.groups() or trace.posterior.sizes["draw"] < 50:
+    if not trace.has(50):
         return 1.0
     quality = _quality(trace, names)
     return quality["least_ess"] / (1 + quality["divergences"] / 10)
@@ -197,11 +210,11 @@ def measure(name: str, limit: float) -> dict[str, Any]:
     if best < HOPELESS_ESS:
         return found | {"failed": f"effective sample size {best:.0f} of the pilot in {limit / 3:.0f} s"}
     draws = int(np.clip(1.3 * TARGET_ESS / best * PILOT, LONG, MOST))
-    trace, quality = _reference(model, compiled, draws, limit)
-    if trace is None:
+    posterior, quality = _reference(model, compiled, draws, limit)
+    if posterior is None:
         return found | quality
     found["reference"] = quality | {"as_written": as_written}
-    return found | _summaries(model, trace.posterior, names)
+    return found | _summaries(model, posterior, names)
 
 
 def _measure_by_quadrature(model: pm.Model, names: list[str]) -> dict[str, Any]:

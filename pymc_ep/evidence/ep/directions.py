@@ -10,13 +10,14 @@ so that a site of two predictors enters the sums of `pymc_ep.evidence.ep.cumulan
 four sites do, with the predictors zeta_1, zeta_2, zeta_1 + zeta_2 and zeta_1 - zeta_2, but for pairs of these.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
 
 import numpy as np
 from scipy import sparse
+from scipy.linalg.lapack import dpstrf
 
 from pymc_ep.contracts.form import CompiledSiteForm
 from pymc_ep.evidence.ep.cumulants import Correction, all_cumulants, inverse_sd
@@ -54,6 +55,17 @@ class Directions:
     of_rows: sparse.csc_array
 
     @cached_property
+    def root(self) -> np.ndarray:
+        """F, (k, r), with F F^T = `correlation` of rank r, by a Cholesky factor with pivots (Higham 2002, 10.3).
+
+        The rank is at most that of the rows' covariance: the number of predictors, or of coefficients.
+        """
+        factor, pivots, rank, _ = dpstrf(self.correlation, lower=1)
+        out = np.empty((len(factor), rank))
+        out[pivots - 1] = np.tril(factor)[:, :rank]
+        return out
+
+    @cached_property
     def _terms(self) -> np.ndarray:
         """h_i h_j rho_ij^2, zero within a site, (k, k)."""
         terms = self.skewness[:, None] * self.skewness * self.correlation**2
@@ -68,8 +80,8 @@ class Directions:
     @cached_property
     def variance_errors(self) -> np.ndarray:
         """Shares by which exact posterior variances exceed EP's, (k,)."""
-        # dV_i / V_i = sum_{j < k} rho_ij rho_ik h_j h_k rho_jk^2.
-        return 0.5 * np.einsum("ij,ij->i", self.correlation @ self._terms, self.correlation)
+        # dV_i / V_i = sum_{j < k} rho_ij rho_ik h_j h_k rho_jk^2 = (F (F^T T F) F^T)_ii / 2, of the terms T.
+        return 0.5 * np.einsum("ij,ij->i", self.root @ (self.root.T @ (self._terms @ self.root)), self.root)
 
     def precisions(self, w: np.ndarray, pairs: Sequence[slice]) -> np.ndarray:
         """Return the precisions of the rows, (n,), that precisions w, (k,), along the directions add up to."""
@@ -95,21 +107,52 @@ def direction_map(variance: np.ndarray, pairs: Sequence[slice]) -> sparse.csc_ar
     pairs : sequence of slice
         Rows of the sites of two predictors.
     """
-    n, count, scale = len(variance), 0, inverse_sd(variance)
+    n, scale = len(variance), inverse_sd(variance)
     row, column, value = [np.arange(n)], [np.arange(n)], [scale.copy()]
-    for rows in pairs:
-        first, second, both = np.arange(rows.start, rows.stop).reshape(ROWS, -1)
-        rho = covariance_of(variance[rows])[2] * scale[first] * scale[second]
-        value[0][both] = 0.0
-        for place, sign in ((both, 1.0), (n + count + np.arange(len(first)), -1.0)):
-            # (zeta_1 +- zeta_2) / (2 +- 2 rho)^1/2, with zeta = eta / V^1/2.
-            unit = inverse_sd(_variance_along(rho, sign))
-            row += [first, second]
-            column += [place, place]
-            value += [unit * scale[first], sign * unit * scale[second]]
-        count += len(first)
+    k = n
+    for first, second, place, unit, sign in _sums_and_differences(variance, pairs):
+        if place.start < n:
+            value[0][place] = 0.0
+        row += [np.arange(n)[first], np.arange(n)[second]]
+        column += [np.arange(place.start, place.stop)] * 2
+        value += [unit * scale[first], sign * unit * scale[second]]
+        k = max(k, place.stop)
     entries = np.concatenate(value), (np.concatenate(row), np.concatenate(column))
-    return sparse.csc_array(entries, shape=(n, n + count))
+    return sparse.csc_array(entries, shape=(n, k))
+
+
+def _sums_and_differences(
+    variance: np.ndarray, pairs: Sequence[slice]
+) -> Iterator[tuple[slice, slice, slice, np.ndarray, float]]:
+    """Yield rows of eta_1 and eta_2, places of unit (zeta_1 +- zeta_2), and unit and sign, of the sites of each group.
+
+    With zeta = eta / V^1/2, of posterior variances V of the rows, (n,), the unit is (2 +- 2 rho)^-1/2.
+    """
+    end, scale = len(variance), inverse_sd(variance)
+    for rows in pairs:
+        count = (rows.stop - rows.start) // ROWS
+        first, second, both = (slice(rows.start + j * count, rows.start + (j + 1) * count) for j in range(ROWS))
+        rho = covariance_of(variance[rows])[2] * scale[first] * scale[second]
+        yield first, second, both, inverse_sd(_variance_along(rho, 1.0)), 1.0
+        yield first, second, slice(end, end + count), inverse_sd(_variance_along(rho, -1.0)), -1.0
+        end += count
+
+
+def _correlations(covariance: np.ndarray, variance: np.ndarray, pairs: Sequence[slice]) -> np.ndarray:
+    """Return the correlations D^T C D of directions, (k, k), from the covariance C of the rows, (n, n).
+
+    By sums of slices: products with the sparse D take four times as long.
+    """
+    n, scale = len(variance), inverse_sd(variance)
+    combined = list(_sums_and_differences(variance, pairs))
+    k = max([n, *(place.stop for _, _, place, _, _ in combined)])
+    out = np.empty((k, k))
+    out[:n, :n] = covariance * scale[:, None] * scale
+    for first, second, place, unit, sign in combined:
+        out[place, :n] = (out[first, :n] + sign * out[second, :n]) * unit[:, None]
+    for first, second, place, unit, sign in combined:
+        out[:, place] = (out[:, first] + sign * out[:, second]) * unit
+    return out
 
 
 def pairs_of(form: CompiledSiteForm) -> list[slice]:
@@ -164,8 +207,7 @@ def directions_at(at: EvidenceAt, chosen: np.ndarray | None = None) -> Direction
         skewness[both] = of_sum * _variance_along(rho, 1.0) ** 1.5
         skewness[apart] = of_difference * _variance_along(rho, -1.0) ** 1.5
         number[second] = number[both] = number[apart] = first
-    # Correlations D^T C D, with C the posterior covariance of the rows.
-    return Directions(skewness, of_rows.T @ (of_rows.T @ covariance).T, number, of_rows)
+    return Directions(skewness, _correlations(covariance, posterior, pairs), number, of_rows)
 
 
 def _dual(kappa: np.ndarray, rho: np.ndarray) -> np.ndarray:

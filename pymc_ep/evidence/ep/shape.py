@@ -129,9 +129,10 @@ def shape_of_two(at: EvidenceAt, directions: Directions) -> Shape:
     if np.abs(skewness).sum() > _LEAST_SKEWED:
         marginal = _marginal_skewness(correlation, skewness)
         if np.abs(directions.variance_errors).max() > _LEAST_WIDENED:
-            w = _weights(directions.variance_errors, correlation, np.full(len(skewness), np.inf))
-            root, last = np.sqrt(np.maximum(w, 0.0)), len(w) - 1
-            largest = float(eigvalsh(root[:, None] * correlation * root, subset_by_index=(last, last))[0])
+            w = _unbounded_weights(directions)
+            # diag(w)^1/2 F F^T diag(w)^1/2 has the eigenvalues of F^T diag(w) F.
+            taken, last = directions.root * np.sqrt(np.maximum(w, 0.0))[:, None], directions.root.shape[1] - 1
+            largest = float(eigvalsh(taken.T @ taken, subset_by_index=(last, last))[0])
             w *= min(1.0, _MOST_OF_PRECISION / max(largest, _NOTHING))
             pairs = Kinds.of(repeats.sites).pairs(at.problem.observed)
             # Directions have unit posterior variance, so that -w / V is -w; db = m dpi keeps the mean m.
@@ -285,6 +286,20 @@ def _weights(error: np.ndarray, correlation: np.ndarray, bound: np.ndarray) -> n
         if free.all() or not free.any():
             break
     return np.minimum(removed, bound)
+
+
+def _unbounded_weights(directions: Directions) -> np.ndarray:
+    """Return w, (k,), that corrects the variances of directions: `_weights` without a bound, by the root of rho."""
+    root, error = directions.root, directions.variance_errors
+    first, second = np.triu_indices(root.shape[1])
+    if 2 * len(first) > len(error):
+        return _weights(error, directions.correlation, np.full(len(error), np.inf))
+    # rho * rho = G G^T for products G of two columns of F, and (G G^T + a I)^-1 = (I - G (G^T G + a I)^-1 G^T) / a.
+    products = root[:, first] * root[:, second] * np.where(first == second, 1.0, np.sqrt(2.0))
+    inner = products.T @ products
+    inner.flat[:: len(inner) + 1] += _SMOOTH
+    change = 1.0 - 1.0 / variance_ratio(error)
+    return (change - products @ cho_solve(cho_factor(inner, lower=True), products.T @ change)) / _SMOOTH
 
 
 def _of_coefficients(prior: GaussianPrior, posterior: GaussianPosterior, third: np.ndarray) -> float:
