@@ -58,6 +58,8 @@ _ROUGH = 0.08
 Measured for eight choices among 4 to 15 categories, each of its own log-odds with prior standard deviations of 3 to 10:
 up to 0.06 the evidence errs by 0.03 nats at most, from 0.08 on by 0.05 to 0.7, and means by up to 0.3 standard
 deviations."""
+_ROUNDING = 1e-9
+"""Relative difference of errors that counts as rounding: observations of one predictor have the same."""
 _CONTRADICTED = -0.85
 """Error by third cumulants that is announced, for posteriors of several peaks.
 
@@ -91,7 +93,7 @@ def _warning_of_rules(evidence: "Evidence", at: EvidenceAt) -> str:
         if not isinstance(site, CompiledJointSite):
             continue
         errors = site.rule_errors(y, sweep.cavity_mean[rows], sweep.cavity_variance[rows], *values)
-        worst = int(np.argmax(errors))
+        worst = _first_of_largest(errors)
         if errors[worst] > _ROUGH:
             return (
                 f"the predictors of {evidence.observation(rows.start + worst)} are known so little that the rules of "
@@ -112,7 +114,7 @@ def _warning_of_one(evidence: "Evidence", at: EvidenceAt) -> str:
     error = variance_error(skewness, kurtosis, correlations(at, every, every))
     limit = [_NARROW if site.site.analytic else _NARROW_AT_KINKS for site in at.repeats.sites]
     excess = error.sum(axis=0) / np.repeat(limit, [len(y) for y in at.problem.observed])
-    contradicted, narrow = int(np.nanargmin(error[0])), int(np.nanargmax(excess))
+    contradicted, narrow = _first_of_largest(-error[0]), _first_of_largest(excess)
     wide = error[0, contradicted] < _CONTRADICTED
     if not wide and excess[narrow] < 1.0:
         return ""
@@ -184,6 +186,12 @@ def _whole_sites(rows: np.ndarray, pairs: Sequence[slice]) -> np.ndarray:
     return np.unique(np.concatenate(out))
 
 
+def _first_of_largest(values: np.ndarray) -> int:
+    """Return the first index of the largest value, NaN apart, where values that differ by rounding count as equal."""
+    largest = np.nanmax(values)
+    return int(np.argmax(values >= largest - _ROUNDING * abs(largest)))
+
+
 def _shortfall(error: float) -> float:
     """Return the share by which a standard deviation is too small, at the error d of the variance."""
     # EP's over the exact standard deviation is r(d)^-1/2.
@@ -193,7 +201,7 @@ def _shortfall(error: float) -> float:
 def _warning_of_two(evidence: "Evidence", at: EvidenceAt) -> str:
     """Return a warning where standard deviations of one of two predictors are far too small; empty where not."""
     error = evidence.directions(at).variance_errors
-    worst = int(np.argmax(error))
+    worst = _first_of_largest(error)
     if error[worst] < _NARROW_BY_A_TENTH:
         return ""
     row = int(evidence.directions(at).site[worst])
