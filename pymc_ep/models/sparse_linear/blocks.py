@@ -26,7 +26,7 @@ class Blocks:
     size : int
         Number N of unknowns.
     ends : ndarray of int, (blocks,)
-        Where the unknowns of each block end.
+        Index after the last unknown of each block.
     """
 
     def __init__(self, shapes: Sequence[tuple[int, ...]]):
@@ -35,7 +35,7 @@ class Blocks:
         self.size = int(self.ends[-1])
 
     def split(self, x: np.ndarray) -> list[np.ndarray]:
-        """Return the parts of x, (N,), that belong to the blocks, in their shapes."""
+        """Return the part of x, (N,), that belongs to each block, in the block's shape."""
         return [values.reshape(s) for values, s in zip(np.split(x, self.ends[:-1]), self.shapes)]
 
     def embedded(self, x: np.ndarray, block: int) -> np.ndarray:
@@ -47,7 +47,7 @@ class Blocks:
         return out
 
     def on_all(self, matrix: scipy.sparse.csr_array, block: int) -> scipy.sparse.csr_array:
-        """Return the matrix on all unknowns, (rows, N), of one on a single block: zeros elsewhere."""
+        """Return a matrix on one block as a matrix on all unknowns, (rows, N), with zeros for all other blocks."""
         if matrix.shape[1] == self.size:
             return matrix
         matrices = [scipy.sparse.csr_array((matrix.shape[0], int(np.prod(s)))) for s in self.shapes]
@@ -55,13 +55,13 @@ class Blocks:
         return scipy.sparse.hstack(matrices, format="csr")
 
     def normal(self, linear_map: LinearMap, block: int, weights: np.ndarray) -> AddProduct:
-        """Return the function that adds D^T diag(weights) D v for an operator D on a block."""
+        """Return a function that adds D^T diag(weights) D v to `out`, (N,) each, for an operator D on a block."""
         places, shape = self._slice(block), linear_map.input_shape
         add = linear_map.normal(weights.reshape(linear_map.output_shape))
         return lambda v, out: add(v[places].reshape(shape), out[places].reshape(shape))
 
     def products(self, maps: Sequence[LinearMap], block: int) -> tuple[Product, Product]:
-        """Return the products with a composition of operators on a block, and its adjoint; the last acts first."""
+        """Return x -> B x and v -> B^T v for the product B of `maps`, which acts on one block of x, (N,)."""
         places = self._slice(block)
 
         def forward(x: np.ndarray) -> np.ndarray:
@@ -78,7 +78,7 @@ class Blocks:
         return forward, adjoint
 
     def matrix(self, maps: Sequence[LinearMap], block: int) -> scipy.sparse.csr_array | None:
-        """Return the matrix of a composition of operators on a block; None unless all have sparse matrices."""
+        """Return the matrix, (rows, N), of the product of `maps` on one block; None unless all have sparse matrices."""
         if not all(linear_map.few_entries for linear_map in maps):
             return None
         matrices = [linear_map.matrix() for linear_map in maps]

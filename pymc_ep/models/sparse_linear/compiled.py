@@ -30,14 +30,14 @@ from pymc_ep.sites import NORMAL
 __all__ = ["CompiledSparseLinear"]
 
 _ROW_RATIO = 64
-"""Ratio of columns to rows of a map from which on its matrix is computed by rows, from products with the adjoint. The
+"""Least ratio of columns to rows at which the matrix of a map is computed by rows, from products with the adjoint. The
 adjoint has to be compiled first, which costs as much as many products."""
 _MOST_NUMBERS = 2**24
 """Largest number of entries, zeros included, of a matrix that is computed by rows: it is dense at first, 128 MiB."""
 
 
 class _SparseSolver:
-    """Placeholder for a `Solver`: posteriors are in the space of the unknowns, with the sites' precision alone."""
+    """Stand-in for a `Solver`: unknowns have a flat prior, so that posteriors have the sites' precision alone."""
 
     name = "unknowns"
     sentence = "in the space of the unknowns"
@@ -51,7 +51,8 @@ class CompiledSparseLinear(SiteFunctions):
     form: SparseLinear
     _fitted_data: Mapping[SharedVariable, np.ndarray] = MappingProxyType({})
     sweep = 1e4
-    """Time of a sweep relative to `work` multiplications: measured on a picture of 64 x 64, `work` 3e5, as 3e9."""
+    """Multiplications that take as long as one sweep, divided by `work`: measured as 3e9 on a picture of 64 x 64, with
+    `work` 3e5."""
 
     def __init__(self, form: SparseLinear, hyper_start: Sequence[np.ndarray], compile_kwargs: dict | None = None):
         super().__init__(form, hyper_start, compile_kwargs)
@@ -84,7 +85,7 @@ class CompiledSparseLinear(SiteFunctions):
         )
 
     def _noise_precisions(self) -> list[np.ndarray]:
-        """Return the precisions of all observations, (m,), at two values of the hyperparameters.
+        """Return two arrays, (m,): the precisions of all observations at two values of the hyperparameters.
 
         The list is empty unless all likelihoods are Gaussian.
         """
@@ -95,13 +96,13 @@ class CompiledSparseLinear(SiteFunctions):
 
     @property
     def period(self) -> int | None:
-        """Translation, pixels, by which the maps of all potentials repeat; None if no map can be translated."""
+        """Number of pixels after which translated maps of all potentials repeat; None if no map can be translated."""
         return (
             max((block_map[1].period or 0 for block_map in self.form.maps if block_map is not None), default=0) or None
         )
 
     def translated(self, shift: tuple[int, int]) -> "CompiledSparseLinear":
-        """Return the form with the maps of potentials on a translated grid; it shares all compiled functions."""
+        """Return the form with potentials on a grid translated by (rows, columns), pixels; functions are shared."""
         maps = tuple(
             None if block_map is None else (block_map[0], block_map[1].translated(shift))
             for block_map in self.form.maps
@@ -112,18 +113,18 @@ class CompiledSparseLinear(SiteFunctions):
         return other
 
     def fitted_to(self, data: Mapping[SharedVariable, np.ndarray]) -> Self:
-        """Return the form with the factors under the data of a fit; its affine variables follow from the present ones.
+        """Return the form with its factors at `data`, the data of a fit, and its affine variables at the present data.
 
-        Both data share the unknowns, whose posterior given the fitted data is mapped to the present variables.
+        The unknowns are the same under both, so that their posterior given the fitted data gives the present variables.
         """
         other = self.shallow_copy()
         other._fitted_data, other.linear = data, self.linear.at_data(data)
         return other
 
     def first_sites(self, prior: Prior | FactorValues) -> tuple[np.ndarray, np.ndarray]:
-        """Return the first sites, shift and precision, (n,) each; their posterior is proper.
+        """Return shift and precision, (n,) each, of the sites at which a fit starts; their posterior is proper.
 
-        Each is a Gaussian with the typical mean and variance of the predictor under its factor alone.
+        Each site has the typical mean and variance of the predictor under its factor alone.
         """
         return self.typical_sites(prior)
 
@@ -138,7 +139,7 @@ class CompiledSparseLinear(SiteFunctions):
             return Prior(factors.mean, flat_prior, *factors[1:])
 
     def factors_at(self, theta: np.ndarray) -> FactorValues:
-        """Evaluate `prior` without its field `gaussian`, which needs the entries of the linear map."""
+        """Evaluate the form as `prior` does, without the field `gaussian`, which needs entries of the linear map."""
         with exchanged(self._fitted_data):
             return self._factors(theta)[0]
 
@@ -173,9 +174,9 @@ class CompiledSparseLinear(SiteFunctions):
     def affine_moments(
         self, theta: np.ndarray, variables: Sequence[AffineVariable] | None = None
     ) -> dict[str, AffineMoments]:
-        """Evaluate the maps from the unknowns to affine variables, by default to all of the form.
+        """Return moments of affine variables, by default of all: values at zero unknowns, and maps from the unknowns.
 
-        Maps whose entries are not held are linear operators; the squared norms of their rows are set to zero.
+        A map whose entries are not held is a linear operator; the squared norms of its rows are set to zero.
         """
         variables = self.form.affine if variables is None else tuple(variables)
         out = {}
@@ -188,7 +189,7 @@ class CompiledSparseLinear(SiteFunctions):
         return out
 
     def _mean_and_map(self, theta: np.ndarray, variable: AffineVariable) -> tuple[np.ndarray, Any]:
-        """Return an affine variable at x = 0, (size,), and its map from x, (size, N): a matrix or a linear operator."""
+        """Return an affine variable at x = 0, in its shape, and its map from x, (size, N): matrix or operator."""
         at_zero, push, changes, cached = self._affine(variable)
         hyper = self.unpack(theta)
         mean = np.asarray(at_zero(*hyper))
@@ -223,7 +224,7 @@ class CompiledSparseLinear(SiteFunctions):
         return [base + push(*hyper, *self.linear.split(x)) for x in unknowns]
 
     def _affine(self, variable: AffineVariable) -> tuple[Callable[..., Any], Callable[..., Any], bool, dict]:
-        """Compile an affine variable: value at x = 0, linear part, whether that may change, cache of its matrix."""
+        """Compile an affine variable: value at x = 0, linear part, whether this may change, cache of its matrix."""
 
         def build() -> tuple[Callable[..., Any], Callable[..., Any], bool, dict]:
             mean = self.form.at_zero_noise(variable.expression)
@@ -234,7 +235,7 @@ class CompiledSparseLinear(SiteFunctions):
         return self._for_solver(variable, build)
 
     def noise_rows(self, thetas: np.ndarray, precomputed: EvaluatedRows = NOTHING) -> list[list[NoiseMoments]]:
-        """Return, for each theta and block, the selection of its own unknowns, (size, N), with which draws are made."""
+        """Return moments for each theta and block; their map, (size, N), selects the block's unknowns for draws."""
         everything = scipy.sparse.eye_array(self.linear.size, format="csr")
         sizes = self._coefficients(*self.unpack(thetas[0]))
         starts = np.cumsum(sizes) - sizes

@@ -7,23 +7,25 @@ from pymc_ep.numerics.precision.plan import dense_need, factor_need
 __all__ = ["cost_of_factors", "cost_of_products"]
 
 _NUMBERS = 90
-"""Doubles that are held at a time for each site, beside factors or draws: measured with pictures of 128 x 128 and
-256 x 256."""
+"""Doubles in memory at a time for each site, besides factors or draws: measured with pictures of 128 x 128 and 256 x
+256."""
 _FACTOR_SECONDS, _PER_SECOND = 1.2e-6, 1e10
-"""Seconds of a factorisation for each unknown, and its operations a second, on one core of a server of 2023."""
+"""Time of a factorisation for each unknown, s, and its operations a second, on one core of a server of 2023."""
 _SITE_SECONDS = 3e-6
 """Time of the moments of one site, s."""
 _PRODUCTS, _PRODUCT_SECONDS = 30, 5e-8
-"""Iterations of conjugate gradients for a solution, as they are on average, and their time for each unknown, s."""
+"""Mean number of conjugate gradient iterations for a solution, and the time of one for each unknown, s."""
 
 
 def cost_of_factors(form: CompiledSparseLinear, steps: int, factors: int, unit: str, numbers: int = _NUMBERS) -> Cost:
-    """Return the cost of a fit by so many steps, of so many factorisations each, that holds `numbers` for each site.
+    """Return the cost of `steps` steps with `factors` factorisations each, which hold `numbers` doubles for each site.
+
+    `unit` describes the steps in the message.
 
     Raises
     ------
     UnsupportedModelError
-        Where a map has no entries.
+        If a map is neither local nor small, so that it has no matrix.
     InvalidDataError
         If a factor does not fit into memory.
     """
@@ -39,7 +41,7 @@ def cost_of_factors(form: CompiledSparseLinear, steps: int, factors: int, unit: 
 
 
 def cost_of_products(form: CompiledSparseLinear, steps: int, solutions: int, draws: int) -> Cost:
-    """Return the cost of a fit by so many steps, of so many solutions by conjugate gradients each."""
+    """Return the cost of `steps` outer loops with `solutions` by conjugate gradients each, and `draws` in memory."""
     n, size = sum(y.size for y in form.observed()), form.linear.size
     return Cost(
         8 * (_NUMBERS * n + draws * (n + size)),

@@ -15,7 +15,7 @@ AddProduct = Callable[[np.ndarray, np.ndarray], None]
 
 
 class FactorRows:
-    """Rows of D that belong to one factor of n_f sites.
+    """Rows D_f, (n_f, N), of the linear map D that belong to one factor of n_f sites.
 
     Attributes
     ----------
@@ -26,7 +26,7 @@ class FactorRows:
     quick_squares : callable, optional
         (n_f,) -> (N,): the adjoint with squared entries, if there is a faster way than by the entries.
     quick_normal : callable, optional
-        `normal`, if there is a faster way than one product after the other.
+        Replaces `normal` where there is a faster way than a product with D_f and one with D_f^T.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class FactorRows:
         return self.entries is not None and np.diff(self.entries.indptr).max(initial=0) <= 1
 
     def normal(self, weights: np.ndarray) -> AddProduct:
-        """Return the function that adds D_f^T diag(weights) D_f v."""
+        """Return a function of v and out, (N,), that adds D_f^T diag(weights) D_f v to out, for weights (n_f,)."""
         if self.quick_normal is not None:
             return self.quick_normal(weights)
 

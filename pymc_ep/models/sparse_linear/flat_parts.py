@@ -11,7 +11,7 @@ __all__ = ["flat_part_of_field", "flat_part_of_tree"]
 
 
 def flat_part_of_field(rv: TensorVariable) -> Gaussian:
-    """Return the flat part of a sparse field."""
+    """Return the flat prior of a sparse field as a Gaussian variable, without the potentials."""
     flat, parameters = flat_prior(rv), parameters_of(rv)
 
     def log_excess(shape: Shape) -> TensorVariable:
@@ -22,5 +22,5 @@ def flat_part_of_field(rv: TensorVariable) -> Gaussian:
 
 
 def flat_part_of_tree(rv: TensorVariable) -> Gaussian:
-    """Return the flat part of a wavelet tree."""
+    """Return the flat prior of a wavelet tree as a Gaussian variable, without the potentials."""
     return replace(flat_prior(rv), covariance_inputs=tuple(parameters_of(rv)))

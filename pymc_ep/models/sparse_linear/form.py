@@ -6,7 +6,7 @@ potentials are further sites:
 
     eta = m0 + D x,    D = [X; B].
 
-D is constant: hyperparameters enter only through m0 and the sites' own parameters.
+X are the rows of the observations. D is constant: hyperparameters enter only through m0 and the sites' own parameters.
 """
 
 from dataclasses import dataclass
@@ -24,10 +24,11 @@ class SparseLinear(LatentGaussian):
     Attributes
     ----------
     potentials : tuple of SiteGroup
-        Potentials of the model, then sites on linear maps of the blocks. Each has, or begins with, the name of the
-        variable whose prior it is. Gaussian variables beside the fields are flat blocks with such sites too.
+        Terms of the model's `pm.Potential`, then the priors of the blocks, as sites on linear maps of these. The name
+        of such a site is, or begins with, the name of the variable whose prior it is. Gaussian variables are flat
+        blocks with such sites too.
     maps : tuple
-        For each potential the index of its block and its operator; None if it is on the values themselves.
+        For each potential the index of its block and its operator; None without an operator.
     """
 
     maps: tuple[tuple[int, LinearMap] | None, ...] = ()

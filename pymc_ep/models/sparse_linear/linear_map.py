@@ -39,7 +39,7 @@ convolution with 21 x 21 taps takes less than a tenth of the time by the fast Fo
 
 
 class LinearPredictors:
-    """The linear map D at the present data, or at a fit's.
+    """The linear map D, (n, N), at the present data, or at the data of a fit.
 
     Parameters
     ----------
@@ -49,18 +49,19 @@ class LinearPredictors:
     compile_function : callable
         (inputs, outputs) -> compiled function.
     theta : callable
-        Returns unconstrained hyperparameters, one array each; any will do, as D is constant.
+        Returns unconstrained hyperparameters, one array each; any values will do, as D is constant.
     noise : callable
-        Returns the precisions of all observations, (m,), at several hyperparameters; an empty list if they depend on x.
+        Returns a list: the precisions of all observations, (m,), at each of several hyperparameters. It is empty if
+        precisions depend on the unknowns.
     plan : callable, optional
-        ``plan(design) -> Algebra`` in place of the algebras of the host.
+        ``plan(D) -> Algebra`` on a device, in place of the algebras on the CPU.
 
     Attributes
     ----------
     size : int
         Number N of unknowns, all blocks ravelled and joined.
     ends : ndarray of int, (blocks,)
-        Where the unknowns of each block end.
+        Index after the last unknown of each block.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class LinearPredictors:
         return other
 
     def at_data(self, data: Mapping[SharedVariable, np.ndarray]) -> "LinearPredictors":
-        """Return the map at the data of a fit, given by shared variable, whatever the present ones are."""
+        """Return the map with shared variables at `data`, the data of a fit, whatever their present values."""
         other = copy(self)
         other._fitted_data, other._data, other._known = data, None, {}
         return other
@@ -122,7 +123,7 @@ class LinearPredictors:
 
     @property
     def matrix(self) -> scipy.sparse.csr_array:
-        """D with its entries, (n, N).
+        """The matrix of D, (n, N).
 
         Raises
         ------
@@ -138,9 +139,9 @@ class LinearPredictors:
         Raises
         ------
         UnsupportedModelError
-            Where a map has no entries.
+            If a map is neither local nor small, so that it has no matrix.
         InvalidDataError
-            If a factor does not fit into memory; the message has its size, and methods that need none.
+            If a factor does not fit into memory; the message has its size, and names methods that need no factor.
         """
         what = "algebra" if self._device_plan is None else f"algebra on {jax_device()}"
         return self._cached_for_data(what, self._plan)
@@ -152,9 +153,9 @@ class LinearPredictors:
         Raises
         ------
         UnsupportedModelError
-            Where a map has no entries.
+            If a map is neither local nor small, so that it has no matrix.
         InvalidDataError
-            Where dense algebra would not fit the memory; says how much it needs.
+            If dense algebra does not fit into memory; the message says how much it needs.
         """
 
         def build() -> Array:
@@ -185,9 +186,9 @@ class LinearPredictors:
     def preconditioner(self, weights: np.ndarray) -> Product:
         """Return an approximate inverse of D^T diag(weights) D, as a function of vectors (N,).
 
-        It is by `splitting` if all potentials are on orthonormal coefficients, and observations are either of
-        single unknowns or through one operator with a `function_of_normal`. Otherwise it is the inverse diagonal, in
-        which orthonormal maps without entries have their mean weight.
+        The inverse is by `splitting` if all potentials are on orthonormal coefficients, and observations are either of
+        single unknowns or through one operator with a `function_of_normal`. Otherwise it is the inverse diagonal, to
+        which an orthonormal map without entries contributes the mean of its weights.
         """
         factors, basis = np.split(weights, self._factor_ends[:-1]), self._basis
         root = None if basis is None else self._root(factors)
@@ -243,7 +244,7 @@ class LinearPredictors:
         return scipy.sparse.hstack(matrices, format="csr")
 
     def split(self, x: np.ndarray) -> list[np.ndarray]:
-        """Return the parts of x, (N,), that belong to the blocks, in their shapes."""
+        """Return the part of x, (N,), that belongs to each block, in the block's shape."""
         return self._blocks.split(x)
 
     def compile(self, expression: TensorVariable) -> tuple[Callable[..., Any], list[str]]:
@@ -260,7 +261,11 @@ class LinearPredictors:
         )
 
     def compile_adjoint(self, expression: TensorVariable) -> tuple[Callable[..., Any], list[str]]:
-        """Return the adjoint of that linear part: a function of hyperparameters and a vector, (size of it,)."""
+        """Return the adjoint of an affine expression's linear part: a function of hyperparameters and a vector.
+
+        The vector has the size of the expression, the result is (N,). The names of the hyperparameters that the
+        function depends on are returned as well.
+        """
         flat = expression.ravel()
         cotangent = flat.type("cotangent")
         # (d f / d x_b)^T v of each block b.
@@ -344,7 +349,7 @@ class LinearPredictors:
         return forward, adjoint
 
     def _of_operator(self, block: int, linear_map: LinearMap) -> FactorRows:
-        """Return the rows of a potential's operator, with its own products, which are faster than by entries."""
+        """Return the rows of a potential's operator, with its own products, faster than products by entries."""
         forward, adjoint = self._blocks.products([linear_map], block)
 
         def squared_adjoint(v: np.ndarray) -> np.ndarray:
@@ -362,7 +367,7 @@ class LinearPredictors:
         return FactorRows(entries, forward, adjoint, squares, partial(self._blocks.normal, linear_map, block))
 
     def _operators(self, predictor: TensorVariable) -> tuple[list[LinearMap], int] | None:
-        """Return the operators that a predictor is composed of, the last acting first, and its block; else None."""
+        """Return the operators that make up a predictor, the last acting first, and its block; None without any."""
         noise, maps = [block.noise for block in self._form.blocks], []
         while predictor not in noise:
             node = predictor.owner
@@ -407,7 +412,7 @@ class LinearPredictors:
 
 
 def _root_of_diagonal(diagonal: np.ndarray, shift: float) -> Product:
-    """Return v -> (I + H / a)^{-1/2} v for a diagonal H."""
+    """Return v -> (I + H / a)^{-1/2} v for H with this diagonal, (N,), and a = `shift`."""
     scale = (1.0 + diagonal / shift) ** -0.5
     # Not `scale.__mul__`: NumPy reuses the memory of a large array whose only reference is its bound method.
     return lambda vector: scale * vector

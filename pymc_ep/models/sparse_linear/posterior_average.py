@@ -75,7 +75,7 @@ def _translations(count: int, period: int) -> list[tuple[int, int]]:
 
 
 class PosteriorAverage:
-    """The equal mixture of posteriors, at the same hyperparameters.
+    """The equal mixture of posteriors on several grids, at the same hyperparameters.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ class PosteriorAverage:
 
     @property
     def mode(self) -> tuple[np.ndarray, Any, Any]:
-        """Hyperparameters, prior and posterior on the grid of the model."""
+        """Hyperparameters, and prior and posterior on the grid of the model."""
         return self.posteriors[0].mode
 
     def components(self) -> Iterator[tuple[float, Part]]:
@@ -135,7 +135,7 @@ class PosteriorAverage:
     def draws(
         self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False, budget: float = 0.0
     ) -> JointDraws:
-        """Return joint draws of all variables of the form, each from a random part; densities are unknown."""
+        """Return joint draws of the form's variables, each from a random posterior; log densities are unknown."""
         members = rng.integers(len(self.posteriors), size=size)
         back = np.argsort(np.argsort(members, kind="stable"), kind="stable")
         counts = np.bincount(members, minlength=len(self.posteriors))
@@ -179,7 +179,7 @@ def rebuild_average(
     state: Mapping[str, np.ndarray],
     rebuild_one: Callable[[CompiledSparseLinear, Mapping[str, np.ndarray]], OnGrid],
 ) -> OnGrid | PosteriorAverage:
-    """Return the posterior of a saved state: an average if it has translated grids."""
+    """Return the posterior of a saved state: an average if the state has translated grids."""
     grids = {name.removeprefix(_GRID): value for name, value in state.items() if name.startswith(_GRID)}
     if not grids:
         return rebuild_one(form, state)

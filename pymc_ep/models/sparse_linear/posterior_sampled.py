@@ -24,7 +24,7 @@ class SampledPosterior:
     mean : ndarray, (N,)
         Posterior mean of the unknowns.
     draw : callable
-        ``draw(size, rng)`` returns draws of the unknowns about their mean, (size, N).
+        ``draw(size, rng)`` returns draws of the unknowns minus their mean, (size, N).
     samples : ndarray, (k, N)
         k such draws, from which standard deviations are estimated.
     """
@@ -58,11 +58,11 @@ class SampledPosterior:
 
     @cached_property
     def mode(self) -> tuple[np.ndarray, FactorValues, None]:
-        """Hyperparameters, and the form evaluated at these."""
+        """Hyperparameters, the form evaluated at these, and None for the posterior."""
         return self.theta, self.form.factors_at(self.theta), None
 
     def components(self) -> Iterator[tuple[float, "SampledPosterior"]]:
-        """Yield the weight 1 and this posterior, as a `PosteriorMixture` yields its own."""
+        """Yield the weight 1 and this posterior, the only component."""
         yield 1.0, self
 
     def moments(self, variables: Sequence[AffineVariable] | None = None) -> dict[str, Moments]:
@@ -87,7 +87,7 @@ class SampledPosterior:
     def draws(
         self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False, budget: float = 0.0
     ) -> JointDraws:
-        """Return joint draws of all variables of the form, optionally with log likelihoods; densities are unknown."""
+        """Return joint draws of the form's variables, with log likelihoods if asked; log densities are unknown."""
         rows = self.mean + self._draw(size, rng)
         noise = np.split(rows, self.form.linear.ends[:-1], axis=1)
         thetas = np.tile(self.theta, (size, 1))

@@ -26,7 +26,7 @@ _INTEGER_TOL = 0.05
 """Largest distance of a ratio from an integer for it to count as the index of a tooth. Rounding is far smaller; a ratio
 that mixes two teeth is caught here or by the random products."""
 _PRODUCT_TOL = 1e-10
-"""Largest difference, relative to the largest number, of two ways to compute a product: rounding with a margin."""
+"""Largest difference between two computations of a product, relative to the largest entry: rounding with a margin."""
 
 
 def probe(forward: Callable[[np.ndarray], np.ndarray], shape: Sequence[int]) -> scipy.sparse.csr_array | None:
@@ -37,7 +37,7 @@ def probe(forward: Callable[[np.ndarray], np.ndarray], shape: Sequence[int]) -> 
     forward : callable
         Takes x of the given shape, returns (n,).
     shape : sequence of int
-        N is the product.
+        Shape of x; N is the product of its sides.
     """
     shape = tuple(shape)
     unknowns = int(np.prod(shape))
@@ -63,7 +63,7 @@ def _agrees(matrix: scipy.sparse.csr_array, random: np.ndarray, expected: np.nda
 def _by_cells(
     forward: Callable[[np.ndarray], np.ndarray], shape: tuple[int, ...], width: int
 ) -> scipy.sparse.csr_array | None:
-    """Return the matrix of a map whose outputs depend on one tooth at most; None if some depend on several."""
+    """Return the matrix of a map whose outputs depend on one tooth of each comb at most; None for other maps."""
     rows, columns, values, n = [], [], [], 0
     for places in _teeth(shape, width):
         teeth = np.ravel_multi_index(np.ix_(*places), shape).ravel()

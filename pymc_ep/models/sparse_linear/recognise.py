@@ -36,7 +36,7 @@ __all__ = ["SPARSE_PRIORS", "field_sites", "recognise_sparse_linear"]
 _PREDICTORS = np.array([0.3, 0.8, 1.7])
 """Predictors at which a density is tested for being even: a few of different sizes, so that none agrees by chance."""
 _PARAMETER = 0.7
-"""Value of all parameters in that test, inside the domain of most: positive, and below 1."""
+"""Value of all parameters where a density is tested for being even: positive and below 1, so inside most domains."""
 
 
 def recognise_sparse_linear(
@@ -45,8 +45,8 @@ def recognise_sparse_linear(
     """Read a model as sparse linear; None if it has neither a field with sparse coefficients nor sparse variables.
 
     Laplace variables, and mixtures of two normals about one location, that do not fit the form are hyperparameters,
-    unless `latent` names them. If it names no variable with a sparse prior the form is latent Gaussian. For parameters
-    and errors see `recognise_latent_gaussian`.
+    unless `latent` names them. If `latent` names no variable with a sparse prior, the form is latent Gaussian. For
+    parameters and errors see `recognise_latent_gaussian`.
     """
     has_field = any(isinstance(rv.owner.op, tuple(_FIELDS)) for rv in model.free_RVs)
     has_sparse = any(_sparse_prior(rv) is not None for rv in model.free_RVs)
@@ -72,7 +72,7 @@ class _SparsePrior(NamedTuple):
     ----------
     location : TensorVariable
     scales : tuple of TensorVariable
-        Of a Laplace density, or of the two normals of a mixture.
+        Scale of a Laplace density, or scales of the two normals of a mixture.
     weight : TensorVariable, optional
         Probability of the second normal.
     """
@@ -110,14 +110,14 @@ def _mixture_prior(rv: TensorVariable) -> _SparsePrior | None:
 
 
 def _two_of(parameter: TensorVariable) -> tuple[TensorVariable, TensorVariable]:
-    """Return the two values along the last axis, or the one of both."""
+    """Return the two entries along the last axis; a single entry, shared by both normals, is returned twice."""
     if parameter.ndim == 0 or parameter.type.shape[-1] == 1:
         return parameter, parameter
     return parameter[..., 0], parameter[..., 1]
 
 
 def _prior_of(rv: TensorVariable) -> Gaussian | None:
-    """Return `gaussian_of` a variable; of one with a sparse prior its location and flat part, without potentials."""
+    """Return a variable's Gaussian prior, if any; for a sparse prior the location and flat part, without potentials."""
     if (sparse := _sparse_prior(rv)) is None:
         return gaussian_of(rv)
     inputs = sparse.scales if sparse.weight is None else (*sparse.scales, sparse.weight)
@@ -171,7 +171,7 @@ def _require_signed(group: SiteGroup, *, may_fall: bool) -> None:
 
     Registered sites are never even. The density of an interpreted site is compared at a few predictors and their
     negatives, at an observation and parameters inside the domain of most densities. The predictor of a potential may be
-    a residual: with `may_fall`, a density that falls from zero on has one mode.
+    a residual: with `may_fall`, a density that decreases from zero on is accepted, as it has one mode.
     """
     if not group.site.interpreted:
         return
@@ -207,7 +207,7 @@ def _require_observed(rv: TensorVariable, block: NoiseBlock, form: LatentGaussia
 
 
 def _require_constant_map(rv: TensorVariable, block: NoiseBlock, form: LatentGaussian) -> None:
-    """Raise for a sparse variable beside which a hyperparameter takes part in a linear map."""
+    """Raise UnsupportedModelError if a hyperparameter takes part in a linear map of a model with a sparse variable."""
     for group in form.factors:
         for other in form.blocks:
             if has_slopes_free_of(group.predictor, [other.noise], form.hyper_values):

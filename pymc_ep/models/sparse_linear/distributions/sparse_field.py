@@ -19,7 +19,7 @@ from pymc_ep.operators import LinearMap, apply_operator, as_linear_map
 __all__ = ["SparseField", "SparseFieldRV"]
 
 _RANK_UNKNOWNS = 2048
-"""Largest number of unknowns for which the rank of an operator without a known one is computed, by a dense
+"""Largest number of unknowns at which the rank of an operator, where not known, is computed by a dense
 decomposition."""
 
 
@@ -29,10 +29,10 @@ class SparseFieldRV(RandomVariable):
     Parameters
     ----------
     linear_map : LinearMap
-        B.
+        Linear map B from the array to its coefficients.
     potential : Potential
     rank : int
-        Of B.
+        Rank of B.
     """
 
     name = "sparse_field"
@@ -70,11 +70,11 @@ class SparseFieldRV(RandomVariable):
         return int(np.prod(self.linear_map.output_shape))
 
     def potential_of(self, parameters: Sequence[Any]) -> Any:
-        """Return a random variable with the distribution of one coefficient, or of each."""
+        """Return a random variable with the distribution of all coefficients, (), or of each, (J,)."""
         return self.potential.random(self.potential.each(parameters, self.linear_map.groups))[1]
 
     def log_excess(self, parameters: Sequence[Any]) -> Any:
-        """Return the log of the density over the product of all normalised potentials, ().
+        """Return the log ratio, (), of the density to the product of all normalised potentials.
 
         The product of J potentials of scale b has the factor b^-J. The density on the range of B, which has `rank`
         dimensions, has b^-rank instead.
@@ -100,7 +100,8 @@ class SparseField(Continuous):
 
     with a super-Gaussian potential t of scale one. The prior is flat on the null space of B (the mean of an image,
     under total variation). The power of b is the dimension of the range of B, so that a shared scale can be learned
-    [1]_. In a product of normalised potentials it would be the number of coefficients, linearly dependent or not.
+    [1]_. In a product of normalised potentials the power would be the number of coefficients, linearly dependent or
+    not.
 
     Parameters
     ----------
@@ -114,7 +115,7 @@ class SparseField(Continuous):
     shape : tuple of int, optional
         Shape of x; by default from the operator's input, or from `dims`.
     rank : int, optional
-        Rank of B, needed if the operator does not know it and is too large to compute it.
+        Rank of B, needed if the operator has no known rank and is too large for its rank to be computed.
 
     Raises
     ------

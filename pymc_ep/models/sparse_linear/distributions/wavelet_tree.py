@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 __all__ = ["Component", "WaveletTree", "WaveletTreeRV", "each_probability"]
 
 _PSEUDO_COUNTS = np.float64(2.0)
-"""Both parameters of the beta prior of probabilities that are not given: one pseudo-observation of each state keeps
+"""Both parameters of the beta prior of probabilities that are not given. Its one pseudo-observation of each state keeps
 them off 0 and 1 where a level has no node in one of the states. Python's 2.0 would be single precision."""
 _FIRST = (0.1, 0.9)
-"""Initial values of probabilities that are not given, below a low and below a high parent."""
+"""Initial values of probabilities that are not given, for nodes with a parent in the low and in the high state."""
 _FIRST_ROOT = 0.5
 
 
@@ -46,7 +46,7 @@ class Component(NamedTuple):
     Attributes
     ----------
     linear_map : LinearMap
-        From the image to these coefficients; groups are the levels.
+        Map from the image to these coefficients; its groups are the levels.
     potentials : tuple of Potential
         Potentials of the low and the high state, or a single one without states.
     forest : Forest
@@ -64,9 +64,9 @@ class WaveletTreeRV(SymbolicRandomVariable):
     Attributes
     ----------
     components : tuple of Component
-        The details, and unless they are flat the scaling coefficients.
+        Priors of the details and, unless flat, of the scaling coefficients.
     linear_map : Wavelet2D
-        The map to all coefficients, in the order of the components.
+        Map from the image to all coefficients, in the order of the components.
     """
 
     _print_name = ("WaveletTree", "\\operatorname{WaveletTree}")
@@ -91,13 +91,14 @@ def _split(components: Sequence[Component], parameters: Sequence[Any]) -> list[t
 
 
 def each_probability(forest: Forest, probabilities: Sequence[Any]) -> tuple[Any, Any]:
-    """Return for each node the probability of the high state below a low and below a high parent, (n,).
+    """Return P(high) of each node, (n,), given a parent in the low state, and the same given one in the high state.
 
     Parameters
     ----------
     forest : Forest
     probabilities : (root, child)
-        Graphs, () and (levels - 1, 2); `child` is left out for a forest of one level.
+        Graphs of P(high) at the roots, (), and at other nodes, (levels - 1, 2), with a column for each state of the
+        parent; `child` is left out for a forest of one level.
     """
     root, *child = (p.astype("float64") for p in probabilities)
     # As a variable: PyTensor would convert a plain array used as an index element by element, in Python.
@@ -150,9 +151,9 @@ class WaveletTree(Continuous):
 
     .. math:: p(x) = \sum_\delta P(\delta) \prod_j t_{\delta_j}\bigl((W x)_j\bigr)
 
-    with W orthonormal and the indicators on quad-trees, whose roots are the coarsest details ([1]_, [2]_). An edge
-    makes its coefficients large on all levels, so a child is likely in the state of its parent. Levels count from the
-    finest.
+    with an orthonormal wavelet transform W, and potentials t_0 and t_1 of the low and the high state. The indicators
+    delta are on quad-trees, whose roots are the coarsest details ([1]_, [2]_). An edge makes its coefficients large on
+    all levels, so a child is likely in the state of its parent. Levels count from the finest.
 
     Parameters
     ----------
@@ -161,18 +162,19 @@ class WaveletTree(Continuous):
     wavelet : str or pywt.Wavelet
         An orthonormal one; the transform is periodic.
     levels : int
+        Number of levels of the transform.
     low, high : pymc distribution
         ``pm.Normal.dist(0, s)``, ``pm.Laplace.dist(0, b)`` or ``pm.StudentT.dist(nu=2.1, sigma=s)``: of coefficients in
-        the low and the high state. Each parameter is one value, or one for each level. Which of the two is the wider
-        is not enforced; a fit starts with the high one. NUTS may exchange them where their priors are the same.
+        the low and the high state. Each parameter is one value, or one for each level. Neither is constrained to be the
+        wider; a fit starts with the high one as the wider. NUTS may exchange the two where their priors are the same.
     scaling : pymc distribution, or a pair of them, optional
         Potential of the scaling coefficients, the image that remains after the last level, or a pair for their low and
         high state. Their prior is flat by default.
     transition : mapping, optional
         Probabilities of the high state, values or random variables: ``"root"``, (), and ``"child"``, (levels - 1, 2),
         where ``child[l, d]`` is for a node of level l with a parent in state d. With a pair for `scaling` also
-        ``"scaling"``. Those left out become variables of the model, named ``<name>_root`` and so on, with the prior
-        Beta(2, 2).
+        ``"scaling"``, (), for every scaling coefficient. Probabilities left out become variables of the model, named
+        ``<name>_root`` and so on, with the prior Beta(2, 2).
 
     Raises
     ------
@@ -221,7 +223,7 @@ class WaveletTree(Continuous):
     ) -> Any:
         """Return a variable of this distribution outside of any model; all of `transition` is needed.
 
-        `learned`, set within a model only, returns a variable of a given name and shape for a missing probability.
+        ``learned(name, shape)``, set within a model only, returns a variable for a missing probability.
         """
         if kwargs.get("size") is not None:
             raise InvalidDataError(
@@ -282,7 +284,7 @@ class WaveletTree(Continuous):
 def _drawn(
     component: Component, by_potential: Sequence[Sequence[Any]], probabilities: Sequence[Any], rng: Any
 ) -> tuple[Any, Any]:
-    """Return the next generator and a draw of the coefficients, (J,)."""
+    """Return the next random generator and a draw of a component's coefficients, one for each node of its forest."""
     states = []
     for potential, parameters in zip(component.potentials, by_potential):
         each = potential.each(parameters, component.linear_map.groups)
@@ -296,7 +298,7 @@ def _drawn(
 
 
 def _potentials(given: Mapping[str, Any], levels: int) -> tuple[tuple[Potential, ...], list[Any]]:
-    """Read potentials by their names in the call; return them and the parameters of all."""
+    """Read potentials, given by their arguments' names; return them, and the parameters of all in one list."""
     out, by_potential = [], []
     for argument, potential in given.items():
         kind, parameters = read_potential(potential, "WaveletTree", argument)
@@ -348,7 +350,7 @@ def _scaling_map(whole: Wavelet2D, size: int) -> LinearMap:
 def _given_probabilities(
     transition: Any, names: Sequence[str], levels: int, learned: Callable[[str, tuple[int, ...]], Any] | None
 ) -> dict[str, Any]:
-    """Return the probabilities of these names, after a check of all that are given."""
+    """Return the probabilities called `names`: checked ones from `transition`, and learned ones for the rest."""
     if not isinstance(transition, Mapping | None):
         raise InvalidDataError(
             f"transition={transition!r} of a WaveletTree is no mapping; give a dict with the keys "
@@ -399,6 +401,6 @@ def _probability(name: str, value: Any, shape: tuple[int, ...], levels: int) -> 
 
 
 def _learned(owner: str, name: str, shape: tuple[int, ...]) -> Any:
-    """Add a probability of the high state to the model."""
+    """Add a variable for a probability of the high state to the model, and return it."""
     first = np.tile(_FIRST, (shape[0], 1)) if shape else _FIRST_ROOT
     return pm.Beta(f"{owner}_{name}", _PSEUDO_COUNTS, _PSEUDO_COUNTS, shape=shape, initval=first)

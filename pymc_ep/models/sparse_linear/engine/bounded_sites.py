@@ -1,4 +1,4 @@
-"""All sites of a sparse linear form as one vector: their Gaussian lower bounds, and the gradient in theta."""
+"""All sites of a sparse linear form as one vector: their Gaussian lower bounds, and gradients in hyperparameters."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -16,7 +16,7 @@ __all__ = ["BoundedSites", "FactorForm", "FactorSites"]
 
 
 class FactoredForm(Protocol):
-    """Structure of a model, as far as its factors."""
+    """Symbolic form, of which only the factors are used here."""
 
     @property
     def factors(self) -> Sequence[NamedSite]:
@@ -32,7 +32,7 @@ class FactorForm(Protocol):
 
     @property
     def sites(self) -> Sequence[CompiledSite]:
-        """One for each of `form.factors`."""
+        """Compiled sites, one for each of `form.factors`."""
 
     @property
     def start(self) -> np.ndarray:
@@ -46,13 +46,13 @@ class FactorForm(Protocol):
         """Return the current observations, one array for each factor."""
 
     def residuals(self) -> Sequence[np.ndarray]:
-        """Return the observations of each factor, (n,), counted from the origins of their predictors."""
+        """Return, for each factor, the observations minus the origins of their predictors, (n,)."""
 
     def prior(self, theta: np.ndarray) -> Prior:
         """Evaluate the form at theta, (p,)."""
 
     def factors_at(self, theta: np.ndarray) -> FactorValues:
-        """Evaluate `prior` without its field `gaussian`."""
+        """Evaluate the form as `prior` does, without the field `gaussian`."""
 
     def first_sites(self, prior: Prior | FactorValues) -> tuple[np.ndarray, np.ndarray]:
         """Return initial shift and precision of all sites, (n,) each."""
@@ -66,7 +66,7 @@ class FactorForm(Protocol):
         *,
         density: str,
     ) -> np.ndarray:
-        """Return the gradient in theta, (p,), of a function of the prior, from its gradients in the prior's arrays."""
+        """Return the gradient in theta, (p,), of a function of the prior's arrays, from its gradients in these."""
 
 
 class FactorSites:
@@ -75,7 +75,7 @@ class FactorSites:
     Parameters
     ----------
     form : FactorForm
-        Its observations are read once, here.
+        Compiled form; the constructor reads its observations, once.
 
     Attributes
     ----------
@@ -137,7 +137,7 @@ class BoundedSites(FactorSites):
     def hyper_objective(
         self, fitted: np.ndarray, z: np.ndarray, *, density: str = "natural"
     ) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
-        """Return the function theta -> (inner objective, gradient) at fixed D x = `fitted` and `z`, (n,) each.
+        """Return theta -> (inner objective, gradient) at fixed parts D x, `fitted`, and variances z of predictors.
 
         The objective is the log prior plus the log excess plus the sum of the sites' values. With ``density="none"``
         its gradient leaves the log prior out.
@@ -184,7 +184,7 @@ class BoundedSites(FactorSites):
         )
 
     def require_determined(self, proper: bool) -> None:
-        """Raise unless `proper`: the sites leave some direction of the unknowns undetermined."""
+        """Raise InvalidDataError unless `proper`: the sites leave some direction of the unknowns undetermined."""
         if not proper:
             names = ", ".join(repr(g.name) for g in self.form.form.factors)
             tree = any(g.site.coupled for g in self.form.form.factors)

@@ -1,6 +1,7 @@
 """Inner loop: maximises the sum of the sites' bound values over the unknowns, at fixed variances z.
 
-``Psi(u) = -2 sum_i value_i(m0_i + d_i^T u, z_i)`` is convex where every site is log-concave.
+With predictors eta = m0 + D x of unknowns x, the loop minimises Psi(x) = -2 sum_i value_i(eta_i, z_i), which is convex
+where every site is log-concave.
 """
 
 from collections.abc import Callable
@@ -15,14 +16,14 @@ from pymc_ep.sites.bounds import Bounded
 __all__ = ["INNER", "Inner", "InnerProblem", "minimise"]
 
 _HALVINGS = 20
-"""Largest number of halvings of a step that lowers the objective. After twenty, a factor of 1e-6, rounding or an
-inexact solve is the cause, and shorter steps are no better."""
+"""Largest number of times that a step is halved until Psi falls. After twenty, a factor of 1e-6, rounding or an inexact
+solution is why it does not fall, and shorter steps are no better."""
 _ROUNDING = 1e-13
 """Rounding error of a sum of n values, relative to the sum of their absolute values: a few hundred times the
 machine epsilon."""
 _LBFGS_TOL = 1e-4
-"""Tolerance of L-BFGS relative to reweighted least squares. One of its iterations gains so much less that the
-same tolerance would stop it early."""
+"""Tolerance of L-BFGS, as a share of the one for reweighted least squares. An iteration of L-BFGS gains so much less
+that the same tolerance would stop it early."""
 
 
 class InnerProblem(NamedTuple):
@@ -33,9 +34,9 @@ class InnerProblem(NamedTuple):
     forward, adjoint : callable
         x -> D x and v -> D^T v.
     offset : ndarray, (n,)
-        m0.
+        Constants m0 of the predictors.
     bounded : callable
-        ``bounded(eta) -> Bounded``.
+        ``bounded(eta)`` returns the `Bounded` of the sites at predictors eta, (n,).
     """
 
     forward: Callable[[np.ndarray], np.ndarray]
@@ -45,11 +46,12 @@ class InnerProblem(NamedTuple):
 
 
 class Inner(NamedTuple):
-    """Result of the inner loop.
+    r"""Result of the inner loop.
 
     Attributes
     ----------
     unknowns : ndarray, (N,)
+        x.
     fitted : ndarray, (n,)
         D x.
     bounded : Bounded
@@ -73,23 +75,26 @@ def minimise(
     ----------
     problem : InnerProblem
     unknowns : ndarray, (N,)
+        Start.
     solver : PrecisionSolver
         Solves the systems of reweighted least squares.
     how : {"irls", "lbfgs", "newton-cg"}
+        Method.
     max_iter : int
         Largest number of iterations, at least 1.
     tol : float
-        Rise of the sum of values, nats per site, at which to stop: the sum itself depends on the predictors' unit.
+        Rise of the sum of values in one iteration, nats per site, at which to stop. A rise relative to the sum would
+        depend on the predictors' unit.
     """
     return INNER[how](problem, unknowns, solver, max_iter, tol)
 
 
 def _irls(problem: InnerProblem, unknowns: np.ndarray, solver: PrecisionSolver, max_iter: int, tol: float) -> Inner:
-    """Minimise by iteratively reweighted least squares: A(w) d = D^T gradient for the step d, halved until Psi falls.
+    """Minimise by iteratively reweighted least squares; each step is halved until Psi falls.
 
-    The weights w are the curvatures of the values. The classical weights pi need no halving, but are up to a hundred
-    times as large where potentials are sharp, and slow the iteration by as much. Since the system is for the step, a
-    solution to a relative tolerance becomes more exact with each iteration.
+    The step d solves D^T diag(w) D d = D^T g, with gradients g and curvatures w of the values. The classical weights pi
+    need no halving, but are up to a hundred times as large where potentials are sharp, and slow the iteration by as
+    much. Since the system is for the step, a solution to a relative tolerance becomes more exact with each iteration.
     """
     fitted = problem.forward(unknowns)
     bounds = problem.bounded(problem.offset + fitted)
@@ -121,8 +126,8 @@ def _by_scipy(
 ) -> Callable[[InnerProblem, np.ndarray, PrecisionSolver, int, float], Inner]:
     """Return a minimiser by `scipy.optimize.minimize` that stops at a rise of `share` times the tolerance.
 
-    SciPy's own stopping rules, first steps and finite differences count unknowns and objectives in units of one. The
-    unknowns are passed in units of their own, and the rule is `minimise`'s.
+    SciPy's own stopping rules, first steps and finite differences assume unknowns and objectives of order one. The
+    unknowns are therefore scaled to a unit from the problem, and the minimiser stops by the rule of `minimise`.
     """
 
     def run(problem: InnerProblem, unknowns: np.ndarray, solver: PrecisionSolver, max_iter: int, tol: float) -> Inner:

@@ -1,14 +1,18 @@
 """The double loop: a Gaussian posterior by lower bounds of all sites (Seeger and Nickisch 2011; Ko and Seeger 2012).
 
-With Gaussians of precision pi below sites of eta = m0 + D x, and A = D^T diag(pi) D, the evidence is at least exp(B),
+The predictors are eta = m0 + D x. With Gaussians of precision pi below the sites, and A = D^T diag(pi) D, the evidence
+is at least exp(B) for every x and every z > 0:
 
-    B = -log|A| / 2 + sum_i value_i + z^T pi / 2,        pi_i tight at x_i = z_i + (eta_i - c_i)^2,
+    B = -log|A| / 2 + sum_i value_i + z^T pi / 2,
 
-for every x and every z > 0, where value_i is `pymc_ep.sites.bounds.Bounded.value` at eta_i and z_i. A flat density of x
-counts as (2 pi)^{-1/2} for each unknown, as in `numerics.gaussian.coefficient_space`; a form's log excess has the
-remaining factor. log|A| is concave in pi. Its tangent, of slopes z = diag(D A^{-1} D^T), turns B into a sum over sites,
-which the inner loop maximises over x, then over the hyperparameters. Each outer loop updates z. With exact variances B
-never decreases.
+where value_i is `pymc_ep.sites.bounds.Bounded.value` at eta_i and z_i. The Gaussian below a super-Gaussian site of
+centre c_i touches the site at the squared distance z_i + (eta_i - c_i)^2 from the centre. A flat density of x counts as
+(2 pi)^{-1/2} for each unknown, as in `numerics.gaussian.coefficient_space`; a form's log excess has the remaining
+factor.
+
+log|A| is concave in pi. Its tangent, with slopes z = diag(D A^{-1} D^T), turns B into a sum over sites. The inner loop
+maximises the sum over x; then it is maximised over the hyperparameters. Each outer loop updates z. With exact variances
+B never decreases.
 """
 
 from typing import NamedTuple
@@ -27,8 +31,8 @@ from pymc_ep.numerics.optimise.anderson import anderson
 __all__ = ["DoubleLoop", "Start", "State"]
 
 _START_ROUNDS = 5
-"""Number of fixed-point iterations z = 1 / pi(z) for the variance of each site alone, from the typical one. Only a
-start: more digits are of no use."""
+"""Number of fixed-point iterations z = 1 / pi(z) for the variance under each site alone, from the typical variance.
+This is only a start: more digits are of no use."""
 _HYPER_ITERATIONS = 10
 """Largest number of L-BFGS iterations on the hyperparameters in one outer loop. The maximum moves with the next z, and
 is not worth finding exactly."""
@@ -38,23 +42,23 @@ _LEAST_VARIANCE = 1e-100
 _LOG_VARIANCE_RANGE = np.log(_LEAST_VARIANCE), -np.log(_LEAST_VARIANCE)
 """Range that extrapolated log z are clipped to. Every z > 0 gives a valid bound, so that clipping is safe."""
 _MEMORY = 5
-"""Number of outer loops in the Anderson extrapolation. Trades off slow directions against stale moves."""
+"""Number of outer loops in the Anderson extrapolation: more capture slow directions, fewer avoid stale moves."""
 _GROWTH = 2.0
-"""Growth of the change from one outer loop to the next above which extrapolation without a bound restarts. Estimated
-variances alone make the change fluctuate, so that small growth is no failure."""
+"""Factor by which the change may grow from one outer loop to the next: beyond it, extrapolation without a bound
+restarts. Estimated variances alone make the change fluctuate, so that small growth is no failure."""
 _STRETCH, _LONGEST_STRETCH = 2.0, 16.0
 """First and largest length of a stretched move, relative to the move itself. The first is also the factor by which
-successive stretches grow; the last limits the cost of a failed one."""
+successive stretches grow. The largest limits the cost of a failed one."""
 _ALIGNED = 0.9
-"""Cosine of successive moves above which they are stretched without a bound, which alone could show a move to be too
-long."""
+"""Cosine of successive moves above which moves are stretched where no bound is known. Only a bound could show that a
+move is too long."""
 _ROUNDING_LIMIT = 1e-6
 """Largest rounding error of the bound, nats, at an extrapolated state. Far away the terms z_i pi_i are huge and cancel,
 and their rounding error could pass for a rise of the bound."""
 _SMOOTHING_DECREASE = 0.1
 """Factor on z in each outer loop towards a mode, down to the smoothing of the options. Without the intermediate steps,
-modes of pictures with missing pixels took three to six times as long under Laplace potentials; under Student-t ones
-they were lower."""
+modes of pictures with missing pixels took three to six times as long under Laplace potentials; under Student-t
+potentials the modes were lower."""
 
 
 class Start(NamedTuple):
@@ -67,7 +71,7 @@ class Start(NamedTuple):
     unknowns : ndarray, (N,), optional
         x; by default 0.
     variance : ndarray, (n,), optional
-        z; by default the variance of each site alone.
+        z; by default the variance of each predictor under its site alone.
     """
 
     theta: np.ndarray
@@ -85,7 +89,7 @@ class State(NamedTuple):
     variance : ndarray, (n,)
         z: variances of the predictors under the precisions of the previous outer loop.
     least : ndarray, (n,)
-        Limit of z on the way to a mode; zero otherwise.
+        Value down to which z decreases on the way to a mode; zero otherwise.
     shift, precision : ndarray, (n,)
         b and pi: the sites ``exp(b eta - pi eta**2 / 2)``.
     theta : ndarray, (p,)
@@ -93,7 +97,8 @@ class State(NamedTuple):
     log_bound : float
         B plus log excess: a lower bound on the log evidence. NaN unless variances are exact.
     objective : float
-        B, or the sum of values where variances are not exact, plus log prior and log excess of the hyperparameters.
+        Log prior, plus log excess, plus B; where variances are not exact, plus the sum of the sites' values in place of
+        B.
     change : float
         Largest move in the last outer loop, see `DoubleLoop.change`.
     error : float
@@ -101,7 +106,8 @@ class State(NamedTuple):
     solved : bool
         Whether all linear systems of the last outer loop were solved to their tolerance.
     points, moves : ndarray, (k, N + n + p)
-        (x, log z, theta) before each of the last k outer loops, and the move that the plain loop made from there.
+        (x, log z, theta) before each of the last k outer loops, and the change of these by the loop, before any
+        acceleration.
     stretch : float
         Factor by which the next move may be stretched.
     loop : int
@@ -142,10 +148,10 @@ class DoubleLoop:
     inner_tol : float
         Rise of the inner objective, nats per site, at which an inner loop stops.
     learn : bool
-        Whether hyperparameters are raised to the maximum of bound times prior.
+        Whether hyperparameters are learned: moved towards the maximum of log bound plus log prior.
     smoothing : float, optional
         Seek the mode of the posterior density, smoothed at kinks, in place of the bound's maximum: z decreases by a
-        constant factor in each outer loop, down to this multiple of the variance of each site alone.
+        constant factor in each outer loop, down to this multiple of the predictor's variance under its site alone.
     """
 
     def __init__(
@@ -223,13 +229,14 @@ class DoubleLoop:
         """Return the size of the move in the last outer loop.
 
         This is the largest of three numbers: moves of the predictors in standard deviations, relative changes of these
-        standard deviations, and moves of the unconstrained hyperparameters.
+        standard deviations, and moves of the unconstrained hyperparameters. If variances are estimates, root mean
+        squares over the predictors replace the maxima: of thousands of potentials that are not log-concave, some jump
+        to another maximum in every loop.
 
-        If variances are estimates, root mean squares over the predictors replace the maxima: of thousands of potentials
-        that are not log-concave, some jump to another maximum in every loop. For a mode it is sqrt(2 gain / n): the
-        root mean square move, in standard deviations, to the top of a Gaussian. The gain of the log density is the
-        larger of the last outer loop's and of g^T A^{-1} g / 2, by the next step from where the gradient is g: a
-        search that stalls away from a stationary point has not converged.
+        For a mode the size is sqrt(2 gain / n): the root mean square move, in standard deviations, to the top of a
+        Gaussian. The gain is the larger of two rises of the log density: by the last outer loop, and g^T A^{-1} g / 2
+        by a next step at the gradient g. The second remains large for a search that stalls away from a stationary
+        point.
         """
         return state.change
 
@@ -259,12 +266,13 @@ class DoubleLoop:
         """Return the state accelerated by Anderson extrapolation or by a stretched move, or else as it is.
 
         Alternating updates of z, unknowns and hyperparameters make short moves. Every z and x give a valid bound, so
-        that an extrapolated state is accepted if its bound is no lower than the guaranteed one of the plain state.
-        Where bounds are unknown, it is accepted if moves do not grow and it lies in the direction of the last one.
+        that an extrapolated state is accepted if its bound is no lower than `guaranteed`, a lower limit of the plain
+        state's. Where bounds are unknown, it is accepted if the change has not grown much and the state lies in the
+        direction of the last move.
 
         Far from the maximum of a scale that the data hardly determine, moves grow slowly, and Anderson's rule would
-        extrapolate them backwards. They are stretched instead, by twice the factor each time; where bounds are unknown,
-        only if successive moves are aligned.
+        extrapolate them backwards. Such moves are stretched instead, by a factor that doubles each time; where bounds
+        are unknown, only if successive moves are aligned.
         """
         start = _packed(before)
         points = np.concatenate([before.points, start[None]])[-_MEMORY:]
@@ -285,7 +293,7 @@ class DoubleLoop:
         return self._tight(problem, state)
 
     def _tight_or_none(self, problem: BoundedSites, state: State) -> State | None:
-        """Return `_tight`, or None if it fails or is rounding error, as far away from the data."""
+        """Return `_tight` of a state; None if it fails, or if rounding dominates its bound, far from the data."""
         try:
             tight = self._tight(problem, state)
         except (NumericalError, InvalidDataError):
@@ -340,7 +348,7 @@ class DoubleLoop:
 
 
 def _alone(problem: BoundedSites, prior: FactorValues) -> np.ndarray:
-    """Return the variance of each predictor under its site alone, (n,): in the unit of the data, from any origin."""
+    """Return each predictor's variance under its site alone, (n,): in the data's unit, whatever the data's origin."""
     shift, precision = problem.form.first_sites(prior)
     # Fixed point of 1 / z = pi(z), with the predictor held at the centre b / pi of its first site.
     centre = shift / precision
@@ -350,9 +358,9 @@ def _alone(problem: BoundedSites, prior: FactorValues) -> np.ndarray:
 
 
 def _extrapolated(state: State, points: np.ndarray, moves: np.ndarray) -> State:
-    """Return the state with x, log z and theta extrapolated.
+    """Return the state with x, log z and theta extrapolated from past points and moves.
 
-    The least squares are over log z and theta alone, which have no unit.
+    The least squares of the extrapolation are over log z and theta alone, which have no unit.
     """
     weights = np.ones(points.shape[1])
     weights[: len(state.unknowns)] = 0.0

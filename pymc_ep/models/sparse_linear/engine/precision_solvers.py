@@ -20,11 +20,11 @@ _LEAST_TOL = 1e-10
 """Smallest relative residual that is requested: rounding prevents much smaller ones."""
 _PROGRESS = 0.1
 """Factor by which a draw that starts from the last outer loop must reduce its first residual. Precise observations
-dominate the right-hand side, next to which changes of the potentials are small: without this, the old draw would pass
-for a solution."""
+dominate the right-hand side, and hide changes of the potentials: without this factor, the old draw would pass for a
+solution."""
 _KEPT_NOISE = 2**28
-"""Largest size, B, of the random numbers that are kept from one outer loop to the next: 256 MiB, as 30 draws take for
-an image of 512 x 512. They take as long to draw as a third of the solutions."""
+"""Largest size, B, of random numbers that are kept from one outer loop to the next: 256 MiB, the size of 30 draws for
+an image of 512 x 512. Generating them takes a third of the time of the solutions."""
 
 
 class Variances(NamedTuple):
@@ -40,9 +40,9 @@ class Variances(NamedTuple):
         Median relative standard error of the estimates; for Lanczos' method the median relative increment of its last
         step; 0 for exact variances.
     solved : bool
-        Whether all linear systems behind them were solved to their tolerance.
+        Whether all linear systems for the variances were solved to their tolerance.
     samples : tuple of ndarray, (N,)
-        Draws behind estimates, from which draws at a near precision start.
+        Draws of which estimates are made; draws at a similar precision can start from these.
     """
 
     values: np.ndarray
@@ -53,7 +53,7 @@ class Variances(NamedTuple):
 
 
 class LinearPart(Protocol):
-    """Linear map D, (n, N), of the unknowns, as a compiled form has it."""
+    """Linear map D, (n, N), from a compiled form's unknowns to its predictors."""
 
     @property
     def size(self) -> int:
@@ -80,13 +80,13 @@ class PrecisionSolver(Protocol):
     """Solver for the precision A = D^T diag(pi) D of the unknowns, (N, N), given pi, (n,)."""
 
     exact: bool
-    """Flag: variances are exact and log |A| is known."""
+    """Whether variances are exact and log |A| is known."""
 
     def solve(self, precision: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, bool]:
-        """Return A^{-1} b, (N,), to the accuracy of a Newton step, and whether that was reached."""
+        """Return A^{-1} b, (N,), to the accuracy of a Newton step, and whether this accuracy was reached."""
 
     def variances(self, precision: np.ndarray, samples: tuple[np.ndarray, ...] = ()) -> Variances:
-        """Return the variances of the predictors; estimates start from draws at another precision, if any."""
+        """Return the variances of the predictors; estimates start from `samples`, draws at another precision."""
 
     def log_det(self, precision: np.ndarray) -> float:
         """Return log |A|; NaN unless `exact`."""
@@ -249,7 +249,8 @@ class Iterative:
     ) -> Callable[[np.ndarray, np.ndarray | None], Solution]:
         """Return a conjugate gradient solver: (b, start) -> solution.
 
-        Its relative tolerance is the larger of ``cg_tol`` and `least`, and smaller where the start is that good.
+        Its relative tolerance is the larger of ``cg_tol`` and `least`, and smaller where the start has a residual near
+        this one.
         """
         apply, precondition = self._linear.normal(precision), self._linear.preconditioner(precision)
 

@@ -6,8 +6,8 @@ it also has a saddle where they are equal. The start is found in three steps:
 1. Interpolation. Gaussian potentials of fixed precision replace the mixtures. Their scales double from each level to
    the next coarser one, as in pictures.
 2. Hyperparameters. The largest coefficients of each level are assigned to the high state, and the hyperparameters of
-   the mixtures maximise likelihood times prior, first of this assignment, then of the mixtures. EP starts its search
-   here.
+   the mixtures maximise likelihood times prior, first of this assignment, then of the mixtures. These are the start of
+   EP's search.
 3. Unknowns and variances, for the double loop: the posterior under Gaussian potentials with the expected precisions of
    the states.
 """
@@ -30,8 +30,8 @@ from pymc_ep.sites.tree_mixture import CompiledTreeMixture
 __all__ = ["first_hyperparameters", "fitted_start"]
 
 _RIDGE = 0.01
-"""Precision of the Gaussian potentials on the finest coefficients, relative to the data's. Trades off noise
-against shrinkage of the coefficients that the states are fitted to."""
+"""Precision of the Gaussian potentials on the finest coefficients, relative to the precision of the data: a compromise
+between noise in the coefficients, to which the states are fitted, and their shrinkage."""
 _HIGH_SHARE = 0.2
 """Share of a level's coefficients that is first assigned to the high state: few, as large coefficients are sparse."""
 _SPREAD = 0.01
@@ -44,8 +44,8 @@ _ITERATIONS = 30
 """Largest number of L-BFGS iterations on the hyperparameters of the mixtures. A start need not be at the maximum."""
 
 Value = Callable[[CompiledTreeMixture, slice, tuple[Any, ...]], tuple[float, Any]]
-"""Maps a mixture, its slice among all sites, and the means, variances and parameters there to an objective and its
-derivatives in the parameters."""
+"""Function of a mixture, its slice among all sites, and the means, variances and parameters of its sites. It returns an
+objective and the derivatives in the parameters."""
 
 
 def first_hyperparameters(sites: FactorSites, theta: np.ndarray) -> np.ndarray:
@@ -96,7 +96,7 @@ def fitted_start(
 def _posterior_under_gaussians(
     sites: BoundedSites, linear: LinearPart, solver: PrecisionSolver, prior: FactorValues, ridge: np.ndarray
 ) -> Inner:
-    """Return the posterior mean with Gaussian potentials of precision `ridge` in place of the mixtures.
+    """Return the inner loop's result with Gaussian potentials of precision `ridge` in place of the mixtures.
 
     `ridge`, (n,), is NaN for sites that are no mixture.
     """
@@ -124,7 +124,7 @@ def _data_precision(sites: FactorSites, precision: np.ndarray) -> float:
 def _ridge(sites: FactorSites, data_precision: float) -> np.ndarray:
     """Return precisions, (n,), of the Gaussian potentials in place of mixtures; NaN for other sites.
 
-    They are a quarter of the next finer level's.
+    Each level has a quarter of the precision of the next finer one.
     """
     ridge = np.full(sites.slices[-1].stop, np.nan)
     for _, tree, places in trees(sites):
@@ -135,10 +135,10 @@ def _ridge(sites: FactorSites, data_precision: float) -> np.ndarray:
 def _expected_precision(sites: BoundedSites, prior: FactorValues, smooth: Inner, solver: PrecisionSolver) -> np.ndarray:
     """Return the expected precision of each mixture given the data, (n,); NaN for other sites.
 
-    Let s and z be mean and variance of a coefficient in the interpolation, and r the precision of its potential. The
-    likelihood of the coefficient is then exp(s / z eta - lambda eta^2 / 2) with lambda = 1 / z - r, and a state of
-    variance V has the evidence (1 + lambda V)^{-1/2} exp((s / z)^2 V / (1 + lambda V) / 2). The noise has to be in it:
-    at the bound's own x = z + s^2 a learned tree would assign whole families of noise to the high state.
+    Let s and z be mean and variance of a coefficient eta in the interpolation, and r the precision of its potential.
+    Its likelihood is then exp(s / z eta - lambda eta^2 / 2) with lambda = 1 / z - r, and a state of variance V has the
+    evidence (1 + lambda V)^{-1/2} exp((s / z)^2 V / (1 + lambda V) / 2). This evidence accounts for noise. By the
+    states' densities at the bound's x = z + s^2 a learned tree would assign whole families of noise to the high state.
     """
     out = np.full(len(smooth.fitted), np.nan)
     z = solver.variances(smooth.bounded.precision).values
@@ -158,7 +158,7 @@ def _expected_precision(sites: BoundedSites, prior: FactorValues, smooth: Inner,
 
 
 def _fitted_theta(sites: FactorSites, theta: np.ndarray, fitted: np.ndarray, data_precision: float) -> np.ndarray:
-    """Return the hyperparameters at which the mixtures fit given coefficients, (n,), best."""
+    """Return the hyperparameters, (p,), at which the mixtures best fit the coefficients `fitted`, (n,)."""
     spread, high = np.zeros_like(fitted), np.zeros_like(fitted)
     for _, tree, places in trees(sites):
         levels = tree.forest.levels(fitted[places])
@@ -198,7 +198,7 @@ def _maximised(
     spread: np.ndarray,
     value: Value,
 ) -> tuple[np.ndarray, bool]:
-    """Maximise the sum of an objective over all mixtures plus the log prior; also return whether any is free."""
+    """Return theta at the maximum of log prior plus `value` summed over mixtures, and whether any entry was free."""
 
     def evaluate(point: np.ndarray, density: str = "natural") -> tuple[float, np.ndarray]:
         prior = sites.prior(point)

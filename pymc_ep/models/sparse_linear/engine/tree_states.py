@@ -15,11 +15,12 @@ from pymc_ep.sites.tree_mixture import CompiledTreeMixture
 __all__ = ["doubt_warning", "has_mixtures", "require_two_states", "state_parameters", "state_warnings", "trees"]
 
 _SAME = 0.01
-"""Difference of the states' scales, relative to the larger one, up to which they count as equal: far below what data
-tell of a scale, and far above the tolerance of a fit."""
+"""Difference of the states' scales, relative to the larger one, up to which they count as equal: far below the error
+with which data determine a scale, and far above the tolerance of a fit."""
 _IN_DOUBT, _MOST_IN_DOUBT = 0.65, 500
-"""Product of two coefficients' doubts and their correlation that is announced, and most of these coefficients. In 60
-regressions with 10 coefficients probabilities erred by up to 0.21 above it and by 0.10 below."""
+"""Product of two coefficients' doubts and their correlation above which a warning is given, and largest number of
+coefficients compared. In 60 regressions with 10 coefficients probabilities erred by up to 0.21 above this product and
+by 0.10 below."""
 
 
 def has_mixtures(form: FactorForm) -> bool:
@@ -28,7 +29,7 @@ def has_mixtures(form: FactorForm) -> bool:
 
 
 def require_two_states(sites: FactorSites, theta: np.ndarray, *, learn: bool) -> None:
-    """Raise an `InvalidDataError` if the states of a mixture are equal, at theta, (p,), or if `learn` everywhere."""
+    """Raise InvalidDataError if the states of a mixture are equal at theta, (p,); with `learn`, if at every theta."""
     everywhere = [theta, perturbed(theta)] if learn else [theta]
     for i, tree, _ in trees(sites):
         # Lazily: the second theta may lie outside a domain, and is of no interest if states differ at the first.
@@ -73,14 +74,14 @@ def state_warnings(sites: FactorSites, theta: np.ndarray) -> str:
 
 
 def doubt_warning(at: EvidenceAt, mixtures: Mapping[str, tuple[slice, np.ndarray]]) -> str:
-    """Return a warning of coefficients in doubt that are correlated, of which EP errs; empty where there are none.
+    """Return a warning of two correlated coefficients in doubt, for which EP errs; empty where there are none.
 
     Parameters
     ----------
     at : EvidenceAt
     mixtures : mapping of str to (slice, ndarray)
-        Of independent mixtures the coefficients among all predictors, and their probabilities q of the second normal,
-        (n,).
+        For each independent mixture, by name: the slice of its coefficients among all predictors, and their
+        probabilities q of the second normal, (n,).
     """
     for name, (rows, q) in mixtures.items():
         # Twice the standard deviation of the indicator: 1 at q = 1/2.

@@ -49,7 +49,8 @@ OPTIONS = {
     "seed": 0,
     "translations": 1,
 }
-"""Options of the double loop and their defaults; ``tol=None`` is 1e-4 with exact variances and 1e-3 with others."""
+"""Options of the double loop and their defaults; ``tol=None`` is 1e-4 with exact variances and 1e-3 with estimated
+ones."""
 MODE_OPTIONS = {
     "smoothing": 1e-8,
     "outer": 50,
@@ -72,7 +73,7 @@ flat to the smoothing."""
 _AFFORDABLE = 2e10
 """Largest cost of a factorisation, floating-point operations, for which ``variance="auto"`` is exact: some seconds."""
 _LOOPS, _INNER_STEPS = 30, 8
-"""Outer loops, and steps of the inner loop in each, as they are on average."""
+"""Mean number of outer loops, and of steps of the inner loop in each."""
 _LEAST = dict.fromkeys(("n_samples", "lanczos_steps", "outer", "inner_max_iter", "cg_max_iter", "translations"), 1)
 _LEAST["seed"] = 0
 """Options that are whole numbers, and their least values."""
@@ -81,7 +82,7 @@ _POSITIVE = ("tol", "cg_tol", "smoothing")
 
 
 class BoundFit(NamedTuple):
-    """Fit of the double loop.
+    r"""Fit of the double loop.
 
     Attributes
     ----------
@@ -90,8 +91,9 @@ class BoundFit(NamedTuple):
     observed : tuple of ndarray
         Observations of each group, ravelled.
     objective, change : ndarray, (iterations,)
+        Objective and size of the move after each outer loop.
     thetas : ndarray, (iterations, p)
-        Unconstrained hyperparameters.
+        Unconstrained hyperparameters after each outer loop.
     status : Status
     log_evidence : float, optional
         Lower bound on the log density of the data, without the hyperparameters' prior; None if unknown.
@@ -154,9 +156,10 @@ def solve_by_bounds(call: Call[CompiledSparseLinear]) -> BoundFit:
 
 
 def maximum_at(settings: dict[str, Any], form: CompiledSparseLinear, theta: np.ndarray) -> Maximum:
-    """Return the bound at hyperparameters theta, (p,), as ``hyper="fixed"`` finds it.
+    """Return the maximum of the bound at held hyperparameters theta, (p,), with its gradient in theta.
 
-    At the fixed point z = diag(D A^{-1} D^T), where B is stationary in the precisions, and x is at its maximum.
+    At the fixed point z = diag(D A^{-1} D^T), where the bound B is stationary in the precisions, and x is at its
+    maximum.
     """
     fit = solve_by_bounds(Call(form, theta, "fixed", options=settings))
     state, sites = fit.state, BoundedSites(form)
@@ -168,7 +171,7 @@ def maximum_at(settings: dict[str, Any], form: CompiledSparseLinear, theta: np.n
 
 
 def sampling_settings(form: CompiledSparseLinear, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options for a bound that is known; raise for estimated variances and averages over grids."""
+    """Return the options for sampling hyperparameters; raise for estimated variances and averages over grids."""
     settings = _checked(OPTIONS | options | {"tol": options.get("tol") or _TOL_EXACT})
     if settings["translations"] > 1:
         raise ValueError(
@@ -211,12 +214,12 @@ def _cost(form: CompiledSparseLinear, settings: dict[str, Any], grids: int, draw
 
 
 def find_mode(call: Call[CompiledSparseLinear]) -> BoundFit:
-    """Find the mode of the posterior density of a sparse linear form; it has no evidence and no variances.
+    """Find the mode of the posterior density of a sparse linear form; the fit has no evidence and no variances.
 
-    Sites may have a kink at their centre. It is smoothed: ``smoothing`` times the variance of the site alone is added
-    to the squared distance of the predictor from the centre. By default a Laplace potential of scale b is rounded over
-    1e-4 b. The smoothing starts at the full variance, or at the start's, and decreases with each outer loop
-    (graduated non-convexity; Blake and Zisserman 1987).
+    Sites may have a kink at their centre. The kink is smoothed: ``smoothing`` times the predictor's variance under its
+    site alone is added to the squared distance of the predictor from the centre. By default a Laplace potential of
+    scale b is rounded over 1e-4 b. The added variance starts at this variance, or at the one of a given start, and
+    decreases with each outer loop (graduated non-convexity; Blake and Zisserman 1987).
 
     Raises
     ------
@@ -263,7 +266,7 @@ def _averaged(form: CompiledSparseLinear, fit: BoundFit, call: Call[CompiledSpar
 
 
 def _by_level(form: CompiledSparseLinear, fit: BoundFit) -> np.ndarray:
-    """Return the variances of a fit, (n,), with medians over each level for potentials that are translated."""
+    """Return the variances of a fit, (n,); for potentials that can be translated, medians over each level."""
     out = fit.state.variance.copy()
     for block_map, places in zip(form.form.maps, group_slices(fit.observed)[len(form.form.groups) :]):
         if block_map is not None and block_map[1].period is not None:
@@ -334,7 +337,7 @@ def _is_multimodal(form: CompiledSparseLinear) -> bool:
 
 
 def _solver(form: CompiledSparseLinear, settings: dict[str, Any], *, truncate: bool) -> PrecisionSolver:
-    """Return the exact solver if requested or affordable, else the iterative one; see there for `truncate`."""
+    """Return the exact solver if requested or affordable, else the iterative one; for `truncate` see `Iterative`."""
     if _is_exact(form, settings["variance"]):
         return Exact(form.linear)
     if form.on_jax:
@@ -362,7 +365,7 @@ def _affordable(form: CompiledSparseLinear) -> bool:
 
 
 def _checked(options: dict[str, Any]) -> dict[str, Any]:
-    """Raise for options outside their range."""
+    """Return the options; raise ValueError for any outside its range."""
     for name, kinds in (("variance", _VARIANCES), ("inner", tuple(INNER))):
         if name in options and options[name] not in kinds:
             raise ValueError(f"{name}={options[name]!r} must be one of {', '.join(map(repr, kinds))}.")

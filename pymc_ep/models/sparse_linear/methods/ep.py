@@ -60,7 +60,7 @@ __all__ = ["EP", "OPTIONS", "condition", "evidence_op", "solve"]
 OPTIONS = latent.OPTIONS | {"translations": 1}
 """Options and their defaults."""
 _SWEEPS, _NUMBERS = 12, 190
-"""Sweeps of a fit, as they are on average, and doubles that are held at a time for each site, beside factors."""
+"""Mean number of sweeps of a fit, and doubles in memory at a time for each site, besides factors."""
 
 
 def solve(call: Call[CompiledSparseLinear]) -> Solution:
@@ -95,7 +95,7 @@ def solve(call: Call[CompiledSparseLinear]) -> Solution:
 
 
 def _doubt(evidence: Evidence, solution: Solution, at: EvidenceAt) -> str:
-    """Return a warning of mixtures of coefficients that EP describes badly; empty where there are none."""
+    """Return a warning of correlated coefficients in doubt, which EP describes badly; empty where there are none."""
     groups = zip(evidence.form.form.factors, group_slices(evidence.observed))
     mixtures = {
         group.name: (rows, solution.coefficients[group.name]["indicator"])
@@ -106,7 +106,7 @@ def _doubt(evidence: Evidence, solution: Solution, at: EvidenceAt) -> str:
 
 
 def _on_trees(site: Site) -> bool:
-    """Return whether coefficients have parents, on whose states their own depend."""
+    """Return whether coefficients have parents, so that their states depend on the parents' states."""
     return isinstance(site, TreeMixture) and not site.independent
 
 
@@ -150,12 +150,12 @@ def _averaged_solution(
 
 
 def cost(call: Call[CompiledSparseLinear]) -> Cost:
-    """Return the cost of a fit, and of one fit for each translated grid.
+    """Return the cost of a fit together with one more fit for each translated grid.
 
     Raises
     ------
     UnsupportedModelError
-        Where a map has no entries.
+        If a map is neither local nor small, so that it has no matrix.
     InvalidDataError
         If a factor does not fit into memory.
     """
@@ -166,7 +166,7 @@ def cost(call: Call[CompiledSparseLinear]) -> Cost:
 
 
 def choose_hyper(form: CompiledSparseLinear, options: dict[str, Any], *, chains: bool) -> tuple[str, Status]:
-    """Integrate over hyperparameters if possible; with trees and averages over grids, maximise over them."""
+    """Choose integration over hyperparameters if possible; with trees or averages over grids, maximisation."""
     if options.get("translations", 1) > 1 or any(_on_trees(site.site) for site in form.sites):
         return "optimize", Status(True, "")
     return latent.choose_hyper(form, options, chains=chains)

@@ -27,12 +27,12 @@ _BOUND = "lower bound on the log density of the data at the hyperparameters of t
 """Description of the log evidence in the result."""
 Posterior = LatentPosterior | PosteriorAverage | PosteriorMixture | SampledPosterior
 _BY_GRID = "shift", "precision", "unknowns"
-"""State entries of each translated grid."""
+"""Entries of the state that each translated grid has of its own."""
 _VANISHED = 1e-10
 """Size of a learned scale, relative to its initial value, below which it counts as zero: no data ask for a scale ten
 orders of magnitude below the first guess."""
 _CG = ("n_samples", "seed", "cg_tol", "cg_max_iter")
-"""Settings, kept in the state, with which draws are made if no factor is held."""
+"""Settings for draws without a factor of the precision; they are kept in the state."""
 
 
 def bound_solution(form: CompiledSparseLinear, fit: BoundFit) -> Solution:
