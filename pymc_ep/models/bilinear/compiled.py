@@ -21,12 +21,12 @@ from pymc_ep.sites.cells.base import require_observations
 __all__ = ["CompiledBilinear"]
 
 _SINGULAR = 1e-14
-"""Smallest eigenvalue of a covariance, relative to the largest, below which its inverse is rounding error: some fifty
+"""Least ratio of a covariance's smallest eigenvalue to its largest; below it the inverse is rounding error. Some fifty
 times the machine epsilon."""
 
 _FAR_ABOVE = 25.0
-"""Largest excess of a first log rate over the log of the largest count, nats: a factor of 7e10. No sensible start is
-so far off, but an exposure passed without its log is."""
+"""Largest excess of a first log rate over the log of the largest count, nats: a factor of 7e10. No sensible start is so
+far off, but an exposure passed in place of its log is."""
 
 
 class CompiledBilinear(DrawFunctions):
@@ -38,12 +38,13 @@ class CompiledBilinear(DrawFunctions):
     hyper_start : sequence of ndarray
         Unconstrained values of the hyperparameters at PyMC's initial point, for their shapes.
     compile_kwargs : dict, optional
-        Keywords of `pytensor.function`. A mode picks the bodies of kernels; the model's own graphs run on NumPy.
+        Keywords of `pytensor.function`. A mode determines which implementations of kernels are used; the model's own
+        graphs run on NumPy.
     """
 
     form: Bilinear
     most_draws = 1000
-    """Default number of draws in a chain: trades off Monte Carlo error against memory for both matrices."""
+    """Default number of draws in a chain: a compromise between Monte Carlo error and memory for both matrices."""
 
     def __init__(self, form: Bilinear, hyper_start: Sequence[np.ndarray], compile_kwargs: dict | None = None):
         self.form, self.backend = form, bodies_of(mode_of(compile_kwargs))
@@ -51,17 +52,17 @@ class CompiledBilinear(DrawFunctions):
         self.restart(hyper_start)
 
     def observed(self) -> list[np.ndarray]:
-        """Return the observations as they are now."""
+        """Return the current observations, as a list of one array."""
         return [np.asarray(self._data()[0])]
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """Shapes of matrices and biases."""
+        """Shapes of the form's entries, which are the matrices and then the biases."""
         return [tuple(int(n) for n in shape) for shape in self._entry_shapes(*self.unpack(self.start))]
 
     @property
     def work(self) -> float:
-        """Number of multiplications in V^T V, with I D^2, for the left or the right matrix, whichever has more rows."""
+        """Multiplications in V^T V, I D^2, where V is the matrix, left or right, with more rows, I."""
         return float(max(shape[0] for shape in self.shapes)) * self.n_factors**2
 
     @property
@@ -70,7 +71,7 @@ class CompiledBilinear(DrawFunctions):
         return self.shapes[0][1]
 
     def cells(self) -> Cells:
-        """Return the cells as they are now.
+        """Return the cells with the current data.
 
         Raises
         ------
@@ -91,9 +92,9 @@ class CompiledBilinear(DrawFunctions):
     def require_cells(
         self, y: np.ndarray, rows: np.ndarray, cols: np.ndarray, *, shape: tuple[int, ...] | None = None
     ) -> None:
-        """Raise unless observations, rows and columns, (n,) each, are valid.
+        """Raise InvalidDataError unless observations `y`, and rows and columns of their cells, (n,) each, are valid.
 
-        Messages give indices in `shape`, the shape of the observations as passed by the user.
+        Messages name a wrong observation by its index in an array of shape `shape`, as passed by the user.
         """
         group = self.form.cells
         if not y.ndim == 1 == rows.ndim or not y.shape == rows.shape == cols.shape:
@@ -151,7 +152,7 @@ class CompiledBilinear(DrawFunctions):
         return cells, prior
 
     def require_numbers(self, offset: np.ndarray, parameters: Sequence[np.ndarray]) -> None:
-        """Raise unless offsets and parameters of the likelihood, (n,) each, are in their domain."""
+        """Raise unless offsets and parameters of the likelihood, (n,) each, are inside their domains."""
         group = self.form.cells
         _require(f"{group.name!r} has the offset", offset, "real")
         for name, values in zip(group.site.parameters, parameters):
@@ -189,7 +190,7 @@ class CompiledBilinear(DrawFunctions):
         return BilinearPrior(left_prior, right_prior, offset, parameters, float(log_prior))
 
     def fingerprint(self, theta: np.ndarray) -> dict[str, np.ndarray]:
-        """Return a fingerprint of data and priors, by name, with which a result is checked to belong to the model."""
+        """Return summaries of data and priors, by name; they tell whether a saved result belongs to this model."""
         prior, (y, _, rows, cols) = self.prior(theta), map(np.asarray, self._data())
         per_cell = [prior.offset, *prior.parameters]
         alike = all(np.ptp(array) == 0 for array in per_cell)
@@ -211,15 +212,17 @@ class CompiledBilinear(DrawFunctions):
         *,
         of_log_prior: float = 1.0,
     ) -> np.ndarray:
-        """Return the gradient in theta, (p,), of the log prior plus a function with given gradients.
+        r"""Return the gradient in theta, (p,), of the log prior plus a function of the prior's arrays.
 
         Parameters
         ----------
         theta : ndarray, (p,)
         of_prior : sequence of MatrixPrior
-            Gradient in the moments of the left and of the right prior.
+            The function's gradients in the moments of the left and of the right prior.
         of_offset : ndarray, (n,)
+            Its gradient in the offsets.
         of_parameters : sequence of ndarray, (n,)
+            Its gradient in each likelihood parameter.
         of_log_prior : float
             Factor of the log prior; zero leaves it out.
         """
@@ -234,7 +237,7 @@ class CompiledBilinear(DrawFunctions):
         return np.concatenate([np.zeros(0), *(np.ravel(p) for p in gradients)])
 
     def split(self, left: np.ndarray, right: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the parts of arrays, (..., K), by names of matrices and biases; a bias is the last column."""
+        """Split two arrays, (..., K), into the parts of matrices and biases, by name; a bias is the last column."""
         d, out = self.n_factors, {}
         for array, matrix, bias in zip((left, right), self.form.matrices, self.form.biases):
             out[matrix.name] = array[..., :d]
@@ -308,7 +311,7 @@ def _require(what: str, values: np.ndarray, domain: str) -> None:
 
 
 def _require_positive(name: str, covariance: np.ndarray | None) -> None:
-    """Raise unless a covariance, if any, is positive definite beyond rounding."""
+    """Raise unless a covariance, if there is one, is positive definite beyond rounding."""
     if covariance is None:
         return
     values = np.linalg.eigvalsh(covariance) if np.isfinite(covariance).all() else np.full(1, np.nan)

@@ -10,16 +10,16 @@ __all__ = ["SHRINKAGE", "VARIATIONAL", "Rates", "cost_of"]
 
 
 class Rates(NamedTuple):
-    """Doubles that are held at a time, and seconds of a step on one core of a server of 2023.
+    """Memory and time of a fit, on one core of a server of 2023.
 
     Attributes
     ----------
     numbers, cells : float
-        Doubles for each parameter of the posterior, and for each cell.
+        Doubles in memory at a time: for each parameter of the posterior, and for each cell.
     seconds, cell_seconds : float
-        Of a step, for each of these.
+        Seconds of a step: for each parameter of the posterior, and for each cell.
     steps : int
-        Steps until convergence, as they are on average.
+        Mean number of steps until convergence.
     """
 
     numbers: float
@@ -30,13 +30,14 @@ class Rates(NamedTuple):
 
 
 VARIATIONAL = Rates(57.0, 38.0, 2e-6, 8e-6, 15)
-"""Measured with 1.2 million parameters and a million cells. Joint ascent keeps ten pairs of steps of the parameters."""
+"""Rates of variational fits, measured with 1.2 million parameters and a million cells. Joint ascent keeps ten pairs of
+steps of the parameters."""
 SHRINKAGE = Rates(10.0, 25.0, 6e-7, 2.5e-6, 60)
-"""Measured likewise."""
+"""Rates of singular value shrinkage, measured with as many parameters and cells."""
 
 
 def cost_of(form: CompiledBilinear, rates: Rates, max_iter: int, *, full: bool = False) -> Cost:
-    """Return the cost of a fit by steps of the given rates; `full` says whether rows have covariances."""
+    """Return the cost of a fit with these rates and at most `max_iter` steps; with `full`, rows have covariances."""
     shapes, n = form.shapes, form.observed()[0].size
     (n_rows, d), (n_cols, _) = shapes[:2]
     steps, entries = min(rates.steps, max_iter), sum(math.prod(shape) for shape in shapes)

@@ -1,6 +1,6 @@
 """Counts and bits whose predictors are inner products of rows of two matrices, such as users' and items'.
 
-Each is one of PyMC's distributions at such a predictor, so that draws and log densities are PyMC's own.
+Each class adds one of PyMC's distributions at such a predictor, so that draws and log densities are PyMC's own.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,8 @@ class BilinearPoisson:
     ----------
     name : str
     V, U : tensor_like, (I, D) and (J, D)
-        Such as ``pm.Normal("V", 0, s, dims=("item", "factor"))``, or ``pm.MvNormal`` with one covariance for all rows.
+        Gaussian matrices with rows v_i and u_j: such as ``pm.Normal("V", 0, s, dims=("item", "factor"))``, or
+        ``pm.MvNormal`` with one covariance for all rows.
     rows, cols : array_like, (n,)
         Row of V and row of U of each cell, counted from zero, or labels of their dims that are no numbers. A cell that
         is listed twice is observed twice; cells that are not listed are missing, not zero.
@@ -46,9 +47,11 @@ class BilinearPoisson:
     truncated : bool
         True for counts truncated to y > 0, as in data that list only the cells with an event. For the rate e^f only.
     observed : array_like of int, (n,)
+        Counts.
     dims : optional
+        Dims of the observations.
     **kwargs
-        For the distribution of PyMC.
+        Keywords of PyMC's distribution.
 
     Raises
     ------
@@ -134,8 +137,9 @@ class BilinearBernoulli:
     observed : array_like of int, (n,)
         Zeros and ones.
     dims : optional
+        Dims of the observations.
     **kwargs
-        For `pymc.Bernoulli`.
+        Keywords of `pymc.Bernoulli`.
 
     Raises
     ------
@@ -165,7 +169,7 @@ class BilinearBernoulli:
 
 
 def _inverse_link(name: str, link: str, alpha: Any, truncated: bool) -> Callable[[Any], Any]:
-    """Return the rate as a function of the predictor."""
+    """Return the function from predictors to rates; raise for a link that is unknown or does not fit the options."""
     links: dict[str, Callable[[Any], Any]] = {"exp": pt.exp, "softplus": pt.softplus}
     if link not in links:
         raise ValueError(f"{name!r} has link={link!r}, which is none of 'exp' and 'softplus'.")
@@ -231,7 +235,7 @@ def _length(vector: Any) -> int | None:
 
 
 def _for_each(name: str, what: str, values: Any, lengths: set[int]) -> Any:
-    """Return real numbers: there must be one, or one for each cell if lengths are known."""
+    """Return `values` as real numbers; raise unless there is one, or one for each cell if `lengths` are known."""
     if values is None or (not isinstance(values, Variable) and np.asarray(values).dtype.kind in "USc"):
         raise InvalidDataError(f"{name!r} has {what}={values!r}; give one number, or one for every cell.")
     graph = as_real(values)
@@ -255,7 +259,7 @@ def _dispersion(name: str, alpha: Any, rate: Any) -> Any:
 
 
 def _cells_observed(name: str, observed: Any) -> Any:
-    """Return observations as `whole_observations` does; raise unless they are a vector without gaps."""
+    """Return whole observations as `whole_observations` does; raise unless they are a vector without gaps."""
     if observed is None or isinstance(observed, Variable):
         return observed
     if np.ndim(observed) != 1:

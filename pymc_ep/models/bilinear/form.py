@@ -18,17 +18,18 @@ __all__ = ["Bilinear", "CellGroup", "Entries"]
 
 @dataclass(frozen=True)
 class Entries:
-    """A matrix of independent Gaussian rows, or a bias of independent Gaussian entries.
+    r"""A matrix of independent Gaussian rows, or a bias of independent Gaussian entries.
 
     Attributes
     ----------
     name : str
-        The random variable.
+        Name of the random variable.
     stand_in : TensorVariable
         Placeholder of its values in all graphs of the form.
     shape : tuple of TensorVariable
+        (I, D) of a matrix, (I,) of a bias.
     mean, variance : TensorVariable or None
-        Prior moments, of that shape, as functions of hyperparameters; None for a flat prior.
+        Prior moments of each entry as functions of hyperparameters; None for a flat prior.
     covariance : TensorVariable, (D, D), optional
         Covariance of each row of a matrix, if its entries are dependent.
     """
@@ -42,7 +43,7 @@ class Entries:
 
     @property
     def moments(self) -> tuple[TensorVariable, ...]:
-        """Moments of the prior, which depend on hyperparameters: mean, variance, covariance; those it has."""
+        """Prior moments as functions of hyperparameters: mean, variance and covariance, those that are not None."""
         return tuple(moment for moment in (self.mean, self.variance, self.covariance) if moment is not None)
 
     @property
@@ -53,20 +54,22 @@ class Entries:
 
 @dataclass(frozen=True)
 class CellGroup:
-    """The observed cells.
+    r"""The observed cells.
 
     Attributes
     ----------
     name : str
-        The observed variable.
+        Name of the observed variable.
     site : CellSite
+        Likelihood.
     observed : TensorVariable
-        (n,), or (I, J) where all cells of a matrix are observed.
+        Observations, (n,), or (I, J) where all cells of a matrix are observed.
     shape : tuple of TensorVariable
         Shape that the observed variable must have.
     rows, cols : TensorVariable of int, (n,)
+        Row of V and row of U of each cell.
     offset : TensorVariable, (n,)
-        Function of hyperparameters.
+        Constant of each predictor, a function of hyperparameters.
     parameters : tuple of TensorVariable, (n,)
         Parameters of the likelihood.
     link : str
@@ -91,12 +94,12 @@ class Bilinear(LatentForm):
     Attributes
     ----------
     matrices : pair of Entries
-        The left and the right one, (I, D) and (J, D).
+        The left matrix V, (I, D), and the right matrix U, (J, D).
     biases : pair of Entries or None
-        (I,) and (J,).
+        Biases of the rows of V, (I,), and of U, (J,).
     cells : CellGroup
     nested : dict of str to str
-        Maps each hyperparameter whose prior scale is another hyperparameter to that one.
+        Maps each hyperparameter whose prior scale is another hyperparameter to the other one.
     deterministics : dict of str to TensorVariable
         Functions of hyperparameters and stand-ins.
     ignored : tuple of str

@@ -36,7 +36,7 @@ class BilinearPosterior:
     theta : ndarray, (p,)
         Mode of the unconstrained hyperparameters.
     left, right : Rows or FactoredRows
-        Rows with a bias as the last column; variances of points are zero.
+        Rows of both matrices, with any bias as the last column; point estimates have variance zero.
     prior_variances : (D,) and (D,), optional
         Learned prior variances of the columns of either matrix, if any, which replace the model's.
     """
@@ -106,8 +106,9 @@ class BilinearPosterior:
     ) -> JointDraws:
         """Return joint draws of all variables of the form, optionally with log likelihoods and log densities.
 
-        Densities are conditional on the hyperparameters. Columns that are points contribute their prior density to
-        log p, and nothing to log q.
+        The log densities, log p of data and draws under the model and log q of draws under the posterior, are
+        conditional on the hyperparameters. Point estimates contribute their prior density to log p, and nothing to log
+        q.
         """
         both = self.left, self.right
         normals = [rng.standard_normal((size, *rows.mean.shape)) for rows in both]
@@ -134,10 +135,11 @@ class BilinearPosterior:
 
     @_ALLOW_OVERFLOW
     def log_predictive(self, new: NewCells, size: int, rng: np.random.Generator) -> np.ndarray:
-        """Return log integrals of p(y | f) Q(f), (n,), for new cells.
+        """Return log predictive densities of new cells, (n,): log int p(y | f) Q(f) df, with Q the posterior of f.
 
         Rows of one matrix are drawn, `size` for each cell. Given such a row f is Gaussian, and the integral over f is
-        by quadrature. It exists even where E e^f does not. If either matrix is a point estimate nothing is drawn.
+        by quadrature. This integral exists even where E e^f does not. If either matrix is a point estimate nothing is
+        drawn.
         """
         out = np.empty(len(new.y))
         for chunk, mean, spread in self._predictors(new, size, rng):
@@ -217,7 +219,7 @@ def _log_density(rows: AnyRows, normal: np.ndarray) -> np.ndarray:
 
 
 def _second_moments(rows: AnyRows) -> tuple[np.ndarray, np.ndarray]:
-    """Return covariances and outer products of means, ravelled per row; their diagonals for independent entries."""
+    """Return each row's covariance and outer product of means, ravelled; for independent entries the diagonals."""
     if isinstance(rows, Rows):
         return rows.variance, rows.mean**2
     products = rows.mean[:, :, None] * rows.mean[:, None, :]

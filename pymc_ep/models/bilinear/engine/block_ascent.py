@@ -13,27 +13,30 @@ from pymc_ep.numerics.optimise.batched_lbfgs import maximise_many, scaled
 __all__ = ["BestRows", "best_rows", "improved_rows"]
 
 _STEPS = 20
-"""Number of L-BFGS steps between updates of the cells' quadratic bounds. Trades off exact maxima of a bound against
-updates of it."""
+"""Number of L-BFGS steps between updates of the cells' quadratic bounds: a compromise between exact maxima of a bound
+and frequent updates of the bound."""
 _LONGEST_STEP = 5.0
-"""Largest change of a log variance in one step. The scale is the curvature at the best variance. Far above this
-variance, as for rows with thousands of cells at first, a step would be -100, and recovers by about 1 per step."""
+"""Largest change of a log variance in one step. Steps are scaled by the curvature at the best variance. Far above this
+variance, as for rows with thousands of cells at first, an unlimited step would be -100, from which later steps recover
+by about 1 each."""
 _ROUNDS = 200
-"""Largest number of updates of the cells' bounds. Far more than rows need: those left are reported as unconverged."""
+"""Largest number of updates of the cells' bounds. Far more than rows need: rows that need more are reported as
+unconverged."""
 _ROW_TOL = 1e-10
-"""Predicted increase of a converged row's bound, half gradient times Newton step, nats per cell. Means are then within
-some 1e-5 standard deviations of the maximum."""
+"""Largest predicted increase of a converged row's bound, half gradient times Newton step, nats per cell. Means are then
+within some 1e-5 standard deviations of the maximum."""
 
 
 class BestRows(NamedTuple):
-    """Rows at their maximum.
+    r"""Rows at their maximum.
 
     Attributes
     ----------
     rows : Rows or FactoredRows
     bound : ndarray, (I,)
-        Share of each row in the bound.
+        Part of the bound that each row contributes.
     converged : ndarray of bool, (I,)
+        Whether each row is at its maximum, to a tolerance.
     """
 
     rows: AnyRows
@@ -42,16 +45,17 @@ class BestRows(NamedTuple):
 
 
 def improved_rows(block: Block, rows: AnyRows, *, max_iter: int, tol: float) -> AnyRows:
-    """Return the rows of a block after some steps of L-BFGS each; the bound never decreases.
+    r"""Return the rows of a block after some steps of L-BFGS each; the bound never decreases.
 
     Parameters
     ----------
     block : Block
     rows : Rows or FactoredRows
-        Rows at which the block was made.
+        Start: the rows at which the block was made.
     max_iter : int
+        Largest number of steps.
     tol : float
-        A row is converged once the predicted increase, half gradient times Newton step, is no larger.
+        A row is converged once the predicted increase, half gradient times Newton step, is at most this.
     """
     observed, points = np.flatnonzero(np.diff(block.pairs.ends)), block.points
     optimised = maximise_many(
@@ -78,15 +82,16 @@ def improved_rows(block: Block, rows: AnyRows, *, max_iter: int, tol: float) -> 
 
 
 def best_rows(bound: BilinearBound, prior: BilinearPrior, sides: Sides, side: int) -> BestRows:
-    """Return the rows of one matrix at their maxima; the start must have a finite bound.
+    r"""Return the rows of one matrix that maximise the bound, given the other matrix.
 
     Parameters
     ----------
     bound : BilinearBound
     prior : BilinearPrior
     sides : pair of Rows or FactoredRows
+        Both matrices; the bound must be finite there, as the ascent starts from it.
     side : int
-        Index of the side, 0 left or 1 right.
+        Index of the matrix, 0 left or 1 right.
     """
     updated = list(sides)
     for rounds_left in reversed(range(_ROUNDS)):

@@ -1,12 +1,13 @@
 """The bound of a bilinear model as a function of the moments of both matrices, and its derivatives.
 
-With independent rows v_i and u_j under the posterior Q it is
+The predictor of a cell is f = v_i^T u_j + b_i + c_j + offset, with rows of the matrices V and U, and biases b and c.
+With independent rows under the posterior Q, and the prior P, the bound is
 
-    B = sum_cells E_Q log p(y | v_i^T u_j + b_i + c_j + offset) - KL(Q(V, b) || P) - KL(Q(U, c) || P),
+    B = sum_cells E_Q log p(y | f) - KL(Q(V, b) || P) - KL(Q(U, c) || P),
 
-with the expectations, or their bounds, of `pymc_ep.sites.cells`. A bias is a column whose partner is a column of ones
-of variance zero. Columns that are point estimates have variance zero too, and their log prior density replaces the
-divergence. Rows have independent entries (`Rows`) or covariances (`FactoredRows`).
+where bounds from `pymc_ep.sites.cells` can replace expectations. A bias is a column of one matrix that is multiplied by
+a column of ones, of variance zero, in the other. Columns that are point estimates have variance zero too, and their log
+prior density replaces the divergence. Rows have independent entries (`Rows`) or covariances (`FactoredRows`).
 """
 
 from typing import NamedTuple
@@ -33,24 +34,27 @@ _STATISTICS = {
     "log_mean_exp": (inner_products.log_mean_exp, inner_products.log_mean_exp_pullback),
     "variance": (inner_products.variance, inner_products.variance_pullback),
 }
-"""Second statistic of the predictor by the name that sites give it: function from rows to (mean, statistic), and its
-pullback."""
+"""Functions of the predictor's second statistic, by the name that sites give it: from rows to (mean, statistic), and
+the pullback of this function."""
 Sides = tuple[AnyRows, AnyRows]
-"""Left and right matrix, or derivatives of the bound with respect to them."""
+"""Left and right matrix, or derivatives of the bound in these."""
 
 
 class Derivatives(NamedTuple):
-    """The bound and its derivatives in prior, offset and likelihood parameters.
+    r"""The bound and its derivatives in prior, offset and likelihood parameters.
 
     Attributes
     ----------
     value : float
+        The bound B.
     of_prior : pair of MatrixPrior
         Derivatives in the left and in the right prior.
     of_offset : ndarray, (n,)
+        Derivatives in the offsets.
     of_parameters : tuple of ndarray, (n,)
+        Derivatives in each likelihood parameter.
     cells : CellBound
-        Bounds of the cells, from which `BilinearBound.of_sides` continues.
+        Bounds of the cells, which `BilinearBound.of_sides` needs.
     """
 
     value: float
@@ -67,16 +71,16 @@ class BilinearBound:
     ----------
     cells : Cells
     n_factors : int
-        D; a further column is a bias.
+        Number D of factors; a further column of a matrix is a bias.
     points : pair of ndarray of bool, (K,) and (K',)
         Columns of the left and of the right matrix that are point estimates.
     backend : {"auto", "numpy", "c", "numba", "jax"}
-        Bodies of the inner products.
+        Implementation of the inner products.
 
     Attributes
     ----------
     order : pair of int
-        Order of the sides in block ascents.
+        Indices of the sides, 0 left and 1 right, in the order of block ascents.
     """
 
     def __init__(self, cells: Cells, n_factors: int, points: tuple[np.ndarray, np.ndarray], backend: str = "auto"):
@@ -88,28 +92,28 @@ class BilinearBound:
         self._ones = places_of_ones((len(points[0]), len(points[1])), n_factors)
 
     def products(self, sides: Sides) -> np.ndarray:
-        """Return both statistics of the inner products without offsets, (2, n), in the order of the data."""
+        """Return both statistics of the inner products, without offsets, (2, n), in the order of the data."""
         pairs, out = self.pairs[0], np.empty((2, len(self.cells.y)))
         out[:, pairs.order] = self.moments(0, pairs, sides[0], 0.0, self.partner(sides, 0))
         return out
 
     def of_cells(self, prior: BilinearPrior, products: np.ndarray) -> CellBound:
-        """Return the bound of each cell, (n,), in the order of the data, given their `products`."""
+        """Return the bound of each cell, (n,), in the order of the data, from the statistics `products`, (2, n)."""
         mean, spread = products
         moments = self._with_offset(mean, spread, prior.offset)
         return self.cells.site.bounded(self.cells.y, *moments, *prior.parameters)
 
     def value(self, prior: BilinearPrior, sides: Sides) -> float:
-        """Return B."""
+        """Return the bound B."""
         return float(self.of_cells(prior, self.products(sides)).value.sum()) + sum(
             float(divergence(*arguments).value.sum())
             for arguments in zip(sides, (prior.left, prior.right), self.points)
         )
 
     def derivatives(self, prior: BilinearPrior, sides: Sides, products: np.ndarray | None = None) -> Derivatives:
-        """Return B and its derivatives in priors, offsets and likelihood parameters.
+        """Return the bound B and its derivatives in priors, offsets and likelihood parameters.
 
-        The `products` of the rows, if they are known, are not computed again.
+        `products`, if known, are passed to save their computation.
         """
         cell_bounds = self.of_cells(prior, self.products(sides) if products is None else products)
         left, right = (divergence(*arguments) for arguments in zip(sides, (prior.left, prior.right), self.points))
@@ -121,7 +125,7 @@ class BilinearBound:
     def of_sides(
         self, prior: BilinearPrior, sides: Sides, derivatives: Derivatives, out: tuple[np.ndarray, np.ndarray]
     ) -> None:
-        """Write the derivatives of B in the packed coordinates of either matrix, (I, p) and (J, p')."""
+        """Write the derivatives of B in the packed coordinates of both matrices to `out`, (I, p) and (J, p')."""
         for k, matrix_prior in enumerate((prior.left, prior.right)):
             order = self.pairs[k].order
             weights = derivatives.cells.of_mean[order], derivatives.cells.of_spread[order]
@@ -135,18 +139,18 @@ class BilinearBound:
         return mean + offset, spread + offset if self.cells.site.spread == "log_mean_exp" else spread
 
     def block(self, prior: BilinearPrior, sides: Sides, side: int) -> "Block":
-        """Return the bound as a function of the rows of one matrix."""
+        """Return the bound as a function of the rows of one matrix, given the other, at `sides`."""
         return Block(self, prior, sides, side)
 
     def partner(self, sides: Sides, side: int) -> Rows | FullRows:
-        """Return the rows of the other matrix, (J, K''), with a column of ones if this one has a bias."""
+        """Return the rows of the other matrix, with a column of ones if this one has a bias."""
         rows = with_ones(sides[1 - side], self._ones[1 - side])
         return rows.full if isinstance(rows, FactoredRows) else rows
 
     def moments(
         self, side: int, pairs: Pairs, rows: AnyRows, offset: np.ndarray | float, partner: Rows | FullRows
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return both statistics, (n,) each, of the predictors of some pairs, with offsets."""
+        """Return both statistics, (n,) each, of the predictors of `pairs`, offsets included."""
         statistics = self._statistics(pairs, with_ones(rows, self._ones[side]), partner, backend=self._backend)
         return self._with_offset(*statistics, offset)
 
@@ -169,9 +173,10 @@ class BilinearBound:
 
 
 def _order(cells: Cells) -> tuple[int, int]:
-    """Return the sides in the order of block ascents, the same rows first if the sides are swapped.
+    """Return the order of the sides, 0 left and 1 right, in block ascents; it does not depend on which is left.
 
-    First is the side with more rows, or else the one whose rows differ more in numbers of cells or in sums.
+    First is the side with more rows; of equal ones, the side whose rows differ more in their numbers of cells, then in
+    their sums of observations.
     """
 
     def key(pairs: Pairs) -> tuple[int, int, float]:
@@ -195,7 +200,7 @@ class Block:
         self._anchor = self._moments(self.pairs, sides[side], slice(None))
 
     def scale(self, indices: np.ndarray) -> Scale:
-        """Return the approximate inverse negative Hessian of the rows `indices`, (k,), in packed coordinates."""
+        """Return the approximate inverse negative Hessian for the rows `indices`, (k,), in packed coordinates."""
         rows, (pairs, places) = self._sides[self._own].at(indices), self.pairs.of_rows(indices)
         cell_bounds = self._at(pairs, rows, places)
         # E f does not depend on variances, so that its weights may be zero.
@@ -203,7 +208,7 @@ class Block:
         return packed_scale(rows, cells, self.prior.at(indices), self.points)
 
     def evaluate(self, indices: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the bounds of the rows `indices`, (k,), and their gradients, (k, p), at packed coordinates, (k, p)."""
+        """Return bounds, (k,), and gradients, (k, p), of the rows `indices`, (k,), at packed coordinates, (k, p)."""
         pairs, places = self.pairs.of_rows(indices)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             # Trial steps may overflow; the line search then backtracks.

@@ -1,8 +1,8 @@
 """Gaussian rows as packed coordinates for optimisation, and their divergence from the prior.
 
-Packed coordinates of a row, (p,): its mean, then the log variances of its entries, or the lower triangle of the
-Cholesky factor of its covariance, in which such bounds are concave (Challis and Barber 2013). Columns that are point
-estimates have a mean only.
+The packed coordinates of a row, (p,), are its mean, then the log variances of its entries. With covariances, the lower
+triangle of the Cholesky factor follows the mean, in which such bounds are concave (Challis and Barber 2013). Columns
+that are point estimates have a mean only.
 """
 
 from importlib import import_module
@@ -31,16 +31,17 @@ __all__ = [
 FIRST_VARIANCE = 0.1
 """Largest variance of an entry at the start. The product of two such variances is below 1, so that E e^f exists."""
 _FEW = 2**17
-"""Largest number of entries for the NumPy bodies. The Numba bodies take a fifth of the time, and two seconds to compile
-at first, more than a fit of fewer entries gains."""
+"""Largest number of entries for which NumPy is used. Numba takes a fifth of the time, but first two seconds to compile,
+more than a fit of fewer entries gains."""
 
 
 class Divergence(NamedTuple):
-    """Minus the Kullback-Leibler divergence of rows from their prior.
+    r"""Minus the Kullback-Leibler divergence of rows from their prior.
 
     Attributes
     ----------
     value : ndarray, (I,)
+        Minus the divergence of each row.
     of_prior : MatrixPrior
         Derivatives in the moments of the prior.
     """
@@ -71,14 +72,13 @@ def unpacked(values: np.ndarray, points: np.ndarray, kind: type = Rows) -> AnyRo
 
 
 def packed_scale(rows: AnyRows, of_cells: Array, prior: MatrixPrior, points: np.ndarray) -> Scale:
-    """Return the approximate inverse negative Hessian in packed coordinates.
+    """Return the approximate inverse negative Hessian of the bound B in packed coordinates.
 
-    The negative Hessian is approximated by that at the best Gaussian, block by block:
+    The negative Hessian at the best Gaussian is the approximation, block by block:
 
-    - in the mean, the precision 1 / V - 2 dB/da of the best Gaussian, with the cells' share of B;
-    - in a log variance, 1/2, its value at the best variance;
-    - in a factor L, the negative Hessian of log|L| - |R^{-1} L|^2 / 2 at the best factor R: in the entries of R^{-1} L
-      it is 1 off the diagonal and 2 on it.
+    - in the mean, the precision 1 / V - 2 dB/da of the best Gaussian, with prior variance V and variance a; B is here
+      the sum over cells; - in a log variance, 1/2; - in a factor L, the negative Hessian of log|L| - |R^{-1} L|^2 / 2
+      at the best factor R: in the entries of R^{-1} L it is 1 off the diagonal and 2 on it.
     """
     full, k, tiny = isinstance(rows, FactoredRows), len(points), np.finfo(float).tiny
     of_variance = np.einsum("idd->id", of_cells.covariance) if full else of_cells.variance
@@ -112,8 +112,8 @@ def packed_scale(rows: AnyRows, of_cells: Array, prior: MatrixPrior, points: np.
 def divergence(rows: AnyRows, prior: MatrixPrior, points: np.ndarray) -> Divergence:
     """Return minus the Kullback-Leibler divergence of rows from their prior.
 
-    For points this is the log prior density, and zero if the prior is flat. With a covariance, the entropy of an entry
-    is conditional on the entries before it.
+    For `points` the log prior density replaces it. Entries with a flat prior count as zero. Where rows have
+    covariances, the entropy of an entry is conditional on the entries before it.
     """
     if isinstance(rows, Rows) and prior.covariance is None and rows.mean.size > _FEW:
         out = Divergence(np.empty(len(rows.mean)), MatrixPrior(*(np.empty(rows.mean.shape) for _ in range(2))))
@@ -154,9 +154,10 @@ def divergence(rows: AnyRows, prior: MatrixPrior, points: np.ndarray) -> Diverge
 def packed_derivative(
     of_cells: Array, of_prior_mean: np.ndarray, rows: AnyRows, prior: MatrixPrior, points: np.ndarray, out: np.ndarray
 ) -> None:
-    """Write the derivatives of B in packed coordinates, (I, p): cells, given in moments, minus the divergence.
+    """Write the derivatives of the bound in packed coordinates to `out`, (I, p).
 
-    The derivative of the divergence in a mean is minus its derivative in the prior mean.
+    They are the derivatives of the cells' bounds, given in moments, `of_cells`, minus the divergence's. The derivative
+    of the divergence in a mean is minus the derivative in the prior mean.
     """
     if isinstance(rows, Rows) and prior.covariance is None and rows.mean.size > _FEW:
         _numba().packed_derivative(*of_cells, of_prior_mean, rows.variance, prior.variance, points, out)
@@ -180,9 +181,9 @@ def factored(rows: AnyRows) -> FactoredRows:
 
 
 def independent(rows: AnyRows) -> Rows:
-    """Return the closest rows of independent entries: the variance of each is conditional on all others.
+    """Return the closest rows with independent entries; an entry's variance is conditional on the row's other entries.
 
-    Where E e^f is finite it stays so: A^{-1} - B is positive definite, and so has a positive diagonal.
+    If E e^f is finite, it remains finite.
     """
     if isinstance(rows, Rows):
         return rows

@@ -1,4 +1,4 @@
-"""Numba bodies of rows of independent entries, parallel over rows: one pass in place of a dozen over memory."""
+"""Numba versions of functions of rows with independent entries: parallel, and one pass over memory, not a dozen."""
 
 import numba
 import numpy as np
@@ -8,7 +8,7 @@ from pymc_ep.jit_numba import jit
 __all__ = ["divergence", "packed_derivative"]
 
 _LEAST, _LARGEST = 1e-100, 1e100
-"""Range of a product of ratios of variances outside which its logarithm is taken, and a new product begun."""
+"""Range of a product of variance ratios. Outside it the logarithm is taken, and a new product begun."""
 _jit = jit(parallel=True, error_model="numpy", fastmath={"contract", "arcp", "nsz"})
 
 
@@ -23,7 +23,7 @@ def divergence(
     of_mean: np.ndarray,
     of_variance: np.ndarray,
 ) -> None:
-    """Write minus the divergence of each row to `value`, (I,), and its derivatives in the prior to (I, K) each."""
+    """Write minus each row's divergence to `value`, (I,), and derivatives in the prior's moments, (I, K) each."""
     for i in numba.prange(len(mean)):
         # sum_d (1 + log(v p) - ((m - m0)^2 + v) p) / 2 as in the NumPy body, with few logarithms of products of v p.
         total, ratio = 0.0, 1.0

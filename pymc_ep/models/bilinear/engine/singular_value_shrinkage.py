@@ -2,13 +2,13 @@
 
 If the second derivative of every cell's log density is at least -kappa, a Gaussian likelihood of pseudo-data with
 variance 1 / kappa is a lower bound that touches at given predictors. The pseudo-data fill the whole matrix, observed or
-not, and are a sparse matrix plus one of low rank. The best posterior under that likelihood has a closed form in their
-singular values and vectors. It raises the bound
+not, and are a sparse matrix plus one of low rank. The best posterior Q under the Gaussian likelihood has a closed form
+in the singular values and vectors of the pseudo-data. It raises the bound
 
     B = sum_cells log p(y | E f) - kappa / 2 sum_all Var f - KL(Q(V) || P) - KL(Q(U) || P),
 
-and its means give the next pseudo-data. Nesterov's acceleration extrapolates these means beyond the last step, and
-restarts whenever the bound does not rise.
+with predictors f, matrices V and U, and prior P. The means of Q give the next pseudo-data. Nesterov's acceleration
+extrapolates these means beyond the last step, and restarts whenever the bound does not rise.
 """
 
 import copy
@@ -37,31 +37,32 @@ from pymc_ep.sites.cells.base import CellBound, CurvedCellSite
 __all__ = ["SingularValueShrinkage", "State"]
 
 _OVERSAMPLING = 5
-"""Oversampling: number of singular vectors kept beyond the wanted ones. They speed up the subspace iteration of these,
-at the cost of as many more products."""
+"""Oversampling: number of singular vectors kept beyond the wanted ones. They speed up the subspace iteration for the
+wanted ones, at the cost of as many more products."""
 _LEARN_BELOW = 1e-3
-"""Increase of the bound in a step, nats per cell, below which prior variances and hyperparameters are learned. Earlier,
+"""Increase of the bound in a step, nats per cell, below which prior variances and hyperparameters are learned. Before,
 while means are still small, learned prior variances would be zero."""
 _ROUNDS = 10
 """Largest number of L-BFGS iterations over the hyperparameters in a step. Their maximum moves with the next means, and
 is not worth finding exactly."""
 _MODE_STOP = 1e-3, 50
-"""Increase of the log density, nats per cell, and number of steps at which the search for the mode stops. It is only a
-start."""
+"""Increase of the log density, nats per cell, and number of steps, at which the search for the mode stops. The mode is
+only a start."""
 
 
 class State(NamedTuple):
-    """The posterior after some steps.
+    r"""The posterior after some steps.
 
     Attributes
     ----------
     left_mean, left_variance : ndarray, (I, D)
         Moments of the left matrix; all rows have the same variances.
     right_mean, right_variance : ndarray, (J, D)
+        Moments of the right matrix, likewise.
     theta : ndarray, (p,)
         Unconstrained hyperparameters.
     log_bound : float
-        Lower bound on the log density of the data; for points the joint log density.
+        Lower bound on the log density of the data; for point estimates the joint log density.
     objective : float
         `log_bound` plus the log prior of the hyperparameters.
     change : float
@@ -75,7 +76,7 @@ class State(NamedTuple):
     momentum : float
         Nesterov's t, at least 1; sets the length of the extrapolation.
     basis : ndarray, (J, k)
-        Right singular vectors.
+        Right singular vectors of the last pseudo-data.
     values : ndarray, (k,)
         Singular values of the last pseudo-data.
     """
@@ -102,19 +103,20 @@ class State(NamedTuple):
         return Rows(self.left_mean, self.left_variance), Rows(self.right_mean, self.right_variance)
 
     def with_sides(self, left: Rows, right: Rows) -> "State":
-        """Return the state with other moments."""
+        """Return the state with the moments of `left` and `right`."""
         return self._replace(
             left_mean=left.mean, left_variance=left.variance, right_mean=right.mean, right_variance=right.variance
         )
 
 
 class SingularValueShrinkage(BoundAscent[State]):
-    """Ascent of the bound.
+    """Ascent of the bound of a bilinear model by shrinkage of singular values.
 
     Parameters
     ----------
     cells : Cells
     shape : (I, J)
+        Numbers of rows of the left and of the right matrix.
     rank : int
         Largest number of columns with means other than zero.
     shrinkage : {"vb", "map"}
@@ -127,7 +129,7 @@ class SingularValueShrinkage(BoundAscent[State]):
     tol : float
         Increase of the objective in one step, per cell, at which the iteration ends.
     backend : {"auto", "numpy", "c", "numba", "jax"}
-        Bodies of the inner products.
+        Implementation of the inner products.
     """
 
     def __init__(
@@ -167,7 +169,7 @@ class SingularValueShrinkage(BoundAscent[State]):
         )
 
     def first(self, prior: BilinearPrior, theta: np.ndarray, seed: Array) -> State:
-        """Return a state with means of zero and the best variances for these."""
+        """Return a state with means of zero, and the variances that are best for these means."""
         m, n = self.shape
         no_pairs = LeadingPairs(np.zeros((m, 0)), np.zeros(0), np.zeros((n, 0)))
         left, right = self._posterior(prior, no_pairs, self.curvature(prior)[0], learning=False)
@@ -177,11 +179,12 @@ class SingularValueShrinkage(BoundAscent[State]):
         )
 
     def from_modes(self, problem: BilinearProblem, state: State, record: Record = UNRECORDED) -> State:
-        """Return a state at the mode of the joint density, to replace one with means of zero.
+        """Return a state with means at the mode of the joint density, in place of means of zero.
 
         From means of zero, a column is only used if its singular value exceeds a threshold that grows with the variance
-        of all cells. On listening counts, a fifth of them observed, four columns of five never exceeded it, and the
-        bound ended 0.3 nats per cell lower than from the mode, where they are kept. Neither start is always better.
+        of all cells. On listening counts, a fifth of them observed, four columns of five never exceeded the threshold,
+        and the bound ended 0.3 nats per cell lower than from the mode, where these columns are kept. Neither start is
+        always better.
         """
         # A shallow copy shares the arrays of the cells.
         engine = copy.copy(self)
@@ -220,11 +223,11 @@ class SingularValueShrinkage(BoundAscent[State]):
         return after._replace(change=change, loop=state.loop + 1)
 
     def may_end(self, state: State) -> bool:
-        """Return whether a small change means convergence: not before hyperparameters are learned."""
+        """Return whether a small change means convergence: only once hyperparameters are being learned."""
         return state.learning
 
     def priors(self, prior: BilinearPrior, state: State) -> BilinearPrior:
-        """Return the prior with learned variances of the columns, if these are learned, in place of the model's.
+        """Return the prior; if the variances of columns are learned, these replace the model's.
 
         At a given posterior the best prior variance of a column is the mean second moment of its entries.
         """
@@ -243,7 +246,7 @@ class SingularValueShrinkage(BoundAscent[State]):
         return after.objective - state.objective > self.tol * self.cells.y.size
 
     def _shrunk(self, prior: BilinearPrior, state: State, *, exactly: bool = False) -> State:
-        """Return the best posterior for the pseudo-data at the extrapolated means."""
+        """Return the state with the best posterior for the pseudo-data at the extrapolated means."""
         # Nesterov: t' = (1 + sqrt(1 + 4 t^2)) / 2, extrapolation by e = (t - 1) / t'.
         next_momentum = (1 + np.sqrt(1 + 4 * state.momentum**2)) / 2
         extrapolation = (state.momentum - 1) / next_momentum
@@ -295,14 +298,14 @@ class SingularValueShrinkage(BoundAscent[State]):
         )
 
     def _products(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-        """Return the inner products of rows at the cells, (n,)."""
+        """Return the inner products of rows of `left` and `right` at the cells, (n,)."""
         pairs, out = self.cells.by_left, np.empty(self.cells.y.shape)
         rows = (Rows(mean, np.zeros(mean.shape)) for mean in (left, right))
         out[pairs.order] = variance(pairs, *rows, backend=self.backend)[0]
         return out
 
     def _cell_bounds(self, prior: BilinearPrior, products: np.ndarray) -> CellBound:
-        """Return the cells' log densities at given inner products, (n,), and their derivatives."""
+        """Return the cells' log densities, (n,), and their derivatives, at the inner products `products`, (n,)."""
         return self.site.bounded(self.cells.y, products + prior.offset, self._zeros, *prior.parameters)
 
     def _evaluated(self, prior: BilinearPrior, state: State) -> State:
@@ -310,14 +313,14 @@ class SingularValueShrinkage(BoundAscent[State]):
         return state._replace(log_bound=bound, objective=bound + prior.log_prior)
 
     def derivatives(self, prior: BilinearPrior, state: State) -> Derivatives:
-        """Return B and its derivatives in priors, offsets and parameters."""
+        """Return the bound B and its derivatives in priors, offsets and likelihood parameters."""
         return self._derivatives(self.priors(prior, state), state, self._cell_bounds(prior, self._means(state)))
 
     def _means(self, state: State) -> np.ndarray:
         return self._products(state.left_mean, state.right_mean)
 
     def _derivatives(self, prior: BilinearPrior, state: State, cells: CellBound) -> Derivatives:
-        """Return `derivatives` under a prior with learned variances, if any, given the bounds of the cells."""
+        """Return the bound and its derivatives from the cells' bounds; `prior` has any learned variances."""
         (left, right), (kappa, of_parameters) = state.sides, self.curvature(prior)
         # sum_all Var f = sum_d (sum_i a_id) (sum_j n_jd^2 + b_jd) + (sum_i m_id^2) (sum_j b_jd).
         spread = left.variance.sum(axis=0) @ (right.mean**2 + right.variance).sum(axis=0)
@@ -340,7 +343,7 @@ class SingularValueShrinkage(BoundAscent[State]):
         return Derivatives(value, (of_priors[0], of_priors[1]), cells.of_mean, of_site_parameters, cells)
 
     def _with_learned_theta(self, problem: BilinearProblem, state: State) -> State:
-        """Maximise over the hyperparameters at the present means, with the best variances for each of their values."""
+        """Maximise the bound over hyperparameters, at the present means and the best variances for each value."""
         means = self._means(state)
 
         def evaluate(theta: np.ndarray) -> tuple[float, np.ndarray]:
@@ -355,7 +358,7 @@ class SingularValueShrinkage(BoundAscent[State]):
         return self._evaluated(prior, self._with_best_variances(prior, state)._replace(theta=theta))
 
     def _with_best_variances(self, prior: BilinearPrior, state: State) -> State:
-        """Return the state with the best variances at its means."""
+        """Return the state with the best variances at its means; as it is for points, or with learned variances."""
         if self.points or self.ard:
             return state
         norms = np.linalg.norm(state.left_mean, axis=0), np.linalg.norm(state.right_mean, axis=0)

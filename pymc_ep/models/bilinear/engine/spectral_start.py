@@ -1,8 +1,9 @@
-"""Start of the ascent of a bilinear bound: singular vectors of its gradient, which no order of rows or columns changes.
+"""Start of the ascent of a bilinear bound: singular vectors of its gradient, whatever the order of rows and columns.
 
 At inner products of zero the bound rises fastest along the leading singular vectors of the matrix of its derivatives in
-the predictors, a pair of vectors for each column of the two matrices. The start makes small steps along these, in units
-of the likelihood and of the priors, after the biases are at their best; otherwise the first pair would describe biases.
+the predictors, a pair of vectors for each column of the two matrices. The start makes small steps along these vectors,
+in units of the likelihood and of the priors, after the biases are at their best; otherwise the first pair would
+describe biases.
 """
 
 from collections.abc import Callable
@@ -26,14 +27,15 @@ _FIRST_SPREAD = 0.1
 """Root mean square of the first means of the leading column. At means of zero the gradient is zero as well."""
 _LARGEST = 3.0
 """Limit of an entry of a singular vector, in root mean squares. The leading vectors of counts may belong to single
-rows, from where the bound of listening counts was 30 nats lower after seventy steps."""
+rows: from such vectors the bound of listening counts was 30 nats lower after seventy steps."""
 _BIAS_STEPS, _BIAS_TOL = 5, 1e-3
-"""Largest number of L-BFGS steps of the biases before the factors, and the predicted rise, nats per row, at which they
-end. They only have to remove the pattern of the biases from the gradient."""
+"""Largest number of L-BFGS steps of the biases before the factors, and the predicted rise, nats per row, at which these
+steps end. They only have to remove the pattern of the biases from the gradient."""
 _DENSE = 2**18
-"""Largest number of entries of a matrix whose singular vectors are computed from all of them: a tenth of a second."""
+"""Largest number of entries of a matrix whose singular vectors are computed from its dense form: a tenth of a
+second."""
 _QUARTERINGS = 40
-"""Largest number of quarterings of a spread, to 1e-24 of it, far below any effect on the bound."""
+"""Largest number of times that a spread is quartered, to 1e-24 of its size: far below any effect on the bound."""
 _TIE = 1e-8
 """Difference of singular values, relative to the largest, below which rounding decides on their vectors."""
 _VECTOR_TOL = 1e-2
@@ -41,9 +43,9 @@ _VECTOR_TOL = 1e-2
 
 
 def sides_without_factors(bound: BilinearBound, prior: BilinearPrior) -> Sides:
-    """Return both matrices at their prior means, zero where these are flat, with variances of a finite bound.
+    """Return both matrices at their prior means, 0 under flat priors, with variances at which the bound is finite.
 
-    Where rates overflow there, means and variances are smaller.
+    If rates overflow at these means, means and variances are smaller.
     """
     d, scales, widest = bound.n_factors, _scales(bound, prior), _width(bound, prior) ** 2
     sides = tuple(zip((prior.left, prior.right), bound.points, scales))
@@ -66,10 +68,11 @@ def first_sides(bound: BilinearBound, prior: BilinearPrior, seed: int = 0) -> Si
     ----------
     bound : BilinearBound
     prior : BilinearPrior
-        At the first hyperparameters.
+        Prior at the first hyperparameters.
     seed : int
-        0 takes singular vectors as columns, any other number random combinations of twice as many, different on either
-        side: combinations of as few all led to one lower mode of softplus counts.
+        With 0, the columns are singular vectors. With any other number they are random combinations of twice as many
+        vectors, different for either matrix: combinations of as many vectors as columns all led to one lower mode of
+        softplus counts.
     """
     d, scales = bound.n_factors, _scales(bound, prior)
     sides = _with_biases(bound, prior, sides_without_factors(bound, prior))
@@ -100,7 +103,7 @@ def first_sides(bound: BilinearBound, prior: BilinearPrior, seed: int = 0) -> Si
 
 
 def _first_finite(bound: BilinearBound, prior: BilinearPrior, at: Callable[[float], Sides]) -> Sides:
-    """Return the matrices at the largest share of a spread, of 1, 1/4, 1/16, ..., whose bound is finite."""
+    """Return `at` of the largest share, among 1, 1/4, 1/16, ..., at which the matrices have a finite bound."""
     for k in range(_QUARTERINGS):
         sides = at(0.25**k)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -110,7 +113,7 @@ def _first_finite(bound: BilinearBound, prior: BilinearPrior, at: Callable[[floa
 
 
 def _bounded(vectors: np.ndarray) -> np.ndarray:
-    """Return singular vectors, (m, k), in root mean squares, with entries smoothly bounded."""
+    """Return singular vectors, (m, k), scaled to a root mean square of 1, with entries smoothly bounded."""
     # x / sqrt(1 + (x / c)^2), at most c; the entries x of a unit vector times sqrt(m) have a root mean square of 1.
     columns = np.sqrt(len(vectors)) * vectors
     return columns / np.hypot(1.0, columns / _LARGEST)
@@ -131,7 +134,7 @@ def _with_biases(bound: BilinearBound, prior: BilinearPrior, sides: Sides) -> Si
 
 
 def _leading(bound: BilinearBound, gradient: np.ndarray, wanted: int) -> LeadingPairs:
-    """Return as many singular vectors of the matrix of bounded derivatives in the predictors, (n,), or fewer."""
+    """Return the leading `wanted` or fewer pairs of singular vectors of the matrix of bounded derivatives, (n,)."""
     pairs, some = bound.pairs[0], np.abs(gradient[gradient != 0.0])
     shape = len(pairs.ends) - 1, len(bound.pairs[1].ends) - 1
     wanted = min(wanted, *shape) if some.size and np.isfinite(some).all() else 0
@@ -161,10 +164,11 @@ def _leading(bound: BilinearBound, gradient: np.ndarray, wanted: int) -> Leading
 
 
 def _settle_ties(left: np.ndarray, sizes: np.ndarray, right: np.ndarray) -> None:
-    """Choose among the vectors, (m, k) and (n, k), of one singular value so that the order of rows does not matter.
+    """Choose, in place, vectors, (m, k) and (n, k), of equal singular values so that the order of rows does not matter.
 
-    The first one is nearest to a row, and so on. As rows of a symmetric matrix take part alike, whichever is taken
-    leads to the same bound. These vectors are then mixed: from vectors of single rows ascents end at saddles.
+    The first vector is the one nearest to a single row, the second the one nearest to another row, and so on. Rows that
+    a symmetry of the matrix exchanges lead to the same bound, whichever comes first. The vectors are then mixed, as
+    ascents from vectors of single rows end at saddles.
     """
     ends = np.flatnonzero(sizes[:-1] - sizes[1:] > _TIE * sizes[0]) + 1
     for tied in np.split(np.arange(len(sizes)), ends):
@@ -177,7 +181,8 @@ def _settle_ties(left: np.ndarray, sizes: np.ndarray, right: np.ndarray) -> None
 def _scales(bound: BilinearBound, prior: BilinearPrior) -> tuple[float, float]:
     """Return the units of the variances of both matrices' factors, whose product is the unit of predictors' variances.
 
-    Their ratio is the ratio of prior variances. A flat prior takes what the other one leaves.
+    Their ratio is the ratio of prior variances. If one prior is flat, the unit of the other matrix is its prior
+    variance.
     """
     width, d = _width(bound, prior), bound.n_factors
     first, second = (

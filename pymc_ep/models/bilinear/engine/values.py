@@ -26,12 +26,12 @@ AnyRows = Rows | FactoredRows
 
 
 class MatrixPrior(NamedTuple):
-    """Prior of a matrix of independent rows: D factors, and its bias, if it has one, as the last column.
+    """Prior of a matrix of independent rows: D factors and, if the matrix has a bias, this as the last of K columns.
 
     Attributes
     ----------
     mean, variance : ndarray, (I, K)
-        Flat priors have infinite variance.
+        Moments of each entry; flat priors have infinite variance.
     covariance : ndarray, (D, D), optional
         Covariance of the factors of every row, if they are not independent; `variance` then applies to the bias
         only.
@@ -84,12 +84,14 @@ class MatrixPrior(NamedTuple):
 
 
 class BilinearPrior(NamedTuple):
-    """The form at one value of the hyperparameters.
+    """Priors, offsets and likelihood parameters at one value of the hyperparameters.
 
     Attributes
     ----------
     left, right : MatrixPrior
+        Priors of the left and of the right matrix.
     offset : ndarray, (n,)
+        Constants of the predictors.
     parameters : tuple of ndarray, (n,)
         Parameters of the cells' likelihood.
     log_prior : float
@@ -104,10 +106,10 @@ class BilinearPrior(NamedTuple):
 
 
 class BilinearProblem(Protocol):
-    """Prior of a bilinear form at any hyperparameters, as its compiled form has it."""
+    """Functions of a compiled bilinear form: its prior at any hyperparameters, and gradients in these."""
 
     def prior(self, theta: np.ndarray) -> BilinearPrior:
-        """Return the form at theta, (p,)."""
+        """Return the priors, offsets and likelihood parameters at theta, (p,)."""
 
     def pullback(
         self,
@@ -116,7 +118,7 @@ class BilinearProblem(Protocol):
         of_offset: np.ndarray,
         of_parameters: Sequence[np.ndarray],
     ) -> np.ndarray:
-        """Return the gradient in theta, (p,), of the log prior plus a function with given gradients."""
+        """Return the gradient in theta, (p,), of log prior plus a function, from its gradients in `prior(theta)`."""
 
 
 class Cells(NamedTuple):
@@ -125,9 +127,11 @@ class Cells(NamedTuple):
     Attributes
     ----------
     y : ndarray, (n,)
+        Observations.
     by_left, by_right : Pairs
         Cells sorted by rows of the left, and of the right matrix.
     site : CellSite
+        Likelihood.
     """
 
     y: np.ndarray
@@ -137,18 +141,19 @@ class Cells(NamedTuple):
 
     @classmethod
     def of(cls, y: Array, rows: Array, cols: Array, shape: tuple[int, int], site: CellSite) -> "Cells":
-        """Return the cells of an I x J matrix at given rows and columns, (n,) each."""
+        """Return the cells of a matrix of shape (I, J) with observations, rows and columns, (n,) each."""
         rows, cols = np.asarray(rows), np.asarray(cols)
         pairs = Pairs.of(rows, cols, shape[0]), Pairs.of(cols, rows, shape[1])
         return cls(np.asarray(y, dtype=float), *pairs, site)
 
 
 class NewCells(NamedTuple):
-    """Cells that were not in the fit.
+    r"""Cells that were not in the fit.
 
     Attributes
     ----------
     y, rows, cols, offset : ndarray, (n,)
+        Observations, indices of rows of the left and right matrix, and constants of the predictors.
     parameters : tuple of ndarray, (n,)
         Parameters of the likelihood.
     """
@@ -161,9 +166,9 @@ class NewCells(NamedTuple):
 
 
 def places_of_ones(widths: tuple[int, int], n_factors: int) -> tuple[int | None, int | None]:
-    """Return the index of the column of ones of either matrix, the partner of the other's bias; None without one.
+    """Return the index of either matrix's column of ones, which multiplies the other's bias; None without such a bias.
 
-    Both matrices then have the columns: factors, bias of the left, bias of the right.
+    With ones, columns of both matrices are the factors, the column for the left bias, the column for the right bias.
     """
     # v^T u + b + c = (v, b, 1)^T (u, 1, c).
     return widths[0] if widths[1] > n_factors else None, n_factors if widths[0] > n_factors else None

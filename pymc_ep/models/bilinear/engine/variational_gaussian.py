@@ -1,10 +1,11 @@
 """Variational Gaussian of independent rows for bilinear models, by ascent of a lower bound (Ko and Khan 2014).
 
 Given one matrix, the bound of `bound` separates over the rows of the other, and is concave in the packed coordinates of
-each (`row_parameters`). The first steps are sweeps: they maximise over the rows of one matrix, then of the other
-one. Sweeps are robust but slow, as the matrices follow each other: on listening counts they took thirty times as many
-evaluations as joint L-BFGS over both matrices and the hyperparameters, which makes all later steps. Neither lowers the
-bound. Covariances are introduced after the sweeps, as rows of independent entries are a good start for them.
+each (`row_parameters`). The first steps are sweeps: they maximise over the rows of one matrix, then of the other one.
+Sweeps are robust but slow, as the matrices follow each other: on listening counts they took thirty times as many
+evaluations as joint L-BFGS over both matrices and the hyperparameters, which makes all later steps. Neither sweeps nor
+joint ascent lower the bound. Covariances are introduced after the sweeps, as rows of independent entries are a good
+start for them.
 """
 
 from typing import NamedTuple
@@ -23,7 +24,8 @@ from pymc_ep.numerics.optimise.batched_lbfgs import Found, Scale, maximise_many,
 __all__ = ["State", "VariationalGaussian", "first_state"]
 
 _SWEEPS = 3
-"""Number of sweeps before joint ascent. Trades off their robustness far from the maximum against their slowness."""
+"""Number of sweeps before joint ascent: a compromise between their robustness far from the maximum and their
+slowness."""
 _ROUNDS = 10
 """Largest number of L-BFGS iterations in a step: the interval of progress reports, checkpoints and stopping tests."""
 _ROW_TOL = 1e-2
@@ -31,7 +33,7 @@ _ROW_TOL = 1e-2
 the sum over rows to stay within the tolerance."""
 _STALL_GAIN = 1e-2
 """Predicted increase, nats per cell, above which a small change means a stalled ascent and not convergence: near a
-maximum the two agree."""
+maximum the predicted and the actual increase agree."""
 _DIFFERENCE_STEP = 1e-3
 """Step of the finite differences for second derivatives in unconstrained hyperparameters. Trades off rounding against
 curvature of higher order; the result only scales L-BFGS."""
@@ -43,7 +45,7 @@ class State(NamedTuple):
     Attributes
     ----------
     left, right : Rows or FactoredRows
-        Either matrix, (I, K) and (J, K'), with its bias, if it has one, as the last column.
+        Both matrices, (I, K) and (J, K'), each with its bias, if any, as the last column.
     theta : ndarray, (p,)
         Unconstrained hyperparameters.
     log_bound : float
@@ -78,7 +80,7 @@ class State(NamedTuple):
 
 
 class VariationalGaussian(BoundAscent[State]):
-    """Ascent of the bound.
+    """Ascent of a bilinear bound over both matrices and the hyperparameters.
 
     Parameters
     ----------
@@ -224,7 +226,7 @@ class VariationalGaussian(BoundAscent[State]):
         return scale
 
     def _curvature(self, problem: BilinearProblem, state: State) -> np.ndarray:
-        """Return the inverse absolute second derivatives in the hyperparameters, (p,), at most 1."""
+        """Return inverse absolute second derivatives of the objective in the hyperparameters, (p,), at most 1."""
         products = self.bound.products(state.sides)
 
         def slope(theta: np.ndarray) -> np.ndarray:

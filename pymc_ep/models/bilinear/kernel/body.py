@@ -24,11 +24,12 @@ _CHUNK = 16_384
 
 
 class Rows(NamedTuple):
-    """Gaussian rows with independent entries, or derivatives in their moments.
+    r"""Gaussian rows with independent entries, or derivatives in their moments.
 
     Attributes
     ----------
     mean, variance : ndarray, (I, K)
+        Moments of each entry.
     """
 
     mean: np.ndarray
@@ -36,7 +37,7 @@ class Rows(NamedTuple):
 
     @property
     def conditional_sd(self) -> np.ndarray:
-        """Standard deviation of each entry given those before it, (I, K)."""
+        """Standard deviation of each entry given the entries before it in its row, (I, K)."""
         return np.sqrt(self.variance)
 
     def at(self, indices: np.ndarray) -> "Rows":
@@ -68,7 +69,7 @@ def log_mean_exp(pairs: Pairs, own: Rows, other: Rows) -> tuple[np.ndarray, np.n
 
 
 def log_mean_exp_pullback(pairs: Pairs, own: Rows, other: Rows, of_mean: np.ndarray, of_log: np.ndarray) -> Rows:
-    """Return the derivatives of sum(of_mean * E f + of_log * log E e^f) in the own moments, (I, K) each.
+    """Return the derivatives of sum(of_mean * E f + of_log * log E e^f) in the moments of `own`, (I, K) each.
 
     The weights `of_mean` and `of_log` are (n,).
     """
@@ -95,7 +96,7 @@ def variance(pairs: Pairs, own: Rows, other: Rows) -> tuple[np.ndarray, np.ndarr
 
 
 def variance_pullback(pairs: Pairs, own: Rows, other: Rows, of_mean: np.ndarray, of_variance: np.ndarray) -> Rows:
-    """Return the derivatives of sum(of_mean * E f + of_variance * Var f) in the own moments, (I, K) each.
+    """Return the derivatives of sum(of_mean * E f + of_variance * Var f) in the moments of `own`, (I, K) each.
 
     The weights `of_mean` and `of_variance` are (n,).
     """
@@ -117,7 +118,7 @@ def _summed(
     second: np.ndarray,
     derivatives: Callable[..., tuple[np.ndarray, np.ndarray]],
 ) -> Rows:
-    """Return the sums of the derivatives of pairs over the pairs of each own row, (I, K) each."""
+    """Return, for each own row, the sum of `derivatives` over its pairs, (I, K) each."""
     out = Rows(np.zeros_like(own.mean), np.zeros_like(own.variance))
     for chunk, i, j in _chunks(pairs):
         weights = first[chunk, None], second[chunk, None]
@@ -130,7 +131,7 @@ def _summed(
 
 
 def _chunks(pairs: Pairs) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-    """Yield the slice of each chunk of pairs, and the indices of its own and other rows."""
+    """Yield the slice of each chunk of pairs, and the indices of the own and of the other rows of its pairs."""
     rows = pairs.own
     for begin in range(0, len(rows), _CHUNK):
         chunk = slice(begin, begin + _CHUNK)

@@ -16,9 +16,9 @@ from pymc_ep.models.bilinear.kernel.full_body import FactoredRows, FullRows
 __all__ = ["log_mean_exp", "log_mean_exp_pullback", "variance", "variance_pullback"]
 
 OwnRows = Rows | FactoredRows
-"""Rows whose derivatives are wanted."""
+"""Rows of one matrix, in whose moments derivatives are taken."""
 OtherRows = Rows | FullRows
-"""Rows that they are multiplied by."""
+"""Rows of the other matrix."""
 
 _FEW = 30_000
 """Largest size for the NumPy body: pairs times columns, or with covariances ten times pairs times squared columns. A
@@ -28,16 +28,16 @@ call of that size takes milliseconds, and a fit seconds."""
 def log_mean_exp(
     pairs: Pairs, own: OwnRows, other: OtherRows, *, backend: str = "auto"
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return E f and log E e^f of each pair, (n,) each; the latter is infinite where it does not exist.
+    """Return E f and log E e^f of each pair, (n,) each; the latter is infinite where E e^f does not exist.
 
     Parameters
     ----------
     pairs : Pairs
         n pairs of rows.
     own, other : Rows, or FactoredRows and FullRows
-        Moments of all own and all other rows.
+        Moments of all rows of one matrix and of the other.
     backend : {"auto", "numpy", "c", "numba", "jax"}
-        Bodies; "auto" chooses by size.
+        Implementation; "auto" chooses by size.
     """
     return _moments("log_mean_exp", pairs, own, other, backend)
 
@@ -56,7 +56,7 @@ def log_mean_exp_pullback(
     *,
     backend: str = "auto",
 ) -> Rows | FullRows:
-    """Return the derivatives in the own moments of the sum of E f and log E e^f with weights, (n,) each.
+    """Return the derivatives of sum(of_mean * E f + of_log * log E e^f) in the moments of `own`.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def log_mean_exp_pullback(
     Returns
     -------
     Rows or FullRows
-        (I, K) each, or (I, K) and (I, K, K) for rows with covariances.
+        Derivatives in mean and variance, (I, K) each, or in mean and covariance, (I, K) and (I, K, K).
     """
     return _derivatives("log_mean_exp", pairs, own, other, of_mean, of_log, backend)
 
@@ -87,7 +87,7 @@ def variance_pullback(
 
 
 def _chosen(backend: str, pairs: Pairs, own: OwnRows) -> str:
-    """Return the bodies asked for, or for "auto" the ones that suit so many pairs and columns."""
+    """Return `backend`, or for "auto" the implementation that suits these numbers of pairs and columns."""
     if backend != "auto":
         return backend
     full, width = isinstance(own, FactoredRows), own.mean.shape[1]
@@ -126,7 +126,7 @@ def _run(
     *weights: np.ndarray,
     out: tuple[tuple[int, ...], ...],
 ) -> Sequence[np.ndarray]:
-    """Return the outputs of an Op, of the given shapes, by the bodies that suit it."""
+    """Return the outputs of an Op, of shapes `out`, by the chosen implementation."""
     chosen = _chosen(backend, pairs, own)
     op = getattr(_module("op"), name)(statistic, isinstance(own, FactoredRows))
     arguments = pairs.ends, pairs.others, *own, *other, *weights

@@ -23,7 +23,7 @@ from pymc_ep.numerics.pairs import Pairs
 __all__ = ["FactoredRows", "FullRows", "log_mean_exp", "log_mean_exp_pullback", "variance", "variance_pullback"]
 
 _CHUNK = 2**18
-"""Covariance entries in a chunk of pairs."""
+"""Largest number of covariance entries in a chunk of pairs."""
 
 
 class FullRows(NamedTuple):
@@ -46,7 +46,7 @@ class FactoredRows(NamedTuple):
     ----------
     mean : ndarray, (I, K)
     factor : ndarray, (I, K, K)
-        Lower triangular. The row and column of an entry of variance zero are zero.
+        Lower triangular Cholesky factors. The row and column of an entry of variance zero are zero.
     """
 
     mean: np.ndarray
@@ -64,7 +64,7 @@ class FactoredRows(NamedTuple):
 
     @property
     def conditional_sd(self) -> np.ndarray:
-        """Standard deviation of each entry given those before it, (I, K)."""
+        """Standard deviation of each entry given the entries before it in its row, (I, K)."""
         return np.einsum("idd->id", self.factor)
 
     def at(self, indices: np.ndarray) -> "FactoredRows":
@@ -177,7 +177,7 @@ def _summed(
     second: np.ndarray,
     derivatives: Callable[..., tuple[np.ndarray, np.ndarray]],
 ) -> FullRows:
-    """Return the sums of the derivatives of pairs over the pairs of each own row, (I, K) and (I, K, K)."""
+    """Return, for each own row, the sum of `derivatives` over its pairs, (I, K) and (I, K, K)."""
     out = FullRows(np.zeros_like(own.mean), np.zeros_like(own.factor))
     for chunk, i, j in _chunks(pairs, own):
         starts = np.flatnonzero(np.diff(i, prepend=-1))
@@ -187,7 +187,7 @@ def _summed(
 
 
 def _chunks(pairs: Pairs, own: FactoredRows) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-    """Yield the slice of each chunk of pairs, and the indices of its own and other rows."""
+    """Yield the slice of each chunk of pairs, and the indices of the own and of the other rows of its pairs."""
     rows, step = pairs.own, max(1, _CHUNK // own.mean.shape[1] ** 2)
     for begin in range(0, len(rows), step):
         chunk = slice(begin, begin + step)

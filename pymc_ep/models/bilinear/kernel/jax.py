@@ -18,13 +18,13 @@ from pymc_ep.numerics.backend.namespace_jax import require_float64
 __all__ = ["product_derivatives", "product_moments"]
 
 _NUMBERS = 2**18
-"""Largest number of entries of the rows of a chunk, or of their covariances: 2 MiB, which fits in a cache. On a
-processor sixteen times as many take twice the time."""
+"""Largest number of entries in the rows of a chunk of pairs, or in their covariances: 2 MiB, which fits in a cache. On
+a processor sixteen times as many take twice the time."""
 _LEAST = 64
-"""Least number of rows and of pairs to which arrays are filled up: JAX compiles for each size, for half a second."""
+"""Least number of rows and of pairs to which arrays are padded: JAX compiles for each size, for half a second."""
 
 Row = tuple[jax.Array, ...]
-"""Own m and a, or L, and other n and b of one pair."""
+"""Moments of one pair of rows: m and a, or L, of the own row, n and b of the other row."""
 
 
 def _log_mean_exp(m: jax.Array, a: jax.Array, n: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -97,12 +97,12 @@ _SLOPES: dict[tuple[str, bool], Callable[..., Any]] = {
 
 
 def _owners(ends: jax.Array, n_pairs: int) -> jax.Array:
-    """Return the own row of each pair, or the number of rows for pairs that fill up."""
+    """Return the own row of each pair; for pairs that are padding, the number of own rows."""
     return jnp.searchsorted(ends, jnp.arange(n_pairs), side="right") - 1
 
 
 def _chunks(owners: jax.Array, others: jax.Array, spread: jax.Array, *weights: jax.Array) -> tuple[jax.Array, ...]:
-    """Return arrays of pairs as (chunks, pairs of a chunk); pairs that fill up the last chunk belong to no row."""
+    """Return arrays of pairs as (chunks, pairs of a chunk); pairs that pad the last chunk belong to no row."""
     size = max(1, min(len(others), _NUMBERS // max(1, int(np.prod(spread.shape[1:])))))
     missing = -len(others) % size
     filled = (
@@ -128,7 +128,7 @@ def product_moments(
 def product_derivatives(
     key: tuple[str, bool], ends: jax.Array, others: jax.Array, *rows_and_weights: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the derivatives in m and a, or in covariances; the last two arguments are weights, (n,) each."""
+    """Return derivatives in m, and in a or covariances; the last two arguments are weights, (n,) each."""
     m, a, n, b, first, second = rows_and_weights
     slopes = jax.vmap(_SLOPES[key])
 
@@ -148,7 +148,7 @@ def product_derivatives(
 
 
 def on_host(op: ProductMoments | ProductDerivatives, *inputs: np.ndarray) -> list[np.ndarray]:
-    """Return the outputs of an Op, with rows and pairs filled up to powers of two."""
+    """Return the outputs of an Op, computed with rows and pairs padded to powers of two."""
     require_float64()
     ends, others, m, a, n, b, *weights = inputs
     rows, pairs = (_power_of_two(size) for size in (len(m), len(others)))
@@ -161,12 +161,12 @@ def on_host(op: ProductMoments | ProductDerivatives, *inputs: np.ndarray) -> lis
 
 
 def _power_of_two(size: int) -> int:
-    """Return the least power of two that is no smaller, and at least `_LEAST`."""
+    """Return the least power of two that is at least `size` and `_LEAST`."""
     return max(_LEAST, 1 << (size - 1).bit_length())
 
 
 def _filled(values: np.ndarray, size: int) -> np.ndarray:
-    """Return values, filled up with zeros to a length."""
+    """Return values padded with zeros to the length `size`."""
     return np.pad(values, [(0, size - len(values))] + [(0, 0)] * (values.ndim - 1))
 
 

@@ -34,7 +34,7 @@ _jit_part = jit(fastmath=_FAST)
 
 @_jit_part
 def _log_product(own_variance: np.ndarray, other_variance: np.ndarray) -> float:
-    """Return the sum of log r_d, where their product may underflow."""
+    """Return sum_d log r_d for one pair of rows, also where the product of all r_d would underflow."""
     logs = 0.0
     for begin in range(0, len(own_variance), _BLOCK):
         product = 1.0
@@ -304,9 +304,9 @@ def _weighted(
     root: np.ndarray,
     x: np.ndarray,
 ) -> bool:
-    """Write n + B m to `g`, L^T B to `across`, the Cholesky factor C of M to `root` and C^{-1} w to `x`.
+    """Write n + B m to `g`, L^T B to `across`, C to `root` and C^{-1} w to `x`, for one pair of rows; L is `factor`.
 
-    Return False if M is not positive definite.
+    Here w = L^T (n + B m), and C is the Cholesky factor of M = I - L^T B L. Return False if M is not positive definite.
     """
     width = len(m)
     for d in range(width):

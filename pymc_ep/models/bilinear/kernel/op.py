@@ -14,7 +14,7 @@ __all__ = ["ProductDerivatives", "ProductMoments"]
 
 
 class _RowsOp(ArrayOp):
-    """An Op of pairs of Gaussian rows: inputs are ends and others of `Pairs`, and the fields of own and other rows.
+    """Op of pairs of Gaussian rows; its inputs are `ends` and `others` of `Pairs`, and moments of own and other rows.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class _RowsOp(ArrayOp):
         self.outputs = self._results(spread)
 
     _weights: tuple[tuple[str, int], ...] = ()
-    """Types of further inputs."""
+    """Types of further inputs, which are weights of the pairs."""
 
     @staticmethod
     def _results(spread: tuple[str, int]) -> tuple[tuple[str, int], ...]:
@@ -61,7 +61,7 @@ class _RowsOp(ArrayOp):
         return getattr(bodies, self.function)(pairs, kinds[0](m, spread), kinds[1](n, other_spread), *weights)
 
     def c_compile_args(self, **kwargs: object) -> list[str]:
-        """Return flags of the compiler, with the one for vector instructions in sums, which need no OpenMP to run."""
+        """Return compiler flags, with the one for vector instructions in sums, which does not need OpenMP."""
         return [*super().c_compile_args(**kwargs), "-fopenmp-simd"]
 
     def c_sizes(self, arrays: Sequence[str], pointers: Sequence[str]) -> str:
@@ -72,7 +72,7 @@ class _RowsOp(ArrayOp):
         )
 
     def c_call(self, inputs: Sequence[str], outputs: Sequence[str], fail: str) -> str:
-        """Return the C statement that runs the body, which returns nonzero where memory is short."""
+        """Return the C statement that runs the body, which returns nonzero where memory does not suffice."""
         call = f"pymc_ep_{self.compiled_function}(n_rows, width, {', '.join([*inputs, *outputs])})"
         return f"if ({call}) {{ PyErr_NoMemory(); {fail} }}"
 
@@ -95,7 +95,7 @@ class ProductMoments(_RowsOp):
 
 
 class ProductDerivatives(_RowsOp):
-    """Op of the pullbacks, whose weights are further inputs; outputs are derivatives in the own moments."""
+    """Op of the pullbacks, whose weights are further inputs; outputs are derivatives in moments of own rows."""
 
     _weights = (FLAT, FLAT)
 

@@ -46,17 +46,19 @@ def bilinear_solution(
     learned: bool,
     prior_variances: Sequence[np.ndarray] | None = None,
 ) -> Solution:
-    """Return the solution at the end of an iteration.
+    r"""Return the solution at the end of an iteration.
 
     Parameters
     ----------
     form : CompiledBilinear
     end : Run
-        Its state has ``sides``, ``theta``, ``log_bound`` and ``loop``.
+        End of the iteration; its state has ``sides``, ``theta``, ``log_bound`` and ``loop``.
     settings : dict
+        Options in force.
     log_evidence_is : str
+        Description of the log evidence.
     points : bool
-        Whether all rows are points, so that the objective is a log density.
+        Whether all rows are point estimates, so that the objective is a log density.
     learned : bool
         Whether hyperparameters were learned, and so are at their mode.
     prior_variances : (D,) and (D,), optional
@@ -154,14 +156,14 @@ def started_sides(first: Sides, start: Mapping[str, np.ndarray]) -> Sides:
 
 
 def _sides(arrays: Mapping[str, np.ndarray]) -> Sides:
-    """Return the matrices whose arrays were saved."""
+    """Return both matrices from their saved arrays."""
     kind = FactoredRows if "left_factor" in arrays else Rows
     left, right = (kind(*(arrays[f"{side}_{name}"] for name in kind._fields)) for side in ("left", "right"))
     return left, right
 
 
 def checked(options: dict[str, Any], form: Bilinear, hyper: str) -> dict[str, Any]:
-    """Check the options that all these methods share, and return them.
+    """Return the options, after checks of the ones that all methods for bilinear forms share.
 
     Raises
     ------
@@ -185,7 +187,7 @@ def checked(options: dict[str, Any], form: Bilinear, hyper: str) -> dict[str, An
 def with_unseen_rows(
     sentence: str, form: CompiledBilinear, cells: Cells, proper: str = "have their prior as posterior"
 ) -> str:
-    """Return the status with a remark on rows without a cell appended, if any: their number and their posterior."""
+    """Return `sentence` with a remark on rows without a cell, if there are any: their number and posterior."""
     remarks = [sentence]
     for matrix, pairs in zip(form.form.matrices, (cells.by_left, cells.by_right)):
         counts = np.diff(pairs.ends)

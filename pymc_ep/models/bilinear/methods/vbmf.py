@@ -39,7 +39,7 @@ __all__ = ["OPTIONS", "VBMF", "solve"]
 OPTIONS = {"rank": None, "ard": False, "shrinkage": "vb", "init": "modes", "tol": 1e-6, "max_iter": 1000, "seed": 0}
 """Options and their defaults."""
 _JOINT = "log density of the data and of both matrices at the result"
-"""Description of the log evidence for points."""
+"""Description of the log evidence for point estimates."""
 _UNLIKE = "{!r} has a {}, and singular values are shrunk alike in all rows and towards zero; {}"
 """Error message for priors that differ from row to row: name, what differs, remedy."""
 _LOOSE_RATIO = 10.0
@@ -129,7 +129,7 @@ def _ascended(call: Call[CompiledBilinear], settings: dict[str, Any]) -> tuple[S
 
 
 def maximum_at(settings: dict[str, Any], form: CompiledBilinear, theta: np.ndarray) -> Maximum:
-    """Return the bound at hyperparameters theta, (p,), as ``hyper="fixed"`` finds it."""
+    """Return the maximum of the bound at held hyperparameters theta, (p,), with its gradient in theta."""
     ascent, end = _ascended(Call(form, theta, "fixed"), settings)
     prior = form.prior(theta)
     at, effective_prior = ascent.derivatives(prior, end.state), ascent.priors(prior, end.state)
@@ -139,7 +139,7 @@ def maximum_at(settings: dict[str, Any], form: CompiledBilinear, theta: np.ndarr
 
 
 def _sampling_settings(form: CompiledBilinear, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options for a bound with both matrices integrated out; raise for points."""
+    """Return the options for sampling hyperparameters by the bound; raise for point estimates of matrices."""
     settings = _settings(form, options, "sample")
     if settings["shrinkage"] == "map":
         raise UnsupportedModelError(
@@ -240,7 +240,7 @@ def _require_options(form: CompiledBilinear, hyper: str, settings: dict[str, Any
 
 
 def _from_start(engine: SingularValueShrinkage, first: State, start: Mapping[str, np.ndarray]) -> State:
-    """Return the state nearest to an earlier fit, which may be of another method or rank, or of points."""
+    """Return a state near an earlier fit, which may be of another method or rank, or have point estimates."""
     sides = [independent(rows) for rows in started_sides(first.sides, start)]
     sizes = np.prod([np.linalg.norm(rows.mean, axis=0) for rows in sides], axis=0)
     columns = np.argsort(-sizes, kind="stable")[: min(engine.rank, int(np.count_nonzero(sizes)))]

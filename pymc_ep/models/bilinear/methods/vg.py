@@ -58,7 +58,7 @@ def solve(call: Call[CompiledBilinear]) -> Solution:
     InvalidDataError
         For observations outside their domain, and indices out of range.
     ValueError
-        For options out of range or in contradiction, such as points with a learned scale.
+        For options out of range or in contradiction, such as point estimates whose prior scale is learned.
     """
     form, settings = call.form, _settings(call)
     estimated, points = _points(form.form, settings["estimate"], form.n_factors)
@@ -104,7 +104,7 @@ def _ascended(
 
 
 def maximum_at(settings: dict[str, Any], form: CompiledBilinear, theta: np.ndarray) -> Maximum:
-    """Return the bound at hyperparameters theta, (p,), as ``hyper="fixed"`` finds it."""
+    """Return the maximum of the bound at held hyperparameters theta, (p,), with its gradient in theta."""
     _, points = _points(form.form, (), form.n_factors)
     bound, prior, end = _ascended(Call(form, theta, "fixed"), settings, points)
     at = bound.derivatives(prior, end.state.sides)
@@ -113,7 +113,7 @@ def maximum_at(settings: dict[str, Any], form: CompiledBilinear, theta: np.ndarr
 
 
 def _sampling_settings(form: CompiledBilinear, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options for a bound with all matrices integrated out; raise for points."""
+    """Return the options for sampling hyperparameters by the bound; raise for point estimates of any variable."""
     settings = _settings(Call(form, form.start, "sample", options=options))
     estimated, _ = _points(form.form, settings["estimate"], form.n_factors)
     if estimated:
@@ -165,7 +165,7 @@ def _with_prior_warnings(status: Status, form: CompiledBilinear, first: Bilinear
 
 
 def _points(form: Bilinear, estimate: Sequence[str], d: int) -> tuple[tuple[str, ...], tuple[np.ndarray, np.ndarray]]:
-    """Return the names of the point estimates, and masks of their columns on either side, (K,) and (K',)."""
+    """Return the names of the point estimates, and masks of their columns in either matrix, (K,) and (K',)."""
     named = estimate_names(estimate, form.latent_names)
     # Under a flat prior the posterior may be improper.
     estimated = tuple(entry.name for entry in form.entries if entry.flat or entry.name in named)
@@ -177,7 +177,7 @@ def _points(form: Bilinear, estimate: Sequence[str], d: int) -> tuple[tuple[str,
 
 
 def _from_start(first: Sides, start: Mapping[str, np.ndarray], *, full: bool) -> Sides:
-    """Return the rows of an earlier fit, with covariances if `full`; raise if they are not of the model of `first`."""
+    """Return the rows of an earlier fit, with covariances if `full`; raise unless they suit the model of `first`."""
     left, right = (factored(rows) if full else independent(rows) for rows in started_sides(first, start))
     for rows, first_rows in zip((left, right), first):
         if ((rows.variance > 0) != (first_rows.variance > 0)).any():

@@ -22,8 +22,8 @@ from pymc_ep.results import labelled
 __all__ = ["fold_in"]
 
 _FEASIBLE = 0.5
-"""Largest sum over factors of a new row's first variances times the other matrix's. Below one E e^f exists; the half is
-a margin."""
+"""Largest sum over factors of a new row's first variance times the other matrix's largest variance. Below one E e^f
+exists; one half leaves a margin."""
 _BOUND = "lower bound on the log density of the cells of each new row given the fit{}"
 """Description of the rows' bounds in the dataset."""
 
@@ -31,20 +31,20 @@ _BOUND = "lower bound on the log density of the cells of each new row given the 
 def fold_in(
     model: pm.Model, posterior: BilinearPosterior, side: int, dims: tuple[str, str], given: Mapping[str, Any]
 ) -> xr.Dataset:
-    """Return the posterior of new rows of a side, given the fitted rows of the other one; see `pymc_ep.fold_in`.
+    """Return the posterior of new rows of one matrix, given the fitted rows of the other; see `pymc_ep.fold_in`.
 
     Parameters
     ----------
     model : pymc.Model
     posterior : BilinearPosterior
     side : {0, 1}
-        Side of the new rows.
+        Matrix of the new rows, 0 left or 1 right.
     dims : (str, str)
         Dims of the rows of both matrices.
     given : mapping of str to array_like
-        ``rows``, ``cols`` and ``observed`` as in the distribution, and ``offset``, without biases, or parameters of
-        the likelihood, unless these are the same for all cells of the fit. The side's own index counts new rows from 0;
-        if it is missing or a scalar, all cells are in one row. The other index is of fitted rows.
+        ``rows``, ``cols`` and ``observed`` as in the distribution. If they differ between the cells of the fit, also
+        ``offset``, without biases, and parameters of the likelihood. The index on this side counts new rows from 0; if
+        it is missing or a scalar, all cells are in one new row. The other index is of fitted rows.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def _best(posterior: BilinearPosterior, new: NewCells, side: int, counts: np.nda
 
 
 def _prior_of_rows(form: CompiledBilinear, prior: MatrixPrior, side: int, counts: np.ndarray) -> MatrixPrior:
-    """Return the prior of new rows, as of any fitted row; raise if rows differ, or lack cells under a flat prior."""
+    """Return the prior of new rows, a fitted row's; raise if that varies, or is flat for a new row without cells."""
     d, matrix, bias = form.n_factors, form.form.matrices[side], form.form.biases[side]
     for entry, columns in ((matrix, slice(None, d)), (bias, slice(d, None))):
         if entry is None:

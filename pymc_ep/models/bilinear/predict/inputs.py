@@ -36,15 +36,16 @@ def read_cells(
     Parameters
     ----------
     model : pymc.Model
-        Has the labels of rows.
+        Model with the labels of rows.
     form : CompiledBilinear
     theta : ndarray, (p,)
         Unconstrained hyperparameters.
     given : mapping of str to array_like
-        ``rows`` and ``cols``, positions or labels, and ``observed``. Also ``offset``, without biases, and parameters of
-        the likelihood, unless these are the same for all cells of the fit.
+        ``rows`` and ``cols``, positions or labels, and ``observed``. If they differ between the cells of the fit, also
+        ``offset``, without biases, and parameters of the likelihood.
     new : {0, 1}, optional
-        Side whose index counts rows that were not in the fit. A scalar index, by default 0, applies to all cells.
+        Side, 0 left or 1 right, whose index counts new rows. If this index is a scalar, by default 0, it applies to all
+        cells.
 
     Raises
     ------
@@ -100,7 +101,7 @@ def offsets_and_parameters(
     Raises
     ------
     InvalidDataError
-        If they are not given and differ from cell to cell in the fit.
+        If a value is not given and differs from cell to cell in the fit.
     """
     name, parameters = form.form.cells.name, _cell_parameters(form, theta)
     if unknown := [key for key in given if key not in parameters]:

@@ -19,8 +19,8 @@ from pymc_ep.models.bilinear.predict.rebuild import bilinear_posterior
 __all__ = ["CellPredictions"]
 
 _DRAWS = 1000
-"""Number of draws of a row for each cell. The relative Monte Carlo error of a density is some 3 % of the spread of its
-conditional densities."""
+"""Number of draws of a row for each cell. The relative Monte Carlo error of a density is some 3 % of the spread of the
+densities given each draw."""
 
 
 class CellPredictions:
@@ -28,14 +28,14 @@ class CellPredictions:
 
     @staticmethod
     def rebuild(idata: Container, model: pm.Model) -> BilinearPosterior | BilinearMixture:
-        """Return the posterior of a fit; raise a ValueError unless it is one of the present model."""
+        """Return the posterior of a fit; raise a ValueError unless the fit is of the present model."""
         return bilinear_posterior(idata, model)
 
     @staticmethod
     def log_predictive(
         model: pm.Model, posterior: BilinearPosterior | BilinearMixture, data: Mapping[str, Any]
     ) -> xr.Dataset:
-        """Return log integrals of p(y | f) Q(f), one for each new cell.
+        """Return the log predictive density of each new cell: log int p(y | f) Q(f) df, with Q the posterior of f.
 
         Parameters
         ----------
@@ -92,7 +92,7 @@ class CellPredictions:
 def _parts(
     model: pm.Model, posterior: BilinearPosterior | BilinearMixture, data: Mapping[str, Any]
 ) -> tuple[str, list[tuple[float, BilinearPosterior, NewCells, int, np.random.Generator]]]:
-    """Return the name of the cells, and for each component its weight, new cells, draws and random numbers."""
+    """Return the name of the cells; for each component weight, posterior, new cells, number of draws, generator."""
     form, rng = posterior.form, np.random.default_rng(0)
     name = form.form.cells.name
     if list(data) != [name]:

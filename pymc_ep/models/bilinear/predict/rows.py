@@ -38,12 +38,12 @@ class BilinearRows:
 
     @staticmethod
     def sizes(posterior: BilinearPosterior) -> tuple[int, int]:
-        """Return their numbers of rows."""
+        """Return the numbers of rows of the two matrices."""
         return posterior.form.shapes[0][0], posterior.form.shapes[1][0]
 
     @staticmethod
     def rebuild(idata: Container, model: pm.Model) -> BilinearPosterior:
-        """Return the posterior of a fit; raise for one of sampled hyperparameters."""
+        """Return the posterior of a fit; raise for a fit with sampled hyperparameters."""
         return at_one_value(bilinear_posterior(idata, model))
 
     @staticmethod
@@ -75,7 +75,7 @@ class BilinearRows:
 
     @staticmethod
     def folded(posterior: BilinearPosterior, side: int, new: xr.Dataset, cells: Mapping[str, Any]) -> "CellRows":
-        """Return folded-in rows, with the posterior in which these stand in place of the fitted ones."""
+        """Return folded-in rows of a side, in a posterior where they replace the fitted rows."""
         form = posterior.form
         matrix, bias, y = matrix_names(form)[side], form.form.biases[side], form.form.cells.name
         labels = new[new[f"{matrix}_mean"].dims[0]].to_numpy()
@@ -112,14 +112,14 @@ class CellRows:
         self.n_others = len((posterior.right, posterior.left)[side].mean)
 
     def block(self, indices: np.ndarray, by: str) -> "CellBlock":
-        """Return k rows with all others."""
+        """Return the block of the k rows `indices` with all rows of the other matrix, scored by `by`."""
         mean, sd = self._posterior.moments_with_all(self._side, indices)
         return CellBlock(self._log_least, mean + self._offset, sd, by)
 
     def _log_least(self, mean: np.ndarray, sd: np.ndarray, *, fixed_nodes: bool) -> np.ndarray:
-        """Return log P(y = least) of Gaussian predictors with these moments.
+        """Return log P(y = least), with y at its least value, for Gaussian predictors with these moments.
 
-        Fixed nodes err by 3e-3 where log rates have an sd of 2, and others by 4e-5.
+        Fixed nodes err by 3e-3 where log rates have a standard deviation of 2, and other nodes by 4e-5.
         """
         # Rates at nodes may overflow to infinity; the likelihood is then zero.
         with np.errstate(over="ignore", invalid="ignore"):
@@ -143,7 +143,7 @@ class CellBlock:
         self.scores = mean.copy() if by == "predictor_mean" else -log_least(mean, sd, fixed_nodes=True)
 
     def ranked(self, others: np.ndarray) -> Ranked:
-        """Return given others, the best first."""
+        """Return the rows `others` of the other matrix, for each own row the best first."""
         mean, sd = (np.take_along_axis(moment, others, axis=1) for moment in (self._mean, self._sd))
         log_least = self._log_least(mean, sd, fixed_nodes=False)
         # P(y > least) = 1 - P(y = least), without cancellation where it is small.

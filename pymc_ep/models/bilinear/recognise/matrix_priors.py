@@ -16,12 +16,12 @@ __all__ = ["all_latent", "entries_of", "is_gaussian"]
 
 
 def all_latent(variables: Sequence[TensorVariable], latent: Sequence[str] | None) -> bool:
-    """Return whether `latent` names all of some variables, or is None."""
+    """Return whether `latent` names all of these variables, or is None."""
     return latent is None or all(v.name in ([latent] if isinstance(latent, str) else latent) for v in variables)
 
 
 def is_gaussian(model: Model, rv: TensorVariable, ndim: int) -> bool:
-    """Return whether a variable of `ndim` axes has independent Gaussian entries, a flat prior, or i.i.d. rows."""
+    """Return whether a variable of `ndim` axes has a flat prior, or independent Gaussian entries or rows."""
     op = None if rv.owner is None else rv.owner.op
     supported = isinstance(op, NormalRV | FlatRV) or (ndim == 2 and _covariance(rv) is not None)
     return supported and rv.ndim == ndim and model.rvs_to_transforms.get(rv) is None

@@ -45,13 +45,13 @@ __all__ = ["bilinear_sites", "recognise_bilinear"]
 
 
 def bilinear_sites() -> list[tuple[str, str, Any]]:
-    """Return the supported likelihoods, for the table: distribution, link and site."""
+    """Return the supported likelihoods, rows of the table of `pymc_ep.supported`: distribution, link and site."""
     rows = ((name, link, cell_site(site, truncated=False)) for name, link, site in site_names())
     return [(f"{name}, bilinear", link, site) for name, link, site in rows if site is not None]
 
 
 class Likelihood(NamedTuple):
-    """An observed variable and the parameters of its distribution, with selections moved to the earliest place."""
+    """An observed variable, and the parameters of its distribution, with selections of elements moved inwards."""
 
     rv: TensorVariable
     parameters: list[TensorVariable]
@@ -205,7 +205,7 @@ def _predictor(model: Model, likelihood: Likelihood, products: TensorVariable) -
 
 
 def _nested(hyper: Sequence[TensorVariable]) -> dict[str, str]:
-    """Map each hyperparameter whose prior scale or rate depends on another hyperparameter to that one."""
+    """Map each hyperparameter whose prior scale or rate depends on another hyperparameter to the other one."""
     scales = {rv: parameters_of(rv)[-1:] for rv in hyper}
     pairs = ((rv, other) for rv in hyper for other in hyper if other is not rv and depends_on(scales[rv], [other]))
     return {rv.name: other.name for rv, other in pairs}
