@@ -63,22 +63,23 @@ class Response(NamedTuple):
     """Mean and variance of an observation given its predictor."""
 
     mean: Callable[..., np.ndarray]
-    """``mean(eta, *parameters)``, of arrays: non-decreasing in eta, and free of learned parameters."""
+    """``mean(eta, *parameters)``, for arrays: non-decreasing in eta, and free of learned parameters."""
     variance: Callable[..., np.ndarray]
-    """``variance(eta, *parameters)``, of arrays; infinite where the variance is."""
+    """``variance(eta, *parameters)``, for arrays; infinite where the variance is."""
 
 
 @dataclass(frozen=True)
 class SuperGaussian:
     """Super-Gaussian form of a site: ``log t(eta) = slope * eta + g((eta - centre)**2)``, a maximum over Gaussians.
 
-    With g convex and decreasing, its tangent at any x > 0 gives a Gaussian that lies below t everywhere and touches it
-    where ``(eta - centre)**2 = x`` (Palmer et al. 2006). All are PyTensor graphs with the constants of t left in.
+    With g convex and decreasing, its tangent at any x > 0 gives a Gaussian that lies below t everywhere and touches t
+    where ``(eta - centre)**2 = x`` (Palmer et al. 2006). All functions return PyTensor graphs, with the constants of t
+    included.
 
     Attributes
     ----------
     centre, slope : callable
-        Of ``(y, *parameters)``.
+        Functions of ``(y, *parameters)``.
     log_at : callable
         ``log_at(y, x, *parameters)``: g(x).
     precision : callable
@@ -109,14 +110,15 @@ class Site:
         Domain of the observations: ``"count"``, ``"positive count"``, ``"integer"``, ``"ordinal"``, ``"binary"``,
         ``"real"``, ``"non-negative"``, ``"positive"`` or ``"unit interval"`` (open at both ends).
     parameter_domains : tuple of str
-        Domain of each parameter: one of these, or ``"extended real"`` (infinities included). Empty if all are positive.
+        Domain of each parameter: one of the domains of observations, or ``"extended real"`` (infinities included).
+        Empty if all are positive.
     relation : Relation, optional
         Joint constraint on an observation and the parameters.
     check : callable, optional
         ``check(name, y, values)``, which raises `InvalidDataError` for parameters outside a range that depends on more
         than one of them; `name` is the observed variable.
     holds_observations : bool
-        True if t holds the observations of the model, and is the same at any others.
+        True if the graph of t contains the model's observations, so that t does not depend on the argument y.
     interpreted : bool
         True if NumPy runs the graphs op by op unless a mode is given. For densities that occur in one model only, where
         compilation would take longer than the fit.
@@ -125,16 +127,16 @@ class Site:
     located : bool
         True if t depends on ``y - eta`` and parameters alone, so that both may be counted from any origin.
     additive : tuple of str, optional
-        Parameters in which, and in y, log t is affine but for a term free of eta: observations of one predictor that
-        agree in all other parameters then enter by their number and average. None where log t is not affine; of zeros
-        and ones it always is.
+        Parameters such that log t, but for a term free of eta, is affine in these and y. Observations of one predictor
+        that agree in all other parameters then enter by their number and averages. None where log t is not affine; for
+        observations of zeros and ones it always is.
     takes_averages : bool
-        True if the functions of an additive site of whole numbers also take averages of them.
+        True if the functions of an additive site for whole numbers also take averages of observations.
     log_concave : bool
         True if t is log-concave in eta for every y; engines then rely on positive site precisions.
     analytic : bool
         True if log t is analytic in eta: it has neither kinks nor jumps, nor pieces joined by derivatives alone. Fewer
-        nodes are then enough for the same accuracy.
+        quadrature nodes are then enough for the same accuracy.
     kinked : bool
         True if log t has a kink or jump in eta for some y, so that it need have no curvature at a mode.
     vanishes : bool
@@ -148,11 +150,11 @@ class Site:
         True if the closed form holds for every power in (0, 1]; False if for power one only, with quadrature for the
         others.
     knots : callable, optional
-        ``knots(y, *parameters)``: a sequence of arrays in eta at which quadrature panels must break, because
-        the site's own scale lives there however wide the cavity is. Called with arrays, not graphs. Where t is not
-        log-concave the first knot is its maximum; without any, peaks and scales are searched for, at some cost.
+        ``knots(y, *parameters)``: a sequence of arrays in eta at which quadrature panels must break, because t has a
+        scale of its own there, however wide the cavity is. Called with arrays, not graphs. Where t is not log-concave
+        the first knot is its maximum; without any, peaks and scales are searched for, at some cost.
     peaks : callable, optional
-        ``peaks(y, mean, variance, power, *parameters)``: place and width, of arrays, of each maximum of the tilted
+        ``peaks(y, mean, variance, power, *parameters)``: location and width, as arrays, of each maximum of the tilted
         density, for a t with knots that is not log-concave. Panels are cut about those that the knots do not resolve.
     knots_beyond : float
         Largest width in eta of an interval of integration whose panels need not break at the knots.
@@ -164,10 +166,10 @@ class Site:
         ``curvature_bound(y, *parameters)``: graph of an upper bound on ``-d^2 log t / d eta^2`` over all eta, for
         bounds by Gaussians of that precision.
     typical : callable
-        ``typical(y, *parameters)``: mean and variance, of arrays, of a rough Gaussian approximation of t in eta: the
+        ``typical(y, *parameters)``: mean and variance, as arrays, of a rough Gaussian approximation of t in eta: the
         start of a fit without a Gaussian prior. Standard normal by default.
     intensity : callable, optional
-        ``intensity(mean, variance)``, of arrays: the expected rate under a Gaussian eta, for rates that are neither
+        ``intensity(mean, variance)``, for arrays: the expected rate under a Gaussian eta, for rates that are neither
         affine nor exponential in eta while eta may be negative.
     response : Response, optional
         Mean and variance of an observation given eta, for predictions on the scale of the observations.
@@ -297,7 +299,7 @@ def require_domain(y: np.ndarray, domain: str, name: str, site: str) -> None:
 
 
 def first_outside(value: ArrayLike, domain: str) -> tuple[float, str, str] | None:
-    """Return the first number outside a domain, the words for its index and for the domain; None if all are inside."""
+    """Return the first value outside a domain, with words for its index and for the domain; None without one."""
     check, _, wanted = _DOMAINS[domain]
     outside = _first_bad(np.asarray(value), check)
     return None if outside is None else (*outside, wanted)
@@ -333,7 +335,8 @@ _DOMAINS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], str, str]] = {
     "positive": (lambda y: np.isfinite(y) & (y > 0), "positive finite numbers", "positive and finite"),
     "unit interval": (lambda y: (y > 0) & (y < 1), "numbers between 0 and 1, without the ends", "between 0 and 1"),
 }
-"""Domains of observations and parameters: a check, and its words for observations and for one parameter."""
+"""Domains of observations and parameters, by name: a check, and the accepted values in words, for observations and for
+one parameter."""
 
 _REGISTRY: dict[str, Site] = {}
 

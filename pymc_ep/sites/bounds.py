@@ -1,9 +1,10 @@
 """Gaussian lower bounds on sites, as functions of arrays.
 
-Bounds ``exp(k + b eta - pi eta**2 / 2)`` exist for two kinds of site. Those on a super-Gaussian site touch it at a
-squared distance x from its centre and have the precision ``pi = -2 g'(x)``; for a Gaussian predictor of mean eta and
-variance z the best one has ``x = z + (eta - centre)**2``. Those on a site of bounded curvature have a fixed pi and
-touch it at one point; the best one touches it at the mean eta.
+Bounds ``exp(k + b eta - pi eta**2 / 2)`` exist for two kinds of site. On a super-Gaussian site, ``log t(eta) = slope *
+eta + g((eta - centre)**2)``, a bound touches the site at a squared distance x from the centre and has the precision
+``pi = -2 g'(x)``. For a Gaussian predictor of mean eta and variance z the best one has ``x = z + (eta - centre)**2``.
+On a site of bounded curvature a bound has a fixed pi and touches the site at one point; the best one touches at the
+mean eta.
 
 `Bounded.value` is the expected log of the best bound, with the derivative ``b - pi eta`` in the mean eta: the objective
 of the inner loop of a double loop (Seeger and Nickisch 2011).
@@ -25,8 +26,8 @@ _LEAST_WEIGHT = 0.01
 """Least weight of log-concave sites in reweighted least squares, as a share of pi. It may be small, since the objective
 has one maximum."""
 _SAFE_WEIGHT = 0.5
-"""Least weight of other sites, as a share of pi. A step is then at most 2 / pi times the gradient: it does not lower
-the value, as -d^2 value / d eta^2 <= pi. Longer steps may end at distant maxima."""
+"""Least weight of sites that are not log-concave, as a share of pi. A step is then at most 2 / pi times the gradient:
+it does not lower the value, as -d^2 value / d eta^2 <= pi. Longer steps may end at distant maxima."""
 
 
 class Bounded(NamedTuple):
@@ -35,8 +36,8 @@ class Bounded(NamedTuple):
     Attributes
     ----------
     value : array
-        Expected log of the bound: ``slope * eta + g(z + (eta - centre)**2)`` for a super-Gaussian site,
-        ``log t(eta) - pi z / 2`` for one of bounded curvature.
+        Expected log of the bound: ``slope * eta + g(z + (eta - centre)**2)`` for a super-Gaussian site, ``log t(eta) -
+        pi z / 2`` for a site of bounded curvature.
     gradient : array
         ``d value / d eta``.
     precision : array

@@ -35,8 +35,8 @@ _KEPT = 2 * 10**8
 """Largest count of doubles in quadrature rules that are kept for reuse, 1.5 GiB. The moments of further sites are
 computed anew."""
 STEP = 0.03
-"""Step of the differences, in units of one over the tilted standard deviation. Truncation, step^4 / 30 times the
-seventh cumulant, is 2e-5 for an exponential distribution; rounding of the variances adds about 1e-7."""
+"""Step of the finite differences for cumulants, in units of one over the tilted standard deviation. Truncation, step^4
+/ 30 times the seventh cumulant, is 2e-5 for an exponential distribution; rounding of the variances adds about 1e-7."""
 
 
 def compile_site(
@@ -51,8 +51,9 @@ def compile_site(
     mode : PyTensor mode or str, optional
         By default the stack's (C or Numba). With ``"JAX"`` all functions return JAX arrays and can be traced.
     loop : bool
-        Whether quadrature of a density that NumPy runs is a compiled loop, see `sites.generated`, which takes seconds
-        to compile. That of other sites is one in any case, and so it is in modes that compile.
+        Whether quadrature of an interpreted site is a compiled loop, which takes seconds to compile; see
+        `sites.generated`. Quadrature of other sites always is such a loop. If `mode` is given, quadrature is one for C
+        and Numba alone.
     **options
         Static options of the site, for example ``zero_mass=False``.
 
@@ -86,7 +87,7 @@ def _made(site: Site, mode: Mode | str | None, loop: bool, options: tuple[tuple[
 
 _compiled = lru_cache(maxsize=256)(_made)
 _INTERPRETED: "WeakValueDictionary[tuple, CompiledSite]" = WeakValueDictionary()
-"""Sites of the densities of models' own distributions, which no other has: they go with the last of their forms."""
+"""Compiled sites of densities that belong to one model: each is deleted with the last form that uses it."""
 
 
 class CompiledSite(QuadratureFunctions, BoundFunctions, ExpectationFunctions):
@@ -189,7 +190,7 @@ class CompiledSite(QuadratureFunctions, BoundFunctions, ExpectationFunctions):
         return fields, nearby
 
     def _nodes_and_nearby(self, arrays: Sequence[np.ndarray]) -> tuple[Tilted, Callable[[Array], Tilted]]:
-        """Return `moments_and_nearby` by rules of nodes, which are kept."""
+        """Return `moments_and_nearby` by quadrature rules, which are kept to be reweighted for new means."""
         pieces, forgotten, numbers = [], np.zeros(len(arrays[0]), dtype=bool), 0
 
         def first() -> Iterator[tuple[Any, Sequence[Any]]]:
@@ -222,9 +223,9 @@ class CompiledSite(QuadratureFunctions, BoundFunctions, ExpectationFunctions):
     def cumulants(self, y: Array, mean: Array, variance: Array, *parameters: Array) -> tuple[Array, Array]:
         """Return the standardised third and fourth cumulants (skewness, excess kurtosis) of the tilted densities.
 
-        For arguments see `moments`; the power is one. Where moments are quadratures, so are these. Otherwise, as
-        moving the cavity mean by v s multiplies the tilted density by exp(s f), they are the first and second
-        derivatives of the tilted variance in s: differences of five evaluations, with an error of order step^4.
+        For arguments see `moments`; the power is one. Where moments are quadratures, so are the cumulants. Otherwise,
+        as moving the cavity mean by v s multiplies the tilted density by exp(s f), the cumulants are the first and
+        second derivatives of the tilted variance in s: differences of five evaluations, with an error of order step^4.
         """
         if not (self._jax or self._has_closed_form(1.0)):
             shape, arrays = self._flatten(y, mean, variance, 1.0, *parameters)
@@ -265,7 +266,7 @@ class CompiledSite(QuadratureFunctions, BoundFunctions, ExpectationFunctions):
         return {}
 
     def log_density(self, y: Array, eta: Array, *parameters: Array) -> Array:
-        """Return log t(eta; y, parameters), of the broadcast shape; of two or more axes the first is the draws."""
+        """Return log t(eta; y, parameters), of the broadcast shape; the first of several axes is the draws."""
         if self._jax:
             shape, arrays = self._flatten(y, eta, *parameters)
             arrays = [array[None] for array in arrays]
@@ -273,12 +274,12 @@ class CompiledSite(QuadratureFunctions, BoundFunctions, ExpectationFunctions):
         return by_rows(self._log_density_function, y, eta, *parameters)
 
     def slope(self, y: Array, eta: Array, *parameters: Array) -> Array:
-        """Return d log t(eta; y, parameters) / d eta, (n,) as the arguments."""
+        """Return d log t(eta; y, parameters) / d eta, (n,), for arguments (n,)."""
         _, (y, eta, *values) = self._flatten(y, eta, *parameters)
         return self._density_function(eta[None], y, *values)[1][0]
 
     def parameter_slopes(self, y: Array, eta: Array, *parameters: Array) -> tuple[Array, ...]:
-        """Return the derivative of log t(eta; y, parameters) in each parameter, each (n,) as the arguments."""
+        """Return the derivative of log t(eta; y, parameters) in each parameter, (n,) each, for arguments (n,)."""
         _, (y, eta, *values) = self._flatten(y, eta, *parameters)
         return tuple(self._density_gradient_function(eta[None], np.ones((1, len(y))), y, *values))
 
@@ -327,9 +328,9 @@ class CompiledSite(QuadratureFunctions, BoundFunctions, ExpectationFunctions):
         return compiled_function(inputs, outputs, trust_input=True, mode=mode, on_unused_input="ignore")
 
     def _log_density_function(self, shapes: tuple[tuple[int | None, int | None], ...]) -> Callable[..., Any]:
-        """``(y, f, *parameters) -> log t`` of matrices that broadcast as `shapes` say.
+        """Return ``(y, eta, *parameters) -> log t`` for matrices with the static shapes `shapes`, which broadcast.
 
-        Called once on many draws, so it is run by NumPy where possible.
+        NumPy runs the function where possible, as it is called once, on many draws.
         """
         if shapes not in self._log_density_functions:
             names = ("y", "eta", *self.site.parameters)
@@ -376,7 +377,7 @@ class CompiledSite(QuadratureFunctions, BoundFunctions, ExpectationFunctions):
 
 
 def _numpy_mode_for(outputs: Sequence[Any]) -> Mode | None:
-    """Return the mode of NumPy, which need not compile; None for graphs with kernels, which it runs one by one."""
+    """Return the NumPy mode, without compilation; None for graphs with kernels, which NumPy runs element by element."""
     scalar_ops = (getattr(v.owner.op, "scalar_op", None) for v in ancestors(outputs) if v.owner is not None)
     return None if any(isinstance(op, ScalarKernel) for op in scalar_ops) else numpy_mode()
 

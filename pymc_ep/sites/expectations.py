@@ -5,8 +5,9 @@ from the slope of log t alone, so that kinks do no harm:
 
     d/dm E log t = E (log t)',      2 d/ds^2 E log t = E (log t)'' = E[(log t)' x] / s.
 
-Most integrands are polynomials of low degree as far as a Gauss-Hermite rule sees, which its last coefficients tell.
-The others, such as a narrow density under a wide Gaussian, have panels that are halved until the halves agree.
+A Gauss-Hermite rule is used where its last coefficients show that integrands are close to polynomials of low degree.
+Other integrals, such as of a narrow density under a wide Gaussian, are over panels, which are halved until the halves
+agree with them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,20 +29,20 @@ __all__ = ["ExpectationFunctions", "Expected"]
 _NODES, _PANEL = 32, 16
 """Nodes of the Gauss-Hermite rule, and of a panel."""
 _NEGLIGIBLE = 1e-9
-"""Largest of the last coefficients, relative to the first ones: those that a rule of so many nodes misses are of twice
-the degree, about the square of this."""
+"""Largest size of a rule's last coefficients, relative to the mean modulus of the integrand, at which the rule is
+accepted. The coefficients that the rule misses have twice the degree, and about the square of this size."""
 _CUTS = np.array([-38.0, -19.0, -9.5, -5.0, -2.5, 0.0, 2.5, 5.0, 9.5, 19.0, 38.0])
-"""First panels, in standard deviations: beyond 38 the normal density is zero. A rate exp(f) has its mean s of them out,
-so that 9.5 are not enough."""
+"""First panels, in standard deviations: beyond 38 the normal density is zero. A rate exp(f) has its mean s standard
+deviations out, so that 9.5 are not enough."""
 _AGREEMENT, _HALVINGS = 1e-12, 40
-"""Difference of a panel and its halves, as a share of the integral of moduli, at which these are taken, and the largest
-number of halvings, by which a jump is left in 1e-12 of a panel."""
+"""Difference of a panel and its halves, as a share of the integral of the modulus, up to which the halves are accepted,
+and largest number of halvings, after which a jump is left in 1e-12 of a panel."""
 _NO_MASS = 1e-100
 """Weight below which a node where the density overflows, or is not defined, has no part in the integral."""
 
 
 class Expected(NamedTuple):
-    """Value, slope and negative curvature of the (expected) log of sites in the (mean of the) predictor, (n,) each."""
+    """Log t of sites, or E log t, with slope and negative curvature in the predictor or in its mean, (n,) each."""
 
     value: np.ndarray
     gradient: np.ndarray
@@ -49,17 +50,18 @@ class Expected(NamedTuple):
 
 
 class _Rule(NamedTuple):
-    """Nodes of some sites.
+    """Quadrature nodes of m sites; each site has one or more columns of nodes.
 
     Attributes
     ----------
     sites : ndarray of int, (m,)
-        The sites.
+        Indices of the sites.
     site : ndarray of int, (columns,)
-        Place among these of each column.
+        Position in `sites` of each column's site.
     node, weight : ndarray, (nodes, columns)
-        Standardised, and probabilities.
+        Standardised predictors, and their probabilities.
     log_t, slope : ndarray, (nodes, columns)
+        Log density at the nodes, and its slope in the predictor.
     """
 
     sites: np.ndarray
@@ -96,7 +98,7 @@ class ExpectationFunctions:
     def expected(self, y: Any, mean: Any, variance: Any, *parameters: Any) -> Expected:
         """Return E log t under N(mean, variance), (n,) each, with slope and negative curvature in the mean.
 
-        Minus infinity where t vanishes at predictors of some probability.
+        The expectation is minus infinity where t is zero with positive probability.
         """
         _, (y, mean, variance, *values) = self._flatten(y, mean, variance, *parameters)
         sd = np.sqrt(variance)
@@ -172,7 +174,7 @@ class ExpectationFunctions:
         return _Rule(sites, site, node, weight, np.where(lost, 0.0, log_t), np.where(lost, 0.0, slope))
 
     def _halved(self, sites: np.ndarray, arrays: Sequence[np.ndarray]) -> _Rule:
-        """Return a rule of panels, halved until the halves agree with them."""
+        """Return a rule of panels, each of which is halved until the halves agree with it."""
         x, unit = (array[:, None] for array in _lobatto(_PANEL))
 
         def evaluated(site: np.ndarray, left: np.ndarray, width: np.ndarray) -> tuple[_Rule, np.ndarray]:
@@ -209,7 +211,7 @@ class ExpectationFunctions:
 def _lobatto(nodes: int) -> tuple[np.ndarray, np.ndarray]:
     """Return nodes and weights of the Gauss-Lobatto rule on (0, 1).
 
-    Its nodes at the ends see a kink next to one, which no other rule of a panel and of its halves would.
+    Nodes at both ends detect a kink next to an end, which other rules miss both in a panel and in its halves.
     """
     # On (-1, 1) inner nodes are zeros of P'_(n-1), a Jacobi polynomial of parameters (1, 1), and weights are
     # 2 / (n (n - 1) P_(n-1)(x)^2); on (0, 1) half of it.

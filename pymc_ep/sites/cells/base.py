@@ -19,7 +19,8 @@ __all__ = [
 ]
 
 Anchor = tuple[np.ndarray, np.ndarray]
-"""Both statistics of f, (n,) each, at which tangents and parabolas touch; by default the bound's own."""
+"""Mean and second statistic of f, (n,) each, at which tangents and parabolas touch the log likelihood; by default the
+ones at which the bound is evaluated."""
 
 
 class CellBound(NamedTuple):
@@ -48,7 +49,7 @@ class CellSite(Protocol):
     Attributes
     ----------
     parameters : tuple of str
-        Names of the likelihood's parameters beside f.
+        Names of the likelihood's parameters besides the predictor f.
     spread : {"log_mean_exp", "variance"}
         The second statistic of f: log E e^f or Var f.
     domain : {"count", "binary", "real"}
@@ -79,7 +80,7 @@ class CellSite(Protocol):
         """Return the f that maximises p(y | f) without truncation; it may be infinite."""
 
     def slopes(self, y: np.ndarray, f: np.ndarray, *parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return d log p / df, and -d^2 log p / df^2 without truncation: an upper bound on it with truncation."""
+        """Return d log p / df, and -d^2 log p / df^2 without truncation, which is an upper bound with truncation."""
 
     def above(self, y: np.ndarray, f: np.ndarray, *parameters: np.ndarray) -> np.ndarray:
         """Return P(Y > y | f), of the common shape of all arguments."""
@@ -103,20 +104,21 @@ _SITES: dict[str, _Registered] = {}
 
 
 def register_cell_site(name: str, plain: Any, truncated: Any = None) -> None:
-    """Register the likelihood of cells of a site, so that bilinear models can have it.
+    r"""Register a likelihood of cells under the name of a site, so that bilinear models can have this likelihood.
 
     Parameters
     ----------
     name : str
         Name of the site with the same likelihood; `pymc_ep.register_family` maps distributions and links to sites.
     plain : CellSite
+        The likelihood without truncation.
     truncated : CellSite, optional
         The same likelihood truncated to y > 0, for `pymc.Truncated`.
 
     Raises
     ------
     TypeError
-        For a name that is no string, and a likelihood that lacks a part of `CellSite`, as its class does.
+        For a name that is no string, a likelihood that lacks a part of `CellSite`, or a class in place of an instance.
     ValueError
         If the site has a likelihood of cells already.
     """

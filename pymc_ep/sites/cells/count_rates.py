@@ -26,7 +26,7 @@ _TINY = np.exp(_FAR)
 
 
 def softplus(f: np.ndarray | float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return l = log(1 + e^f), log l, dl / df and d log l / df, of the shape of f; the logs hold where l underflows."""
+    """Return l = log(1 + e^f), log l, dl / df and d log l / df, shaped like f; log l is right where l underflows."""
     small = np.exp(-np.abs(f))
     # l = max(f, 0) + log(1 + e^-|f|), and l' = 1 / (1 + e^-f) by the same exponential.
     rate = np.maximum(f, 0.0) + np.log1p(small)
@@ -75,13 +75,13 @@ def softplus_curvature(y: np.ndarray) -> np.ndarray:
 
 
 class _Touching(NamedTuple):
-    """Parabolas that touch h(f) = log log(1 + e^f) at p - w and p + w: p and c by cubic splines in x = log(1 + w^2).
+    """Parabolas of curvature c that touch h(f) = log log(1 + e^f) at p - w and p + w; splines of p and c.
 
     Attributes
     ----------
     centre, curvature : ndarray, (4, n)
-        Spline coefficients of p, and of the curvature c times sqrt(1 + w^2), highest power first. The last piece holds
-        beyond the last node, where p = log w - 1 and c = 1 / (2 w) to rounding.
+        Coefficients of cubic splines in x = log(1 + w^2), highest power first: of p, and of c times sqrt(1 + w^2). The
+        last piece holds beyond the last node, where p = log w - 1 and c = 1 / (2 w) to rounding.
     """
 
     centre: np.ndarray
@@ -95,7 +95,7 @@ class _Touching(NamedTuple):
         return value, ((3 * c[0] * d + 2 * c[1]) * d + c[2]) / (1 + square)
 
     def curvature_at(self, square: np.ndarray) -> np.ndarray:
-        """Return c at w^2 = `square`, times 1 + 1e-8: by more than the error of the spline, so that the bound holds."""
+        """Return c at w^2 = `square`, times 1 + 1e-8: the spline errs by less than this, so that the bound holds."""
         c, d = self._piece(self.curvature, square)
         return (((c[0] * d + c[1]) * d + c[2]) * d + c[3]) * (1 + 1e-8) / np.sqrt(1 + square)
 
@@ -115,7 +115,7 @@ _SMALLEST = np.finfo(float).tiny
 
 @cache
 def _touching() -> _Touching:
-    """Return both splines; p is found by bisection at the nodes."""
+    """Return the splines of p and c; p at the nodes is computed by bisection."""
     x = np.arange(_NODES_PER_UNIT * _LARGEST + 1) / _NODES_PER_UNIT
     # w^2 = e^x - 1.
     w = np.sqrt(np.expm1(x[1:]))
@@ -248,6 +248,6 @@ def no_zeros_dispersed(f: np.ndarray, alpha: np.ndarray) -> tuple[np.ndarray, np
 
 
 def at_most_one(above: np.ndarray, log_scale: np.ndarray) -> np.ndarray:
-    """Return a probability times e^log_scale, whose second factor may overflow where the probability is zero."""
+    """Return `above` times e^log_scale, a probability; e^log_scale may overflow where `above` is zero."""
     with np.errstate(divide="ignore"):
         return np.exp(np.minimum(np.log(above) + log_scale, 0.0))

@@ -2,10 +2,10 @@
 
 A Gauss-Hermite rule at the moments of the predictor fails for a likelihood that is much narrower than the Gaussian, or
 far from its mean. Here the nodes are f = mode + sd sinh(t) for equidistant t, where mode and sd are from Laplace's
-approximation of the product. They are dense near the mode, where the product may be narrow. They end where the Gaussian
-makes it negligible: the product of a log-concave likelihood and N(f; m, v) is at most exp(-(f - mode)^2 / (2 v)) times
-its maximum. The error of the trapezoidal rule falls exponentially in the number of nodes (Trefethen and Weideman 2014),
-for a single peak and for a Gaussian times a steep sigmoid.
+approximation of the product of the likelihood and the Gaussian. Nodes are dense near the mode, where the product may be
+narrow. Nodes end where the Gaussian makes the product negligible: the product of a log-concave likelihood and N(f; m,
+v) is at most exp(-(f - mode)^2 / (2 v)) times its maximum. The error of the trapezoidal rule falls exponentially in the
+number of nodes (Trefethen and Weideman 2014), for a single peak and for a Gaussian times a steep sigmoid.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ maximum."""
 _MAX_STEPS = 100
 """Largest number of Newton steps; about ten are taken."""
 _TOLERANCE = 0.1
-"""Length of the last Newton step, in units of sd."""
+"""Length of a Newton step, in units of sd, at which iterations end."""
 _LEAST_VARIANCE = 1e-24
 """Lower limit of the variance v, in place of zero."""
 

@@ -1,10 +1,11 @@
 """Expected log likelihoods of the cells of a matrix, or lower bounds, for predictors v^T u of Gaussian rows.
 
-The distribution of such a predictor f is not Gaussian, but its mean, its variance and log E e^f have closed forms. For
-a Poisson rate e^f the expectation follows from them exactly. For the others there is a lower bound: by the best
-parabola above log(1 + e^x) (Jaakkola and Jordan 2000) or below its logarithm, or by the tangent of a convex function of
-f. With the parabola or tangent fixed at given moments the bound is concave in the means and variances of either row. At
-variance zero the bound and its derivatives equal the log density's.
+The distribution of such a predictor f is not Gaussian, but its mean, its variance and log E e^f have closed forms. The
+expected log likelihood follows from these exactly for a Poisson rate e^f and for a normal density. Other likelihoods
+have a lower bound on the expectation: by the best parabola above log(1 + e^x) (Jaakkola and Jordan 2000) or below its
+logarithm, or by the tangent of a convex function of f. With the parabola or tangent fixed at given moments the bound is
+concave in the means and variances of either row. At variance zero the bound and its derivatives equal the log
+density's.
 """
 
 from collections.abc import Callable
@@ -82,9 +83,9 @@ class NegativeBinomialCells:
     """Counts with the rate g e^f, with an independent g ~ Gamma of mean one and shape alpha in each cell.
 
     With g integrated out the log likelihood is y x - (alpha + y) log(1 + e^x), x = f - log alpha, up to constants. A
-    variational g independent of f gives another bound, with log E e^f in place of f in the logarithm. It is not used:
-    its curvature, alpha + y for rates far above alpha, has no counterpart in the likelihood. On listening counts it
-    reduced variances to a tenth, and the evidence preferred biases of spread zero.
+    variational g independent of f gives another bound, with log E e^f in place of f in the logarithm. This bound is not
+    used: its curvature, alpha + y for rates far above alpha, has no counterpart in the likelihood. On listening counts
+    the bound reduced variances to a tenth, and the evidence preferred biases of spread zero.
 
     Attributes
     ----------
@@ -286,7 +287,10 @@ def _parabola(mean: np.ndarray, variance: np.ndarray, anchor: Anchor | None) -> 
 def _with_tangent(
     bound: CellBound, mean: np.ndarray, anchor: Anchor | None, cut: Callable[[np.ndarray], tuple[np.ndarray, ...]]
 ) -> CellBound:
-    """Add the tangent of -log P(y > 0) at the anchor."""
+    """Return `bound` plus the tangent of -log P(y > 0 | f), which touches at the anchor's mean, by default at `mean`.
+
+    ``cut(f)`` returns -log P(y > 0 | f) and its derivatives in f and in the parameters.
+    """
     at = mean if anchor is None else anchor[0]
     value, slope, *of_parameters = cut(at)
     derivatives = tuple(a + b for a, b in zip(bound.of_parameters, of_parameters))

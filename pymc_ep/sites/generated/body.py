@@ -1,6 +1,7 @@
 """Tilted moments by a nested trapezium rule about the mode: the Python body, which Numba compiles.
 
-With ``L(f) = p log t(f) - (f - m)^2 / (2 v)``, an approximate mode x, ``s = (-L''(x))^(-1/2)``, and offsets d = k h,
+For a site t of power p and a cavity N(m, v), let L(f) = p log t(f) - (f - m)^2 / (2 v), x an approximate mode of L, and
+s = (-L''(x))^(-1/2). With nodes x + d at offsets d = k h,
 
     w = exp(L(x + d) - L(x)),    T = h sum w,    M = sum w d / sum w,    g = d log t / d f,
     log Z = L(x) + log T - log(2 pi v) / 2,    mean = x + M,    variance = sum w d^2 / sum w - M^2,
@@ -9,9 +10,10 @@ With ``L(f) = p log t(f) - (f - m)^2 / (2 v)``, an approximate mode x, ``s = (-L
 
 Nodes run to where L has dropped by `DROP` on both sides. For t analytic in a strip the error of the rule of step h is
 about the square of the error of 2 h, whose nodes are every other one (Trefethen and Weideman 2014): a site is accepted
-where the two differ by less than a tolerance, else the step is halved. Sites that are not accepted have other routes.
+where the two differ by less than a tolerance, else the step is halved. The moments of sites that are not accepted are
+computed in other ways.
 
-`density` and `fixed` are the functions of `scalar_graph.ScalarDensity` of one site, `a` the results of `fixed`. They,
+`density` and `fixed` are the functions of `scalar_graph.ScalarDensity` of one site, `a` the results of `fixed`. Both,
 and the constants of `op.Rule`, are set in the namespace for which a function is compiled.
 """
 
@@ -26,20 +28,20 @@ __all__ = ["moments"]
 STEP = 0.38
 """First fine step h, in units of s. At 0.6 it is always halved."""
 SIDE = 12
-"""Nodes of a block on one side: with the first coarse step 2 h they reach 35 nats below a Gaussian's mode."""
+"""Nodes of a block on either side: with the first coarse step 2 h they reach 35 nats below a Gaussian's mode."""
 LANES = 2 * SIDE
 MOST_BLOCKS = 8
-"""Blocks until the integrand has dropped, beyond which a site is not accepted."""
+"""Largest number of blocks until the integrand has dropped; a site that needs more is not accepted."""
 LEVELS = 4
-"""Most rules compared: at h, h / 2, h / 4 and h / 8."""
+"""Largest number of rules that are compared: of steps h, h / 2, h / 4 and h / 8."""
 DROP = 33.0
 """Drop of the integrand in nats at its ends: exp(-33) is 5e-15."""
 NO_WEIGHT = -100.0
 """Log weight below which a node counts as zero, and log t and its slope may overflow."""
 HIGHER = 700.0
-"""Largest log weight; the first node is near the mode."""
+"""Largest log weight, relative to the approximate mode; nodes above it are bad."""
 SEARCHES = 40
-"""Most evaluations of the slope in search of the mode."""
+"""Largest number of evaluations of the slope in search of the mode."""
 FOUND = 0.02
 """Largest slope^2 / curvature of L at an approximate mode, which then is 0.01 nats below the mode."""
 NOISE = 1e-12
@@ -49,15 +51,15 @@ JUMP = 1e-6
 LOST = 1e-11
 """Largest share of mass and variance beyond the nodes."""
 HIDDEN = 0.1
-"""Excess of a change between two points of the grid over slope times distance, in nats and relative, that is allowed:
+"""Largest excess, in nats and relative, of the change of L between two points of the grid over slope times distance:
 see `peak_search.has_one_peak`."""
 TESTED = 40.0
-"""Drop below the highest point of the grid, in nats, within which such changes count."""
+"""Drop below the highest point of the grid, in nats, within which these changes are tested."""
 HALF_LOG_2_PI = 0.9189385332046727
 
 SIGN = np.repeat(np.array([-1.0, 1.0]), SIDE)
 PLACE = np.concatenate([-np.arange(1.0, SIDE + 1.0), np.arange(1.0, SIDE + 1.0)])
-"""Side and signed number of each node of a block."""
+"""Side, -1 or 1, and signed number of each node of a block."""
 
 Fixed = tuple[Any, ...]
 Found = tuple[float, ...]
@@ -68,12 +70,12 @@ SCANNED, TOLERANCE, HIGHEST, LOG_CONCAVE, PARAMETERS = False, 0.0, 0.0, True, 0
 
 
 def fixed(y: float, parameters: np.ndarray) -> Fixed:
-    """Return the numbers that are free of the predictor."""
+    """Return the values that `density` needs and that are free of the predictor."""
     raise NotImplementedError
 
 
 def density(x: float, a: Fixed) -> Found:
-    """Return log t, its slope, and derivatives in parameters."""
+    """Return log t at the predictor x, its slope, and its derivatives in parameters."""
     raise NotImplementedError
 
 
@@ -81,14 +83,14 @@ exp = np.exp
 
 
 def slope_at(x: float, m: float, v: float, p: float, a: Fixed) -> float:
-    """Return the slope of L."""
+    """Return the slope of L at x."""
     return p * density(x, a)[1] - (x - m) / v
 
 
 def searched(
     x: float, rise: float, z: float, low: float, high: float, m: float, v: float, p: float, a: Fixed
 ) -> tuple[float, float]:
-    """Return a zero of the slope, by secants in a bracket from x, of slope `rise`, and z, and the curvature or 0."""
+    """Return a zero of L', by secants in (low, high) from x, where L' is `rise`, and z; and the curvature, or 0."""
     far = 4.0 * np.sqrt(v)
     for _ in range(SEARCHES):
         before, rise_before = x, rise
@@ -124,7 +126,7 @@ def concave_mode(m: float, v: float, p: float, a: Fixed) -> tuple[float, float]:
 
 
 def surveyed_mode(m: float, v: float, p: float, a: Fixed, level: np.ndarray, slope: np.ndarray) -> tuple[float, float]:
-    """Return the mode and the curvature there, if a grid sees one peak; `level` and `slope` of L are filled."""
+    """Return the mode and its curvature, 0 unless a grid shows one peak; `level` and `slope` are set to L and L'."""
     sd = np.sqrt(v)
     top = -np.inf
     for j in range(len(GRID)):
@@ -166,7 +168,8 @@ def outside(
 ) -> float:
     """Return a bound on the integral of exp(L - L(x)) (1 + curvature (f - x)^2) farther from x than `reach`.
 
-    L falls there on the grid: between two points, or a point and an end of the nodes, it is below the inner one.
+    There L falls on the grid: between two points, or between a point and the last node, L is below its value at the
+    inner one.
     """
     sd = np.sqrt(v)
     total = 0.0
@@ -194,7 +197,7 @@ def weigh(
     weights: np.ndarray,
     values: np.ndarray,
 ) -> None:
-    """Fill offsets, log weights, and slope and derivatives in parameters less values at x, of a block of nodes."""
+    """Write offsets and log weights of a block of nodes, and to `values` slopes and derivatives minus the ones at x."""
     # L(x + d) - L(x) = p (log t(x + d) - log t(x)) - d (d + 2 (x - m)) / (2 v).
     q, tilt = 0.5 / v, 2.0 * (x - m)
     for j in range(LANES):
@@ -314,7 +317,7 @@ def summed(
 def moments(arguments: np.ndarray) -> np.ndarray:
     """Return the fields of `op.FIELDS`, derivatives in parameters, and ones for accepted sites: (8 + parameters, n).
 
-    It takes the arguments of the Op, (4 + parameters, n).
+    `arguments`, (4 + parameters, n), are observations, cavity means and variances, powers, and parameters.
     """
     n = arguments.shape[1]
     out = np.zeros((8 + PARAMETERS, n))

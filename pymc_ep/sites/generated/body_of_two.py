@@ -1,7 +1,7 @@
 """Tilted moments of sites of two predictors, by a lattice about the mode: the Python body, which Numba compiles.
 
-With ``F(z) = p log t(m + L z) - |z|^2 / 2`` for the cavity's covariance ``V = L L^T``, an approximate mode z*, and
-``S S^T = (-F''(z*))^-1``, the nodes are z* + S u for u on a square lattice of step h, and, with T = L S,
+For a site t of power p and a cavity N(m, V), V = L L^T, let ``F(z) = p log t(m + L z) - |z|^2 / 2``, z* an approximate
+mode of F, and ``S S^T = (-F''(z*))^-1``. The nodes are z* + S u for u on a square lattice of step h, and, with T = L S,
 
     w = exp(F(z* + S u) - F(z*)),   M = sum w u / sum w,   C = sum w u u^T / sum w - M M^T,   g = grad log t,
     log Z = F(z*) + log(h^2 |S| sum w / (2 pi)),   mean = m + L z* + T M,   covariance = T C T^T,
@@ -9,8 +9,8 @@ With ``F(z) = p log t(m + L z) - |z|^2 / 2`` for the cavity's covariance ``V = L
     Pi = covariance^-1 - V^-1 = -p T^-T C^-1 (sum w u g^T / sum w - M sum w g^T / sum w).
 
 Rows of the lattice run to where F has dropped by `DROP`, and rows follow each other until one begins there. The points
-midway between the lattice's make a second one. For an analytic t the error of both together is about the square
-of their difference: a site is accepted where that is less than a tolerance, else the step is halved.
+midway between the lattice's make a second lattice. For an analytic t the error of both together is about the square of
+their difference: a site is accepted where this is less than a tolerance, else the step is halved.
 
 `density` and `fixed` are the functions of one site, as in `body`.
 """
@@ -22,39 +22,42 @@ import numpy as np
 __all__ = ["moments"]
 
 STEP = 1.0
-"""First step h of the lattice. Of a Gaussian it and the midway points differ by 2e-8, and by 4e-7 in second moments."""
+"""First step h of the lattice. For a Gaussian, sums over the lattice and over the midway points differ by 2e-8, and by
+4e-7 in second moments."""
 LANES = 16
 """Nodes of a part of a row: with the first step they reach 25 nats below a Gaussian's mode on both sides."""
 PLACE = np.arange(float(LANES))
-"""Their places. Processors without instructions that convert vectors of integers read these."""
+"""Numbers of these nodes, as doubles: processors without instructions that convert vectors of integers read them."""
 MOST_PARTS, MOST_ROWS = 12, 64
-"""Most parts of a row on a side, and most rows on a side, beyond which a site is not accepted."""
+"""Largest number of parts of a row, and of rows, on either side; a site that needs more is not accepted."""
 LEVELS = 3
-"""Most steps: h, h / 2 and h / 4."""
+"""Largest number of steps that are tried: h, h / 2 and h / 4."""
 DROP = 25.0
 """Drop of F in nats at the ends: the mass beyond is exp(-25) = 1e-11 of a Gaussian's."""
 HIGHER = 1.0
-"""Largest F above its value at the mode."""
+"""Largest excess of F, nats, over its value at the approximate mode; nodes above it are bad."""
 TOLERANCE = 1e-6
 """Difference of two lattices up to which a site is accepted."""
 STEPS, HALVINGS, FAR = 60, 12, 4.0
-"""Most steps in search of the mode, halvings of each, and its largest length, in cavity standard deviations."""
+"""Most steps in search of the mode, most reductions of each to a quarter, and its largest length, in cavity standard
+deviations."""
 LEAST = 0.2
-"""Least curvature of F that a step in search of the mode counts with: the cavity alone has 1."""
+"""Least curvature, of -F, by which a step in search of the mode is computed: the cavity alone has 1."""
 FOUND = 0.02
 """Largest (grad F)^T (-F'')^-1 grad F at an approximate mode, which then is 0.01 nats below the mode."""
 DIFFERENCE = 1e-4
-"""Step of the differences that give F''."""
+"""Step of the finite differences that give F''."""
 GRID = np.array([-5.0, -2.2, 2.2, 5.0])
 """Places in each coordinate of z at which other peaks are looked for, along the other coordinate."""
 ALONG = 8
-"""Steps along it."""
+"""Largest number of steps of such a search."""
 SEEN = 18.0
-"""Depth below the mode, in nats, down to which such places must be on the lattice."""
+"""Depth below the mode, in nats, down to which the maxima that these searches find must be on the lattice."""
 NARROW = 4.0
-"""Largest curvature there, along the other coordinate and in steps of the lattice, that this resolves."""
+"""Largest curvature at such a maximum, along the search and in units of the lattice's step, that a lattice resolves."""
 SUMS = 17
-"""Sums over nodes: of w, and of w times u, u u^T, u^3, g and u g^T, and their number that is bad."""
+"""Number of sums over nodes: of w, and of w times u, u u^T, third powers of u, g and u g^T, and the number of bad
+nodes."""
 LOG_2_PI = 1.8378770664093453
 
 Frame = tuple[float, float, float, float, float, float, float, float, float, float]
@@ -69,12 +72,12 @@ HIGHEST, PARAMETERS = np.inf, 0
 
 
 def fixed(y: float, parameters: np.ndarray) -> Fixed:
-    """Return the numbers that are free of the predictors."""
+    """Return the values that `density` needs and that are free of the predictors."""
     raise NotImplementedError
 
 
 def density(x_1: float, x_2: float, a: Fixed) -> Found:
-    """Return log t, its slopes, and derivatives in parameters."""
+    """Return log t at the predictors, its two slopes, and its derivatives in parameters."""
     raise NotImplementedError
 
 
@@ -84,7 +87,7 @@ exp = np.exp
 def slopes_at(
     z_1: float, z_2: float, m_1: float, m_2: float, l_1: float, l_21: float, l_2: float, p: float, a: Fixed
 ) -> tuple[float, float, float]:
-    """Return F and its gradient."""
+    """Return F and its gradient at z."""
     point = density(m_1 + l_1 * z_1, m_2 + l_21 * z_1 + l_2 * z_2, a)
     t, s_1, s_2 = point[0], point[1], point[2]
     if not t <= HIGHEST:
@@ -96,7 +99,7 @@ def slopes_at(
 def mode_from(
     z_1: float, z_2: float, m_1: float, m_2: float, l_1: float, l_21: float, l_2: float, p: float, a: Fixed
 ) -> tuple[float, float, float, float, float, float]:
-    """Return F, z and -F'' (11, 12, 22) at a mode; a curvature of zero where none is found."""
+    """Return F, z and -F'' (11, 12, 22) at a mode; the entry 11 is zero where no mode is found."""
     f, g_1, g_2 = slopes_at(z_1, z_2, m_1, m_2, l_1, l_21, l_2, p, a)
     for _ in range(STEPS):
         _, b_1, b_2 = slopes_at(z_1 + DIFFERENCE, z_2, m_1, m_2, l_1, l_21, l_2, p, a)
@@ -131,7 +134,7 @@ def mode_from(
 
 
 def weigh(first: float, row: float, step: float, frame: Frame, p: float, a: Fixed, origin: Found, part: Part) -> None:
-    """Fill a part of a row, with slopes and derivatives less their values at the mode."""
+    """Write the nodes of a part of a row to `part`; slopes and derivatives are minus their values at the mode."""
     z_1, z_2, m_1, m_2, l_1, l_21, l_2, s_1, s_21, s_2 = frame
     column, log_weight, slope_1, slope_2, derivatives = part
     u_2 = row * step
@@ -232,7 +235,7 @@ def row_of(
     part: Part,
     total: np.ndarray,
 ) -> tuple[float, float, float, float]:
-    """Add a row about a column; return the log of its largest weight, the column of that, and its first and last one.
+    """Add a row, from column `centre` outwards; return its largest log weight, this node's column, first and last column.
 
     A row that has not dropped at its ends counts as bad.
     """
@@ -333,9 +336,9 @@ def summed(
 
 
 def hidden(f: float, step: float, frame: Frame, p: float, a: Fixed, ends: np.ndarray) -> bool:
-    """Return whether a ridge that is high is not on the lattice, so that there may be another peak.
+    """Return whether the lattice misses a high ridge of F, so that there may be another peak.
 
-    A scale that is small beside a location's standard deviation makes a narrow one.
+    A scale that is small compared with a location's standard deviation makes a narrow ridge.
     """
     z_1, z_2, m_1, m_2, l_1, l_21, l_2, s_1, s_21, s_2 = frame
     for axis in range(2):

@@ -41,12 +41,12 @@ def headers(op: Any) -> list[str]:
 
 
 def header_dirs(op: Any) -> list[str]:
-    """Return the folders of these headers."""
+    """Return the folders of the headers of the Ops in a density."""
     return list(dict.fromkeys(text for texts in _of_ops(op, "c_header_dirs") for text in texts))
 
 
 def support_code(op: Any) -> str:
-    """Return all functions, in a namespace of their own: several sites may be in one module."""
+    """Return the C text of a site's functions, in a namespace of their own, as several sites may be in one module."""
     shared = dict.fromkeys(_of_ops(op, "c_support_code"))
     lines = [f"#define {name} {value}" for name, value in _constants(op).items()]
     lines += [
@@ -58,7 +58,7 @@ def support_code(op: Any) -> str:
 
 
 def loop(op: Any, arguments: str, out: str) -> str:
-    """Return the statements that compute all sites, from and to the arrays behind the pointers."""
+    """Return C statements that compute all sites, from the array at the pointer `arguments` to the one at `out`."""
     first = 1 + 3 * op.rule.predictors
     rows = () if op.fixed is None else (0, *range(first, first - 1 + op.fixed.nin))
     values = [f"{arguments}[{row} * n + i]" for row in rows]
@@ -93,7 +93,7 @@ def _constants(op: Any) -> dict[str, str]:
 
 
 def _functions(op: Any) -> str:
-    """Return the structs of fixed numbers and of a point, and the functions that `body.c` calls."""
+    """Return the C structs of fixed values and of values at a point, and the functions that the bodies call."""
     taken, count = (0, 0) if op.fixed is None else (op.fixed.nin, op.fixed.nout)
     numbers, constants = [f"x{k}" for k in range(taken)], [f"a->k[{k}]" for k in range(count)]
     predictors = ("f", "g")[: op.rule.predictors]
@@ -116,7 +116,7 @@ def _functions(op: Any) -> str:
 
 
 def _statements(composite: Composite, inputs: Sequence[str], out: str) -> Iterator[str]:
-    """Yield the statements that compute a Composite, and store its results by number."""
+    """Yield C statements that compute a Composite and assign its result k to ``out.format(k)``."""
     names = dict(zip(composite.fgraph.inputs, inputs))
 
     def of(v: Any) -> str:

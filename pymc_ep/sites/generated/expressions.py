@@ -1,7 +1,8 @@
 """Scalar Ops as expressions that are the same in C and in Python.
 
-Truth values are ``truth(...)``, numbers of them ``number(...)``; with ``select``, ``maximum`` and ``minimum`` nothing
-branches, so that loops become vector instructions. ``functions.c`` and ``functions_numba.py`` have these functions.
+Comparisons are wrapped as ``truth(...)``, and converted to doubles by ``number(...)``. With these, ``select``,
+``maximum`` and ``minimum`` there are no branches, so that loops become vector instructions. ``functions.c`` and
+``functions_numba.py`` have these functions.
 """
 
 from collections.abc import Callable
@@ -60,13 +61,13 @@ def _is_negative_exponential(v: Any) -> bool:
 
 
 def expression(node: Apply, of: Callable[[Any], str]) -> str | None:
-    """Return the value of a node of doubles and truth values; None for Ops that each language has its own body of.
+    """Return the expression of a node of doubles and truth values; None for Ops that have their own body in each language.
 
     Parameters
     ----------
     node : Apply
     of : callable
-        From a variable to its name.
+        Function from a variable to its name.
     """
     name, out = type(node.op).__name__, node.outputs[0].dtype
     if isinstance(node.op, Log1p) and _is_negative_exponential(node.inputs[0]):

@@ -1,7 +1,7 @@
 """Branch-free elementary functions, whose loops become vector instructions.
 
-Errors are below 5e-16, relative, and 1e-14 of log Gamma and its derivative. Numbers below 2e-308 count as that number.
-NaN gives NaN. Polynomials are summed in pairs (Estrin), for chains of instructions that are short.
+Relative errors are below 5e-16, and below 1e-14 for log Gamma and its derivative. Numbers below 2e-308 count as 2e-308.
+NaN gives NaN. Polynomials are summed in pairs (Estrin), so that chains of dependent instructions are short.
 """
 
 import math
@@ -16,7 +16,7 @@ from numba.extending import intrinsic
 __all__ = ["FUNCTIONS", "jit"]
 
 jit = partial(numba.njit, error_model="numpy", fastmath={"contract", "nsz"}, forceinline=True, no_cpython_wrapper=True)
-"""Sums keep their order here, as compensations need it."""
+"""Compiler for functions in which sums keep their order, as compensated sums need."""
 
 
 @intrinsic
@@ -42,8 +42,8 @@ _LOG2_E = 1.4426950408889634
 _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 """ln 2, the first part with 20 trailing zero bits: its product with an exponent is exact."""
 _WHOLE = 1.5 * 2.0**52
-"""A sum with it is rounded to a whole number, which its last bits hold. Processors without instructions that convert
-vectors of 64-bit integers have them for its parts."""
+"""A sum with this constant is rounded to a whole number, which the sum's last bits hold. Some processors have no
+instructions that convert vectors of 64-bit integers, but all have the ones used here."""
 _TWO_52_BITS, _TWO_52 = np.uint64(0x4330000000000000), 2.0**52
 _EXPONENT, _BIAS = np.uint64(52), np.uint64(1023 << 52)
 """Place and bias of the exponent of a double."""
@@ -99,7 +99,7 @@ def expm1(x: float) -> float:
 def log(x: float) -> float:
     """Return log x.
 
-    With x = 2^k m, m from sqrt(1/2) to sqrt(2), and s = (m - 1) / (m + 1), it is k ln 2 + 2 artanh s.
+    With x = 2^k m, m from sqrt(1/2) to sqrt(2), and s = (m - 1) / (m + 1), log x is k ln 2 + 2 artanh s.
     """
     bits = _as_bits(x)
     biased = (bits - _HALF_SQRT2_BITS + _BIAS) >> _EXPONENT
@@ -219,13 +219,13 @@ def truth(x: bool) -> bool:
 
 @jit
 def number(x: bool) -> float:
-    """Return one or zero."""
+    """Return one for true and zero for false."""
     return 1.0 if x else 0.0
 
 
 @jit
 def select(which: bool, a: float, b: float) -> float:
-    """Return a or b."""
+    """Return a if `which` is true, else b."""
     return a if which else b
 
 

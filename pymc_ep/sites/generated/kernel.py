@@ -26,17 +26,17 @@ class GeneratedMoments:
     ----------
     site : Site
     options : dict
-        Its static options.
+        Static options of the site.
     highest : float
-        Largest log density that is believed.
+        Largest valid log density; a site where it is exceeded is not accepted.
     mode : PyTensor mode or str, optional
-        Whose body is compiled. By default it is C's, and Numba's where there is no compiler: C takes a second to
-        compile for what takes Numba four, and both run as fast.
+        Mode whose body is compiled. By default this is the C body, or the Numba body where there is no compiler: C
+        takes a second to compile, Numba four, and both run as fast.
 
     Attributes
     ----------
     missing : str
-        What keeps the site from a loop, as far as was tried; empty if nothing does.
+        Reason why the site has no loop, known once compilation was tried; empty if there is none.
     """
 
     def __init__(self, site: Site, options: dict[str, Any], highest: float, mode: Mode | str | None = None) -> None:
@@ -89,6 +89,6 @@ class GeneratedMoments:
 
 
 def missing_body(site: Site, **options: Any) -> str:
-    """Return the name of the Op that keeps a site from a generated loop; empty if it has one."""
+    """Return the name of the Op that keeps a site from a generated loop; empty if the site has a loop."""
     loop = GeneratedMoments(site, site.options | options, np.inf)
     return loop.missing if loop.function is None else ""

@@ -62,6 +62,6 @@ def numba_tilted_moments(op: TiltedMoments, node: Apply, **kwargs: object) -> tu
 
 
 def _key(op: TiltedMoments, fixed: Printed, density: Printed) -> str:
-    """Key of all that is compiled: a change of any constant or text is another key."""
+    """Return the cache key, which changes with any constant or text that is compiled."""
     text = "".join(Path(file).read_text() for file in (body.__file__, body_of_two.__file__, __file__))
     return sha256(f"{fixed.key}{density.key}{op.rule}{op.rule.constants}{text}".encode()).hexdigest()

@@ -14,28 +14,29 @@ from pymc_ep.sites.generated import c_text
 __all__ = ["FIELDS", "FIELDS_OF_TWO", "Rule", "TiltedMoments"]
 
 FIELDS = ("log_z", "mean", "variance", "gradient", "precision", "skewness", "kurtosis")
-"""Rows of the result, before the derivatives of log Z in the parameters and whether a site is accepted."""
+"""Names of the first rows of the result; derivatives of log Z in the parameters and whether a site is accepted
+follow."""
 
 
 FIELDS_OF_TWO = (
     *("log_z", "mean_1", "mean_2", "variance_1", "variance_2", "covariance", "gradient_1", "gradient_2"),
     *("precision_11", "precision_22", "precision_12", "third_111", "third_112", "third_122", "third_222"),
 )
-"""The same of sites of two predictors; the third moments are central ones."""
+"""Names of the first rows of the result for sites of two predictors; the third moments are central ones."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Arguments of `body` that follow from the site.
+    """Properties of a site that the compiled bodies depend on.
 
     Attributes
     ----------
     analytic, log_concave, scanned : bool
         See `Site`.
     highest : float
-        Largest log density that is believed.
+        Largest valid log density; a site where it is exceeded is not accepted.
     parameters, predictors : int
-        Numbers of these.
+        Numbers of parameters and of predictors.
     """
 
     analytic: bool
@@ -47,7 +48,7 @@ class Rule:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """First rows of the result."""
+        """Names of the first rows of the result."""
         return FIELDS if self.predictors == 1 else FIELDS_OF_TWO
 
     @property
@@ -70,8 +71,8 @@ class Rule:
 class TiltedMoments(ArrayOp):
     """Moments of N(f; m, v) t(f)**p, (1 + fields + k, n), with zeros for sites that are not accepted.
 
-    The input, (4 + k, n), holds observations, cavity means and variances, powers, and all k parameters. Of sites of two
-    predictors it is (7 + k, n), with both means, and the variances and covariance.
+    The input, (4 + k, n), holds observations, cavity means and variances, powers, and all k parameters. For sites of
+    two predictors the input is (7 + k, n), with both means, and the variances and covariance.
     """
 
     __props__ = ("fixed", "density", "rule")
@@ -85,7 +86,7 @@ class TiltedMoments(ArrayOp):
         self.rule = rule
 
     def evaluate(self, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
-        """Refuse: without a compiler sites have other routes."""
+        """Refuse: without a compiler, moments of sites are computed in other ways."""
         raise NotImplementedError("Tilted moments by generated loops are compiled.")
 
     def c_headers(self, **kwargs: object) -> list[str]:
@@ -93,11 +94,11 @@ class TiltedMoments(ArrayOp):
         return list(dict.fromkeys([*super().c_headers(**kwargs), *c_text.headers(self)]))
 
     def c_header_dirs(self, **kwargs: object) -> list[str]:
-        """Return the folders of these headers."""
+        """Return the folders of the headers of the Ops in the density."""
         return [*super().c_header_dirs(**kwargs), *c_text.header_dirs(self)]
 
     def c_compile_args(self, **kwargs: object) -> list[str]:
-        """Return flags of the compiler, with flags for vector instructions, which need no OpenMP to run."""
+        """Return compiler flags, with ones for vector instructions, which do not need OpenMP."""
         return [*super().c_compile_args(**kwargs), "-fopenmp-simd", "-fno-trapping-math"]
 
     def c_support_code(self, **kwargs: object) -> str:

@@ -34,7 +34,7 @@ def printed(composite: Composite | None, name: str, arguments: int) -> Printed:
         None for a function that returns an empty tuple.
     name : str
     arguments : int
-        Number of leading arguments; the others are the entries of the last one.
+        Number of leading arguments; the other inputs are the entries of `rest`.
 
     Raises
     ------

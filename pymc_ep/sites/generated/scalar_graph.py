@@ -19,14 +19,14 @@ __all__ = ["ScalarDensity", "scalar_density"]
 class ScalarDensity(NamedTuple):
     """Log t and its derivatives, as two graphs of scalars.
 
-    Compilers do not move what is free of the predictor, such as log y!, out of a loop over nodes.
+    Compilers do not move terms that are free of the predictor, such as log y!, out of a loop over nodes.
 
     Attributes
     ----------
     fixed : Composite, optional
-        ``fixed(y, *parameters)``: doubles that are free of the predictor. None if nothing is.
+        ``fixed(y, *parameters)``: doubles that are free of the predictor. None without any.
     density : Composite
-        ``density(eta, *outputs of fixed)``: log t, its slope, and the derivatives in parameters. Of a site of two
+        ``density(eta, *outputs of fixed)``: log t, its slope, and the derivatives in parameters. For a site of two
         predictors both are arguments, and there are two slopes.
     """
 
@@ -40,7 +40,7 @@ def scalar_density(site: Site, options: dict[str, Any]) -> ScalarDensity:
     Raises
     ------
     NoScalarGraphError
-        If the density, or its derivative, is not made of functions of numbers.
+        If the density, or its derivative, is not made of scalar functions.
     """
     names = ("y", *("eta", "second")[: site.predictors], *site.parameters)
     y, *others = (pt.scalar(name, dtype="float64") for name in names)
