@@ -25,7 +25,7 @@ def tilted_moments(
     mode: Mode | str | None = None,
     **parameters: ArrayLike,
 ) -> tuple[Array, Array, Array]:
-    """Moments of the density proportional to ``N(f; mean, variance) t(f; y, parameters)**power``.
+    """Return the moments of the density proportional to ``N(f; mean, variance) t(f; y, parameters)**power``.
 
     Parameters
     ----------

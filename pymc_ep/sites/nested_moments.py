@@ -1,13 +1,13 @@
 """Nested quadrature of sites of two predictors, where their lattice of nodes is not accepted.
 
-Given eta_2, the moments of the first predictor are known, by closed form or by quadrature; what is left is one integral
-over eta_2. With the cavity N(m, V), b = V_12 / V_22, s_2^2 = V_22 and s_1^2 = V_11 - b V_12,
+Given eta_2, the moments of the first predictor are known, by closed form or by quadrature; one integral over eta_2
+remains. With the cavity N(m, V), b = V_12 / V_22, s_2^2 = V_22 and s_1^2 = V_11 - b V_12,
 
     eta_2 = m_2 + s_2 z_2,    eta_1 = m_1 + b s_2 z_2 + s_1 z_1,    Z = int N(z_2; 0, 1) Z_1(z_2) dz_2,
 
 where Z_1 is the integral over z_1. Nodes are evenly spaced where the integrand is near a Gaussian. Elsewhere the
 substitution z_2 = c + w sinh(u), about the maximum c of the integrand and with its width w there, leaves an integrand
-that the trapezoidal rule integrates to a precision that is exponential in its number of nodes (Takahasi and Mori 1974).
+for which the error of the trapezoidal rule falls exponentially in the number of nodes (Takahasi and Mori 1974).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,33 +23,37 @@ from pymc_ep.sites.rows_of_two import ROWS, covariance_of, covariance_rows, prec
 __all__ = ["Cavity", "NestedMoments", "Nodes"]
 
 _EVEN = 0.6 * np.arange(-12.0, 13.0)
-"""Nodes of a first rule, in widths about the maximum. Of the variance of a Gaussian integrand it errs by rounding, and
-every second node of it by 6e-5: a smaller step costs nodes, a larger one gives no test."""
+"""Nodes of a first rule, about the maximum of the integrand and in units of its width. For the variance of a Gaussian
+integrand the rule errs by rounding, and every second node by 6e-5: a smaller step costs nodes, a larger one gives no
+test."""
 _ROUGH, _NEGLIGIBLE = 1e-4, 1e-9
-"""Difference of log Z and of the logs of both variances between all and every second node up to which a rule is good,
-as the error is about the square of that difference; and largest share of its last nodes."""
+"""Largest difference, in log Z and in the logs of both variances, between all nodes and every second one at which a
+rule is accepted, as the error is about the square of this difference; and largest share of Z of an end node."""
 _FEWEST, _HALVINGS = 65, 5
-"""Fewest nodes of the other rules, and halvings of their step."""
+"""Least number of nodes of the later rules, and largest number of halvings of their step."""
 _REACH = 9.5
-"""Reach of these about the cavity's mean and about the maximum, in standard deviations of the cavity."""
+"""Reach of the later rules beyond the cavity's mean and beyond the maximum, in standard deviations of the cavity."""
 _CLOSE = np.array([-4.0, -1.0, 0.0, 1.0, 4.0])
-"""Places at which the log of the integrand is looked at first."""
+"""Values of z_2 at which the log of the integrand is computed first."""
 _BEND = 4.0
-"""Difference of its outer values to a parabola through the inner three up to which that has its maximum."""
+"""Largest difference of the two outer values from a parabola through the inner three at which the maximum is taken from
+this parabola."""
 _FIRST, _NEXT = 1.5 * np.arange(-6.0, 7.0), np.linspace(-1.0, 1.0, 9)
-"""Places at which it is looked for elsewhere, and those between its neighbours, in each next round."""
+"""Values of z_2 at which the maximum is otherwise searched for first, and positions between its neighbours in each
+further round."""
 _ROUNDS, _FARTHER = 20, 16.0
-"""Most rounds, and the reach of the next one, in spacings of the last, where the maximum lies beyond its places."""
+"""Largest number of rounds, and reach of the next round, in spacings of the last, if the maximum lies beyond its
+values."""
 _DROP = 2.0
-"""Fall of the log of the integrand, from the maximum to its neighbours, up to which these tell its curvature."""
+"""Largest fall of the log of the integrand, from the maximum to its neighbours, at which these give its curvature."""
 _WIDEST = 1.5
 """Largest width, in standard deviations of the cavity, for an integrand with a flat maximum."""
 _TELLING = 0.1
-"""Ratio of the determinants of tilted and cavity covariance up to which their inverses are subtracted."""
+"""Ratio of the determinants of tilted and cavity covariance below which Pi is the difference of their inverses."""
 _LEAST = 1e-12
 """Least variance of a predictor given the other, relative to its own: where one is a function of the other."""
 _BLOCK = 2**13
-"""Sites whose nodes are evaluated at a time, 2 MB an array."""
+"""Number of sites whose nodes are evaluated at a time, 2 MB an array."""
 
 
 class Cavity(NamedTuple):
@@ -74,15 +78,15 @@ class Cavity(NamedTuple):
         return Cavity(*(field[chosen] for field in self))
 
     def at(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return eta_2 and the mean of eta_1 given it, (k, n) each, at z_2, (k, n)."""
+        """Return eta_2 and the mean of eta_1 given eta_2, (k, n) each, at z_2 = `z`, (k, n)."""
         step = self.second * z
         return self.mean_2 + step, self.mean_1 + self.slope * step
 
     def natural(self, at: "_Whitened", covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the gradient of log Z in the cavity's mean, (2, n), and the elements 11, 22 and 12 of Pi, (3, n).
 
-        For the covariance A of z, and L the factor by which eta = m + L z, Pi = -L^-T (A - I) A^-1 L^-1. A site that
-        tells much leaves digits in the difference of `covariance`^-1, of the tilted density, and V^-1.
+        With A the covariance of z, and eta = m + L z, Pi = -L^-T (A - I) A^-1 L^-1. For informative sites, Pi is the
+        difference of `covariance`^-1, of the tilted density, and V^-1, which then keeps its digits.
         """
         (e_1, e_2), (a_1, a_2, a_12), (d_1, d_2) = at
         # M = A^-1 - I = -(A - I) A^-1, in terms of d = diag(A - I).
@@ -117,7 +121,7 @@ class _Whitened(NamedTuple):
     covariance : ndarray, (3, n)
         A_11, A_22 and A_12.
     excess : ndarray, (2, n)
-        Diagonal of A - I, the first computed without that difference.
+        Diagonal of A - I; its first element is computed without that difference.
     """
 
     mean: np.ndarray
@@ -126,7 +130,7 @@ class _Whitened(NamedTuple):
 
 
 class Nodes(NamedTuple):
-    """Nodes of n integrals over z_2, the shares of Z that they have, (k, n) each, and log Z, (n,)."""
+    """Nodes of n integrals over z_2 and their shares of Z, (k, n) each, log Z, (n,), and moments of eta_1 at nodes."""
 
     z: np.ndarray
     share: np.ndarray
@@ -157,7 +161,7 @@ def _even(centre: np.ndarray, width: np.ndarray) -> _Rule:
 
 
 def _wide(centre: np.ndarray, width: np.ndarray, count: int) -> _Rule:
-    """Return nodes c + w sinh(u), evenly spaced in u, over all where the cavity has mass."""
+    """Return nodes c + w sinh(u), evenly spaced in u, wherever the cavity has mass."""
     # From min(c, 0) - _REACH to max(c, 0) + _REACH in z_2, as the cavity's mean is z_2 = 0.
     first = -np.arcsinh((np.maximum(centre, 0.0) + _REACH) / width)
     last = np.arcsinh((np.maximum(-centre, 0.0) + _REACH) / width)
@@ -191,7 +195,7 @@ class NestedMoments:
         parameters: Sequence[np.ndarray],
         rest: np.ndarray,
     ) -> Iterator[tuple[np.ndarray, Cavity, np.ndarray, list[np.ndarray], Nodes]]:
-        """Yield some of the sites a piece at a time: their places, cavities, observations, parameters and nodes."""
+        """Yield the sites `rest` piece by piece: their indices, cavities, observations, parameters and nodes."""
         n = len(y) // ROWS
         for start in range(0, len(rest), _BLOCK):
             places = rest[start : start + _BLOCK]
@@ -227,7 +231,7 @@ class NestedMoments:
     def _log_integrand(
         self, y: np.ndarray, cavity: Cavity, z: np.ndarray, power: Array, values: Sequence[np.ndarray]
     ) -> np.ndarray:
-        """Return log N(z_2; 0, 1) Z_1(z_2), (k, n), but for a constant; it ends where the density is not defined."""
+        """Return log N(z_2; 0, 1) Z_1(z_2), (k, n), but for a constant; -inf where the density is undefined."""
         log_z = np.asarray(self._inner_moments(y, cavity, z, power, values).log_z)
         return np.where(np.isnan(log_z), -np.inf, log_z) - 0.5 * z**2
 
@@ -240,7 +244,7 @@ class NestedMoments:
         centre: np.ndarray,
         rule: "_Rule",
     ) -> tuple[Nodes, np.ndarray]:
-        """Return the nodes of a rule for each integrand, and the difference of its sums to sums over half of them."""
+        """Return the nodes of a rule, and the largest log ratio, (n,), of its sums to sums over every second node."""
         z = rule.z
         inner = self._inner_moments(y, cavity, z, power, values)
         log_z = np.asarray(inner.log_z)
@@ -263,7 +267,7 @@ class NestedMoments:
     def _maximum(
         self, y: np.ndarray, cavity: Cavity, power: Array, values: Sequence[np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return place and width of the maximum over z_2, (n,) each, and whether the integrand is near a Gaussian."""
+        """Return location and width of the maximum over z_2, (n,) each, and whether it is nearly a Gaussian's."""
         level = self._log_integrand(y, cavity, np.repeat(_CLOSE[:, None], len(y), axis=1), power, values)
         with np.errstate(invalid="ignore", divide="ignore"):
             # Through z = -1, 0, 1: middle + slope z - curvature z^2 / 2, with its maximum at slope / curvature.
@@ -283,7 +287,7 @@ class NestedMoments:
     def _wide_maximum(
         self, y: np.ndarray, cavity: Cavity, power: Array, values: Sequence[np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return place and width of the maximum, (n,) each, looked for over all where the cavity has mass."""
+        """Return location and width of the maximum, (n,) each, searched for wherever the cavity has mass."""
         z = np.repeat(_FIRST[:, None], len(y), axis=1)
         centre, curvature = np.zeros((2, len(y)))
         spacing, active = np.full(len(y), _FIRST[1] - _FIRST[0]), np.arange(len(y))

@@ -1,7 +1,7 @@
 """Quadrature of a site: moments of its tilted densities and their derivatives, as sums over nodes.
 
-The generated loop of a site, where one is asked for, serves observations that pass its test; the others have rules of
-nodes.
+If a site has a generated loop, this serves the observations that pass the loop's test; all others have quadrature
+rules.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -39,12 +39,12 @@ _GRADIENT = slice(len(FIELDS), -1)
 _NO_WEIGHT = 1e-100
 """Largest weight of a quadrature node, as a share of the integral, that is treated as zero."""
 _ROUNDING = 1e-6
-"""Largest log density of a discrete variable, whose exact one is at most zero: it allows for rounding of terms of
-1e9."""
+"""Largest log density of a discrete variable that is accepted. The exact one is at most zero: this allows for rounding
+of terms of 1e9."""
 
 _ANYWHERE = np.concatenate([[0.0], np.geomspace(1e-3, 30.0, 20), -np.geomspace(1e-3, 30.0, 20)])
-"""Distances of predictors at which an observation has some probability, if it lies in its support. Beyond 30 what links
-return overflows or vanishes."""
+"""Distances of predictors from the cavity mean: an observation in the support of the density has some probability at
+one of them. Beyond 30, links overflow or vanish."""
 
 
 class QuadratureFunctions:
@@ -87,13 +87,14 @@ class QuadratureFunctions:
 
     @property
     def _highest(self) -> float:
-        """Largest log density that is believed."""
+        """Largest valid log density."""
         return _ROUNDING if self.site.domain == "integer" else np.finfo(float).max
 
     def _require_possible(self, seen: Survey, arrays: Sequence[Any], first: int) -> None:
         """Raise where a density ends under the cavity because it is infinite, or too high for a discrete variable.
 
-        An end that is undefined or minus infinity is taken for the support's, unless it is so at all predictors.
+        An end with an undefined log density, or minus infinity, is taken for the support's, unless the density is zero
+        at all predictors.
         """
         if not self.requires_support:
             return
@@ -210,7 +211,7 @@ class QuadratureFunctions:
 
 @contextmanager
 def among(sites: np.ndarray) -> Iterator[None]:
-    """Count the observation of an impossible density among all sites where only `sites` are evaluated."""
+    """In the block, which evaluates `sites` alone, make an `ImpossibleDensityError` count among all sites."""
     try:
         yield
     except ImpossibleDensityError as error:

@@ -4,8 +4,8 @@ Where log t is affine in y but for a term free of eta, k observations enter by t
 
     sum_i log t(eta; y_i) = k log t(eta; mean y) + c,
 
-with a c free of eta. In expectation propagation one site of all k is exact where k sites are not: each of these takes
-the others for Gaussian.
+with a c free of eta. In expectation propagation one site of all k is exact where k sites are not: each of the k sites
+treats the others as Gaussian.
 """
 
 from functools import lru_cache
@@ -19,13 +19,13 @@ from pymc_ep.sites.base import Site, SuperGaussian, Tilted
 __all__ = ["is_additive", "repeated"]
 
 _WHOLE = ("binary", "count", "positive count")
-"""Domains of whole numbers: averages of them are not in the domain."""
+"""Domains of whole numbers, which do not contain averages of these numbers."""
 
 
 def is_additive(site: Site) -> bool:
     """Return whether several observations of one predictor enter by their number and average.
 
-    A site of whole numbers with parameters must also take averages of them.
+    A site for whole numbers with parameters must also take averages as observations.
     """
     if site.gaussian or site.located or site.coupled or not site.log_concave:
         return False
@@ -38,7 +38,8 @@ def is_additive(site: Site) -> bool:
 def repeated(site: Site) -> Site:
     """Return the site of k observations of one predictor, for an additive site.
 
-    Its observation is their average, its parameters are ``count``, k, and ``log_constant``, c, then `site`'s.
+    Its observation is the average. Its parameters are ``count``, k, and ``log_constant``, c, then the parameters of
+    `site`.
     """
     interpolated = site.domain in _WHOLE and not site.takes_averages
     closed = site.tilted is not None and site.any_power and not interpolated
@@ -98,7 +99,7 @@ def repeated(site: Site) -> Site:
 
 
 def _repeated_bound(bound: SuperGaussian) -> SuperGaussian:
-    """Return the bound on the site of k observations: the sum of bounds that touch at one distance."""
+    """Return the bound on the site of k observations: the sum of k bounds that touch at the same distance."""
     return SuperGaussian(
         centre=lambda y, count, log_constant, *rest: bound.centre(y, *rest),
         slope=lambda y, count, log_constant, *rest: count * bound.slope(y, *rest),

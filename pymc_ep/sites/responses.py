@@ -19,12 +19,12 @@ _PROBABILITIES: dict[str, Callable[[Any], Any]] = {
 
 
 def counts(rate: Callable[[Any], Any]) -> Response:
-    """Poisson counts: mean and variance are both ``rate(eta)``."""
+    """Return the response of Poisson counts: mean and variance are both ``rate(eta)``."""
     return Response(rate, rate)
 
 
 def successes(link: str) -> Response:
-    """Successes in one trial, or in n, under a link."""
+    """Return the response of successes in one trial, or in n, under a link."""
     probability = _PROBABILITIES[link]
 
     def variance(eta: Array, n: Array = 1.0) -> Array:
@@ -35,7 +35,7 @@ def successes(link: str) -> Response:
 
 
 def positive(shape: Callable[..., Any]) -> Response:
-    """Mean m = exp(eta) and variance m^2 / shape(m, *parameters)."""
+    """Return the response of mean m = exp(eta) and variance m^2 / shape(m, *parameters)."""
 
     def variance(eta: Array, *parameters: Array) -> Array:
         mean = np.exp(eta)
@@ -45,5 +45,5 @@ def positive(shape: Callable[..., Any]) -> Response:
 
 
 def located(variance: Callable[..., Any]) -> Response:
-    """Mean eta, and a variance that depends on the parameters alone."""
+    """Return the response of mean eta, and of a variance that depends on the parameters alone."""
     return Response(lambda eta, *_: eta, lambda eta, *parameters: variance(*parameters) + 0.0 * eta)

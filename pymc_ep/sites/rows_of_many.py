@@ -1,7 +1,7 @@
-"""Rows by which engines know sites of several predictors: one for each of D, then one for the sum of each two.
+"""Rows by which engines represent sites of D predictors: one for each predictor, then one for the sum of each two.
 
-The variances of the rows tell the covariance of the predictors, and their precisions any site
-exp(b' eta - eta' Pi eta / 2): Pi_ij is the precision of the sum of i and j, and i has Pi_ii less all of these. Two
+The variances of the rows determine the covariance of the predictors. Their precisions represent any site exp(b' eta -
+eta' Pi eta / 2): Pi_ij is the precision of the sum of i and j, and Pi_ii minus all these Pi_ij the precision of i. Two
 predictors have the rows of `pymc_ep.sites.rows_of_two`.
 """
 
@@ -16,7 +16,7 @@ def number_of_rows(predictors: int) -> int:
 
 
 def sums(vectors: np.ndarray) -> np.ndarray:
-    """Return the rows, (r n,), of vectors of the predictors, (n, D)."""
+    """Return the r rows of n vectors of D predictors, (r n,), from these vectors, (n, D)."""
     first, second = np.triu_indices(vectors.shape[1], 1)
     return np.concatenate([vectors, vectors[:, first] + vectors[:, second]], axis=1).T.ravel()
 
@@ -52,7 +52,7 @@ def precision_rows(matrices: np.ndarray) -> np.ndarray:
 
 
 def slopes(slope: np.ndarray, predictors: int) -> np.ndarray:
-    """Return slopes in the predictors, (n, D), from slopes in the rows, (r n,): one in a sum is one in both."""
+    """Return slopes in the predictors, (n, D), from slopes in the rows, (r n,): a slope in a sum adds to both."""
     rows = slope.reshape(number_of_rows(predictors), -1)
     out = rows[:predictors].copy()
     for first, second, of_sum in zip(*np.triu_indices(predictors, 1), rows[predictors:]):
@@ -62,7 +62,7 @@ def slopes(slope: np.ndarray, predictors: int) -> np.ndarray:
 
 
 def _symmetric(diagonal: np.ndarray, between: np.ndarray) -> np.ndarray:
-    """Return symmetric matrices, (n, D, D), from their diagonals, (D, n), and what is above these, (r - D, n)."""
+    """Return symmetric matrices, (n, D, D), from their diagonals, (D, n), and elements above, (r - D, n)."""
     size, n = diagonal.shape
     first, second = np.triu_indices(size, 1)
     out = np.empty((n, size, size))

@@ -6,9 +6,9 @@ density, proportional to N(eta; m, V) t^power, with V = L L' and eta = m + L z,
 
     E[z] = power L' E[r],    Cov(z) = I - B,    B = L' (power E[N W] - power^2 Cov(r)) L,
 
-by integration by parts: differences from the cavity that keep their digits where a site tells little. Where it tells
-much, the moments of z itself have more. The nodes of a standard normal rule are moved to the tilted mode and by its
-curvature (Naylor and Smith 1982).
+by integration by parts. These differences from the cavity keep their digits for uninformative sites. For informative
+ones the moments of z itself have more digits. The nodes of a standard normal rule are moved to the tilted mode and
+scaled by the curvature there (Naylor and Smith 1982).
 """
 
 from collections.abc import Iterator
@@ -25,23 +25,25 @@ from pymc_ep.numerics.quadrature.gauss_hermite import standard_normal_rule
 __all__ = ["SoftmaxMoments", "log_probabilities", "rule_errors", "softmax_moments"]
 
 _BANDS = ((0.4, 0.6), (1.2, 1.6))
-"""Largest tilted standard deviations of a log-odds between which one rule gives way to the next.
+"""Bands of the largest tilted standard deviation of a log-odds, within which one rule gives way to the next.
 
-At 0.6, 1 and 1.6 the worst of 60 random cavities of 3 to 7 log-odds errs, in its mean, by 1e-4, 2e-3 and 1e-2 standard
-deviations of the cavity by the first rule, and at 1.6 by 2e-3 and 1e-3 by the others."""
+At 0.6, 1 and 1.6 the first rule errs in means by 1e-4, 2e-3 and 1e-2 standard deviations of the cavity, in the worst of
+60 random cavities of 3 to 7 log-odds. At 1.6 the other rules err by 2e-3 and 1e-3."""
 _NODES = {2: (8, 14), 3: (6, 9), 4: (4, 6)}
-"""Nodes of a product of Gauss-Hermite rules in each dimension, by their number: of the second and of the third rule."""
+"""Nodes in each dimension of a product of Gauss-Hermite rules, by the number of dimensions: for the second and for the
+third rule."""
 _POINTS = (256, 1024)
-"""Points of a sequence of Sobol, and as many opposite ones, where products have too many nodes."""
+"""Points of a Sobol sequence, for the second and for the third rule, where products have too many nodes. As many
+opposite points are added."""
 _TELLING = (0.3, 0.6)
-"""Least eigenvalues of Cov(z) between which the moments of z themselves, of the second rule at least, give way to those
-by parts. For 20 counts the first rule errs in the former by 3% of a variance."""
+"""Band of the least eigenvalue of Cov(z). Below it the moments of z itself are used, by the second rule at least; above
+it the moments by parts. For 20 counts the first rule errs in the moments of z by 3% of a variance."""
 _LEAST = 1e-12
 """Least variance of a combination of log-odds, relative to the largest."""
 _NEWTON, _HALVINGS, _CLOSE = 50, 30, 1e-9
-"""Most steps to the tilted mode, most halvings of one, and the length of z of a last step."""
+"""Largest number of steps to the tilted mode, and of halvings of a step, and length of the last step in z."""
 _BLOCK = 2**20
-"""Numbers in an array of all nodes of some sites, 8 MB."""
+"""Largest number of elements in an array of all nodes of some sites, 8 MB."""
 
 
 class SoftmaxMoments(NamedTuple):
@@ -53,9 +55,9 @@ class SoftmaxMoments(NamedTuple):
     mean : ndarray, (n, D)
     covariance : ndarray, (n, D, D)
     gradient : ndarray, (n, D)
-        Of log Z in the mean of the cavity.
+        Gradient of log Z in the mean of the cavity.
     precision : ndarray, (n, D, D)
-        Of the Gaussian that replaces t^power.
+        Precision of the Gaussian that replaces t^power.
     """
 
     log_z: np.ndarray
@@ -66,25 +68,25 @@ class SoftmaxMoments(NamedTuple):
 
 
 class _Whitened(NamedTuple):
-    """Log Z, and mean and I - covariance of z, of n tilted densities."""
+    """Log Z, (n,), the mean of z, (n, D), and I minus the covariance of z, (n, D, D), of n tilted densities."""
 
     log_z: np.ndarray
     mean: np.ndarray
     told: np.ndarray
 
     def towards(self, other: "_Whitened", share: np.ndarray) -> "_Whitened":
-        """Return these moments, and a share, (n,), of others."""
+        """Return these moments moved towards `other` by a share, (n,), of the difference."""
         return _Whitened(*(a + share.reshape(-1, *(1,) * (a.ndim - 1)) * (b - a) for a, b in zip(self, other)))
 
 
 def softmax_moments(counts: np.ndarray, mean: np.ndarray, covariance: np.ndarray, power: np.ndarray) -> SoftmaxMoments:
-    """Return the tilted moments.
+    """Return the moments of n tilted densities.
 
     Parameters
     ----------
     counts : ndarray, (n, K)
     mean, covariance : ndarray, (n, D) and (n, D, D)
-        Of the cavity, for the D = K - 1 log-odds to the first category.
+        Moments of the cavity, for the D = K - 1 log-odds to the first category.
     power : ndarray, (n,)
     """
     root, inverse = _root_and_inverse(covariance)
@@ -115,9 +117,9 @@ def softmax_moments(counts: np.ndarray, mean: np.ndarray, covariance: np.ndarray
 
 
 def rule_errors(counts: np.ndarray, mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
-    """Return how far the last two rules are apart, (n,): in means of z, standard deviations of the cavity.
+    """Return the largest difference in means of z, (n,), between the last two rules, in cavity standard deviations.
 
-    Zero where the last one is not used. For arguments see `softmax_moments`; the power is one.
+    It is zero where the last rule is not used. For arguments see `softmax_moments`; the power is one.
     """
     sites = _Sites(counts, mean, _root_and_inverse(covariance)[0], np.ones(len(mean)))
     at, sd = sites.mode()
@@ -164,9 +166,9 @@ class _Sites(NamedTuple):
     ----------
     counts : ndarray, (n, K)
     centre : ndarray, (n, D)
-        m.
+        Means m of the cavities.
     root : ndarray, (n, D, D)
-        L.
+        Roots L of the covariances of the cavities.
     power : ndarray, (n,)
     """
 
@@ -181,19 +183,19 @@ class _Sites(NamedTuple):
 
     @property
     def total(self) -> np.ndarray:
-        """N, (n,)."""
+        """Sums N of the counts, (n,)."""
         return self.counts.sum(axis=1)
 
     def log_density(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return power log t, (n, q), and the probabilities of all categories but the first, (n, D, q), at z, alike."""
+        """Return power log t, (n, q), and probabilities of all but the first category, (n, D, q), at z, (n, D, q)."""
         log_p = log_probabilities((self.centre[:, :, None] + self.root @ z).transpose(1, 0, 2))
         return self.power[:, None] * np.einsum("nk,knq->nq", self.counts, log_p), np.exp(log_p[1:]).transpose(1, 0, 2)
 
     def mode(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the tilted mode of z, (n, D), and a root of its inverse curvature there, (n, D, D).
 
-        By Newton's method: the tilted density is log-concave. The root is a smooth function of the cavity, as principal
-        axes are not where categories are exchangeable: EP would not settle.
+        The mode is by Newton's method, as the tilted density is log-concave. The root is a smooth function of the
+        cavity. Principal axes would not be smooth where categories are exchangeable, and EP would not settle.
         """
         z = np.zeros_like(self.centre)
         for _ in range(_NEWTON):
@@ -229,7 +231,7 @@ class _Sites(NamedTuple):
         return value[:, 0] - 0.5 * np.square(z).sum(axis=1), p[..., 0]
 
     def moments(self, at: np.ndarray, sd: np.ndarray, level: int, chosen: np.ndarray) -> _Whitened:
-        """Return the moments of the chosen sites by the rule of a level, about the mode."""
+        """Return the moments of the chosen sites, by the rule number `level` about the mode."""
         nodes, weights = _rule(at.shape[1], level)
         step = max(1, _BLOCK // (nodes.size + len(weights)))
         index = np.flatnonzero(chosen)

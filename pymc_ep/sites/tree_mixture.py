@@ -1,18 +1,19 @@
 """Mixtures of two sites on the nodes of a forest, as one factor of all coefficients.
 
 Given the states delta the factor is a product of sites t(s_j; delta_j), low or high. Bounds and moments of the mixture
-follow from both sites' by sum-product. With e_jd the log of the factor of coefficient j in state d,
+follow by sum-product from bounds and moments of both sites. With e_jd the log of the factor of coefficient j in state
+d,
 
     log sum_delta P(delta) exp(sum_j e_j,delta_j) = max_Q sum_jd Q(delta_j = d) e_jd - KL(Q || P),
 
 where the maximum is at the posterior of the states. A bound on each site thus gives a bound on the mixture, which is
-maximised over Q at every point. Its derivatives are the e_jd's, weighted by Q (Ko and Seeger 2012).
+maximised over Q at every point. Its derivatives are derivatives of the e_jd, weighted by Q (Ko and Seeger 2012).
 
 Moments come from EP on coefficients and states together. The approximation of t(s_j; delta_j) is a Gaussian in s_j
 times a factor of delta_j, and P(delta) is exact. With Zhat_jd = int N(s; m_j, v_j) t_d(s)^power ds the message to a
 state is Zhat_jd^(1 / power). Sum-product gives the marginals Q of the states, and the marginal of s_j is the mixture of
 its two tilted densities with weights Q_j. In the evidence the log normaliser of the states replaces the sum of log Z of
-the sites; it is then stationary at fixed points of EP.
+the sites; the evidence is then stationary at fixed points of EP.
 
 If the cavities are the likelihoods of independent Gaussian observations, one for each coefficient, then marginals, Q
 and evidence are exact for power one. The approximation leaves out the correlation of coefficients through their states.
@@ -40,15 +41,15 @@ __all__ = ["CompiledTreeMixture", "TreeMixture", "tree_mixture"]
 class TreeMixture(Site):
     """Mixture of two sites on the nodes of a forest.
 
-    Parameters of the site are the low site's, the high site's, and the probabilities of the high state
-    below a parent in the low and in the high state.
+    Parameters of the site are the low site's, the high site's, and the probabilities of the high state given a parent
+    in the low and in the high state.
 
     Attributes
     ----------
     low, high : Site
         Sites of a coefficient whose node is in the low or in the high state.
     forest : Forest
-        Trees of the nodes; it has one node for each coefficient.
+        Forest with one node for each coefficient.
     """
 
     low: Site
@@ -88,7 +89,7 @@ class TreeMixture(Site):
 
     @property
     def coupled(self) -> bool:
-        """True: the factor is one of all nodes."""
+        """True: all nodes have one joint factor."""
         return True
 
     @property
@@ -144,7 +145,7 @@ class CompiledTreeMixture(CompiledSite):
     def moments_and_nearby(
         self, y: Array, mean: Array, variance: Array, power: float, *parameters: Array
     ) -> tuple[Tilted, Callable[[Array], Tilted]]:
-        """Return the tilted moments, and a function that returns them at other cavity means, (n,)."""
+        """Return the tilted moments, and a function of other cavity means, (n,), that returns the moments there."""
         *by_state, _ = _split(self.site.low, self.site.high, parameters)
         firsts, nearby = zip(
             *(
@@ -233,7 +234,7 @@ class CompiledTreeMixture(CompiledSite):
     def assigned(
         self, y: Array, eta: Array, z: Array, high: Array, *parameters: Array
     ) -> tuple[float, tuple[Array, ...]]:
-        """Return the sum of the values at given probabilities `high` of the high state, (n,), and its derivatives.
+        """Return the sum of both sites' bound values, weighted by probabilities of their states, and its derivatives.
 
         Parameters
         ----------
@@ -242,7 +243,7 @@ class CompiledTreeMixture(CompiledSite):
         high : ndarray, (n,)
             Probability of the high state of each node under Q.
         *parameters
-            As in `bounded`; the two probabilities among them are not used, and their derivatives are zero.
+            As in `bounded`; the last two, which are probabilities, are not used, and their derivatives are zero.
         """
         (low, other), _ = self._bounded_states(y, eta, z, parameters)
         # sum_jd Q(delta_j = d) e_jd.
@@ -309,7 +310,7 @@ def _split(low: Site, high: Site, parameters: Sequence[Any]) -> tuple[Sequence[A
 def _probability_gradient(tree: TreePosterior, low: Array, high: Array) -> tuple[Array, Array]:
     """Return the derivatives of the log normaliser in the probabilities p_d of each node, (n,) each.
 
-    They are P(parent in d) (P(high | parent in d) - p_d) / (p_d (1 - p_d)), given all emissions.
+    These are P(parent in d) (P(high | parent in d) - p_d) / (p_d (1 - p_d)), given all emissions.
     """
     below_low = (1.0 - tree.parent) * (tree.below_low - low) / (low * (1.0 - low))
     below_high = tree.parent * (tree.below_high - high) / (high * (1.0 - high))

@@ -1,8 +1,8 @@
 """Sites of two predictors: a likelihood whose location and scale, mean and dispersion, or mean and share of zeros vary.
 
 A site t(eta_1, eta_2) is a site of its first predictor with parameters that are functions of the second. Its tilted
-moments come from a lattice of nodes, see `pymc_ep.sites.generated.body_of_two`, and where that is not accepted from
-nested quadrature. Engines know it by three rows, see `pymc_ep.sites.rows_of_two`.
+moments come from a lattice of nodes, see `pymc_ep.sites.generated.body_of_two`, and where the lattice is not accepted
+from nested quadrature. Engines represent the site by three rows, see `pymc_ep.sites.rows_of_two`.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,14 +45,14 @@ class TwoPredictorSite(Site):
 
     @property
     def predictors(self) -> int:
-        """Two."""
+        """Number of predictors of an observation: two."""
         return 2
 
 
 def two_predictor_site(
     inner: Site, arguments: Callable[..., Sequence[Any]], parameters: tuple[str, ...]
 ) -> TwoPredictorSite:
-    """Return the site of two predictors made of one of the first, see `TwoPredictorSite`."""
+    """Return the site of two predictors that a site of the first one defines, see `TwoPredictorSite`."""
 
     def logp(y: Any, eta: Any, second: Any, *values: Any, **options: Any) -> Any:
         return inner.logp(y, eta, *arguments(second, *values), **options)
@@ -86,7 +86,7 @@ class CompiledJointSite(CompiledSite):
     def moments_and_nearby(
         self, y: Array, mean: Array, variance: Array, power: float, *parameters: Array
     ) -> tuple[Tilted, Callable[[Array], Tilted]]:
-        """Return the moments, and a function of new cavity means that returns theirs."""
+        """Return the moments, and a function of new cavity means that returns the moments there."""
 
         def at(centre: Array) -> Tilted:
             return self.moments(y, centre, variance, power, *parameters)
@@ -94,7 +94,7 @@ class CompiledJointSite(CompiledSite):
         return at(mean), at
 
     def rule_errors(self, y: Array, mean: Array, variance: Array, *parameters: Array) -> np.ndarray:
-        """Return the error of the tilted means, (n,), in standard deviations of the cavity; zero where it is rounding.
+        """Return the error of the tilted means, (n,), in standard deviations of the cavity; zero if only rounding.
 
         For arguments see `moments`.
         """
@@ -108,8 +108,8 @@ class CompiledJointSite(CompiledSite):
 class CompiledTwoPredictorSite(CompiledJointSite):
     """Functions of arrays of a `TwoPredictorSite`.
 
-    Observations and parameters of the moments are repeated for each of the three rows, (3 n,), the results are rows,
-    and log Z is in the first row, zero in the others.
+    For n observations, arguments of the moments are (3 n,), with observations and parameters repeated for each of the
+    three rows. Results are (3 n,) as well: log Z is in the first row, zero in the others.
     """
 
     site: TwoPredictorSite
@@ -151,7 +151,7 @@ class CompiledTwoPredictorSite(CompiledJointSite):
         power: Array,
         parameters: Sequence[np.ndarray],
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return fields of moments, (5, 3 n), the sites left, derivatives in parameters, (k, n), and third moments."""
+        """Return moments, (5, 3 n), sites not accepted, derivatives in parameters, (k, n), third moments, (4, n)."""
         n = len(y) // ROWS
         fields, slopes = np.zeros((len(Tilted._fields), len(y))), np.zeros((len(parameters), n))
         m_1, m_2, _ = mean.reshape(ROWS, n)

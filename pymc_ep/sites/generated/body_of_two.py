@@ -235,7 +235,7 @@ def row_of(
     part: Part,
     total: np.ndarray,
 ) -> tuple[float, float, float, float]:
-    """Add a row, from column `centre` outwards; return its largest log weight, this node's column, first and last column.
+    """Add a row, from column `centre` outwards; return its largest log weight, its column, and first and last column.
 
     A row that has not dropped at its ends counts as bad.
     """

@@ -28,7 +28,7 @@ from pymc_ep.compat import c_mode
 __all__ = ["NoScalarGraphError", "as_scalars"]
 
 _MOST_ENTRIES = 64
-"""Entries of a tensor: each has a statement of its own for every Op."""
+"""Largest number of entries of a tensor: each entry has a statement of its own for every Op."""
 _TRANSPARENT = (CheckAndRaise, ScalarFromTensor, SpecifyShape, TensorFromScalar)
 """Ops that return their first input."""
 _MOVING = {
@@ -38,20 +38,20 @@ _MOVING = {
     Reshape: slice(1),
     Subtensor: slice(1),
 }
-"""Ops that move entries, and their inputs that hold these entries; the others are constants."""
+"""Ops that only move entries, and the inputs that hold these entries; the other inputs are constants."""
 
 
 class NoScalarGraphError(Exception):
-    """A log density has a part that is no function of numbers, or has no body in the loop; the argument names it."""
+    """A log density has a part that is no scalar function, or has no body in the loop; the argument names this part."""
 
 
 def as_scalars(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> tuple[list[Any], list[Any]]:
-    """Return a graph between numbers in scalar variables, after PyTensor's rewrites without fusion.
+    """Return scalar inputs and outputs that replace the given ones, after PyTensor's rewrites without fusion.
 
     Raises
     ------
     NoScalarGraphError
-        If a tensor on the way has no fixed shape or too many entries, or an Op is none of those known here.
+        If a tensor on the way has no fixed shape or too many entries, or an Op is not known here.
     """
     # This rewrite raises, and logs, on the product of a negative and a bool in derivatives of derivatives.
     mode = get_mode(c_mode()).excluding("fusion", "inplace", "local_greedy_distributor")
@@ -111,7 +111,7 @@ class _Unrolled:
         return self._elementwise(scalar_op, *inputs)
 
     def _moved(self, node: Apply, moved: slice) -> list[np.ndarray]:
-        """Return the entries as moved by an Op that only moves them: it is run on their places."""
+        """Return the entries as an Op that only moves entries moves them: the Op is run on their indices."""
         entries: list[Any] = []
         given: list[Any] = [v.data if isinstance(v, Constant) else None for v in node.inputs]
         for k in range(len(node.inputs))[moved]:
@@ -131,7 +131,7 @@ class _Unrolled:
         return [_array(list(entries), arrays[0].shape) for entries in zip(*results)]
 
     def _reduced(self, op: ScalarOp, x: np.ndarray, axis: int | Sequence[int] | None, dtype: str) -> np.ndarray:
-        """Return a reduction over some axes, which stay with one entry."""
+        """Return a reduction over some axes, which keep the length one."""
         axes = tuple(range(x.ndim)) if axis is None else tuple(np.atleast_1d(axis))
         rows = np.moveaxis(x, axes, range(x.ndim - len(axes), x.ndim))
         kept = rows.shape[: x.ndim - len(axes)]
@@ -147,7 +147,7 @@ class _Unrolled:
         return self._elementwise(ps.true_div, e, self._reduced(ps.add, e, axis, "float64"))[0]
 
     def _once(self, op: ScalarOp, *inputs: Any) -> list[Any]:
-        """Return the outputs of an Op on scalars."""
+        """Return the outputs of an Op on scalars, from an equal node if there is one."""
         key = op, *((v.type, v.data.tobytes()) if isinstance(v, Constant) else v for v in inputs)
         if key not in self._nodes:
             self._nodes[key] = op.make_node(*inputs).outputs
@@ -168,7 +168,7 @@ class _Unrolled:
 
 
 def _is_small(v: Any) -> bool:
-    """Whether a variable is a number, or a tensor of fixed shape and few entries."""
+    """Whether a variable is a scalar, or a tensor of fixed shape and few entries."""
     shape = getattr(v.type, "shape", ())
     return None not in shape and math.prod(shape) <= _MOST_ENTRIES
 

@@ -17,7 +17,7 @@ def logp(y: Any, eta: Any, b: Any, kappa: Any) -> Any:
 
 
 def tilted(y: Any, mean: Any, variance: Any, power: Any, b: Any, kappa: Any) -> Tilted:
-    """Mixture of two truncated Gaussians: t decays at the rate b kappa on eta < y, and b / kappa on eta > y."""
+    """Return moments of a mixture of two truncated Gaussians; t decays at rates b kappa below y, b / kappa above."""
     halves = two_halves(y, mean, variance, power * b * kappa, power * b / kappa)
     # t is b / (kappa + 1 / kappa) at its maximum, eta = y.
     return halves._replace(log_z=halves.log_z + power * (pt.log(b) - pt.log(kappa + 1 / kappa)))

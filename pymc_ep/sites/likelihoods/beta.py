@@ -13,10 +13,11 @@ __all__ = ["BETA"]
 def logp(y: Any, eta: Any, nu: Any) -> Any:
     """Return log Beta(y; nu p, nu (1 - p)) with p = 1 / (1 + exp(-eta)).
 
-    ``1 / Gamma(a)`` is written as ``a / Gamma(1 + a)``, with log a from a softplus: it is finite where a underflows.
+    With ``a = nu p`` and ``b = nu (1 - p)``, ``1 / Gamma(a)`` is written as ``a / Gamma(1 + a)``, where log a is from a
+    softplus and finite even if a underflows.
 
-    t is not log-concave. As b = nu (1 - p) vanishes, the log density is ``log b + c b`` plus a constant, with
-    ``c = digamma(nu) - digamma(1) + log((1 - y) / y)``, and is convex in eta if c > 1 / nu.
+    t is not log-concave. As b vanishes, the log density is ``log b + c b`` plus a constant, with ``c = digamma(nu) -
+    digamma(1) + log((1 - y) / y)``, and is convex in eta if c > 1 / nu.
     """
     success, failure = pt.sigmoid(eta), pt.sigmoid(-eta)
     # log(Gamma(a) Gamma(b)), a = nu p, b = nu (1 - p): log a = log nu - softplus(-eta), log b = log nu - softplus(eta).

@@ -1,7 +1,7 @@
 """Categories without order, observed one by one or counted, whose probabilities are a softmax.
 
-The predictors are the log-odds of all categories to the first. A single observation of three categories has a site of
-two predictors, whose moments a generated kernel gives; more, and counts, have a `SoftmaxSite`.
+The predictors are the log-odds of all other categories to the first. A single observation of three categories has a
+site of two predictors, whose moments a generated kernel gives; more categories, and counts, have a `SoftmaxSite`.
 """
 
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ from pymc_ep.sites.two_predictors import CompiledJointSite, two_predictor_site
 __all__ = ["MOST_CATEGORIES", "THREE_CATEGORIES", "CompiledSoftmaxSite", "SoftmaxSite", "softmax_site"]
 
 MOST_CATEGORIES = 15
-"""Most categories of a softmax: an observation has 105 rows then."""
+"""Largest number of categories of a softmax: an observation then has 105 rows."""
 
 
 def _log_odds_logp(y: Any, eta: Any, second: Any) -> Any:
@@ -38,7 +38,7 @@ def _given_second(second: Any) -> tuple[Any]:
 
 
 def _up_to(last: int) -> Relation:
-    """Return the condition on the number of a category."""
+    """Return the condition that a category is at most `last`."""
     return Relation(lambda y, *parameters: y <= last, f"categories from 0 to {last}")
 
 
@@ -63,15 +63,15 @@ THREE_CATEGORIES = replace(
 
 @dataclass(frozen=True, kw_only=True)
 class SoftmaxSite(Site):
-    """Site of an observation of `categories`, which is the number of one of them, or of the counts of all.
+    """Site of `categories` categories; an observation is one of them, or the counts of all.
 
-    Counts are observed by their sum, and are parameters.
+    Counts are parameters, after their sum n. The observed value is then n.
     """
 
     categories: int
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the arguments that it is made of."""
+        """Pickle the arguments of `softmax_site`."""
         return softmax_site, (self.categories, self.counted)
 
     @property
@@ -121,8 +121,8 @@ def softmax_site(categories: int, counted: bool) -> SoftmaxSite:
 class CompiledSoftmaxSite(CompiledJointSite):
     """Functions of arrays of a `SoftmaxSite`.
 
-    Observations and parameters of the moments are repeated for each of the r rows of an observation, (r n,), the
-    results are rows, and log Z is in the first row, zero in the others.
+    For n observations of r rows each, arguments of the moments are (r n,), with observations and parameters repeated
+    for each row. Results are (r n,) as well: log Z is in the first row, zero in the others.
     """
 
     site: SoftmaxSite
@@ -146,14 +146,14 @@ class CompiledSoftmaxSite(CompiledJointSite):
         return tuple(np.zeros(len(y) // number_of_rows(self.site.predictors)) for _ in self.site.parameters)
 
     def rule_errors(self, y: Array, mean: Array, variance: Array, *parameters: Array) -> np.ndarray:
-        """Return how far two rules are apart in the tilted means, (n,), in standard deviations of the cavity."""
+        """Return the difference of the tilted means by two rules, (n,), in standard deviations of the cavity."""
         counts, centre, covariance = self._of_sites(y, mean, variance, parameters)
         return rule_errors(counts.T, centre, covariance)
 
     def third_moments(self, y: Array, mean: Array, variance: Array, *parameters: Array) -> np.ndarray:
         """Return the third central moments 111, 112, 122 and 222 of the tilted densities of two log-odds, (4, n).
 
-        They are derivatives of the tilted covariance, by the differences of `CompiledSite.cumulants`.
+        These are derivatives of the tilted covariance, by finite differences as in `CompiledSite.cumulants`.
         """
         counts, centre, covariance = self._of_sites(y, mean, variance, parameters)
         power = np.ones(len(centre))
@@ -180,7 +180,7 @@ class CompiledSoftmaxSite(CompiledJointSite):
         return counts, np.asarray(mean).reshape(-1, n)[:size].T, covariances(np.asarray(variance), size)
 
     def log_density(self, y: Array, eta: Array, *parameters: Array) -> Array:
-        """Return log t; the first of the parameters are the log-odds of the third and further categories."""
+        """Return log t; `parameters` begin with the log-odds of the third and further categories."""
         y, *arrays = np.broadcast_arrays(y, eta, *parameters)
         size = self.site.predictors
         counts = self._counts(y, arrays[size:])
@@ -193,7 +193,7 @@ class CompiledSoftmaxSite(CompiledJointSite):
         return (y == np.arange(self.site.categories).reshape(-1, *(1,) * y.ndim)).astype(float)
 
     def _log_ways(self, counts: np.ndarray) -> np.ndarray:
-        """Return the log of the number of orders in which counts are observed, which is one of single observations."""
+        """Return the log of the number of orders in which counts are observed; zero for single observations."""
         return gammaln(counts.sum(axis=0) + 1.0) - gammaln(counts + 1.0).sum(axis=0)
 
 

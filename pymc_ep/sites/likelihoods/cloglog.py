@@ -13,7 +13,7 @@ __all__ = ["CLOGLOG", "log_success"]
 def log_success(eta: Any) -> Any:
     """Return log of ``1 - exp(-exp(eta))``.
 
-    Below eta = -40 it equals eta in double precision: the next term is ``-exp(eta) / 2``. Above 7 the probability is
+    Below eta = -40 this equals eta in double precision: the next term is ``-exp(eta) / 2``. Above 7 the probability is
     one; eta is clipped there, since an infinite rate would make the derivative nan.
     """
     rate = pt.exp(pt.clip(eta, -40.0, 7.0))

@@ -23,8 +23,9 @@ def exponential_logp(y: Any, eta: Any) -> Any:
 def gamma_logp(y: Any, eta: Any, alpha: Any) -> Any:
     """Return the log of the gamma density with mean exp(eta) and shape alpha.
 
-    With ``u = eta - log y`` it is ``-alpha (u + expm1(-u)) + log(alpha / (2 pi)) / 2 - r(alpha) - log y``, r as in
-    `log_gamma_remainder`: in ``alpha log alpha - alpha - log Gamma(alpha)`` terms near 2e9 would cancel at alpha = 1e8.
+    With ``u = eta - log y`` this is ``-alpha (u + expm1(-u)) + log(alpha / (2 pi)) / 2 - r(alpha) - log y``, with r
+    from `log_gamma_remainder`: in ``alpha log alpha - alpha - log Gamma(alpha)`` terms near 2e9 would cancel at alpha =
+    1e8.
     """
     u = eta - pt.log(y)
     # alpha log alpha - alpha - log Gamma(alpha), the log density of log y at u = 0.

@@ -19,7 +19,7 @@ def logp(y: Any, eta: Any, b: Any) -> Any:
 
 
 def tilted(y: Any, mean: Any, variance: Any, power: Any, b: Any) -> Tilted:
-    """Mixture of two truncated Gaussians, one on each side of y."""
+    """Return the moments of a mixture of two truncated Gaussians, one on each side of y."""
     halves = two_halves(y, mean, variance, power / b, power / b)
     return halves._replace(log_z=halves.log_z - power * pt.log(2 * b))
 
@@ -27,12 +27,12 @@ def tilted(y: Any, mean: Any, variance: Any, power: Any, b: Any) -> Tilted:
 def two_halves(y: Any, mean: Any, variance: Any, rate_left: Any, rate_right: Any) -> Tilted:
     """Return the moments for ``t(f) = exp(-a |f - y|)``, with one rate a on each side of y.
 
-    With ``c = (m - y) / s``, ``s = sqrt(v)``, each half is a Gaussian of variance v truncated at y. The right one has
-    the mean ``y + s (c - a s)`` and ``k = a s - c``, the left one ``y + s (c + a s)`` and ``k = a s + c``, see
-    `truncated_normal`. The mass of either is ``exp(-c**2 / 2) / (sqrt(2 pi) h(k))`` with the hazard h. The weights are
-    therefore ratios of hazards, in which nothing overflows or cancels. The site precision follows from
-    ``Cov(f, -d log t / d f) = (a_right + a_left) p_right p_left s (r_right + r_left)`` with the weights p and the
-    truncated means r, and is positive.
+    With ``c = (m - y) / s``, ``s = sqrt(v)``, each half is a Gaussian of variance v truncated at y. Before truncation
+    the right one has the mean ``y + s (c - a s)``, and the left one ``y + s (c + a s)``. From either mean, y is ``k = a
+    s - c`` and ``k = a s + c`` standard deviations towards the half, see `truncated_normal`. The mass of either is
+    ``exp(-c**2 / 2) / (sqrt(2 pi) h(k))`` with the hazard h. The weights are therefore ratios of hazards, in which
+    nothing overflows or cancels. The site precision follows from ``Cov(f, -d log t / d f) = (a_right + a_left) p_right
+    p_left s (r_right + r_left)`` with the weights p and the truncated means r, and is positive.
     """
     deviation = pt.sqrt(variance)
     step_right, step_left = rate_right * deviation, rate_left * deviation

@@ -14,7 +14,8 @@ __all__ = ["log_gamma", "log_gamma_remainder", "log_rising"]
 _SHIFT = 20
 """Least argument of the asymptotic series, and number of steps of the recurrence."""
 _LARGE = 50.0
-"""Least argument of the difference of two asymptotic series; below it, two log gamma functions lose no digits."""
+"""Least argument of the difference of two asymptotic series; below it, the difference of two log gamma functions loses
+no digits."""
 
 
 def log_gamma(x: Any) -> Any:

@@ -29,7 +29,7 @@ def log_beta_of_logit(u: Any, left: Any, right: Any) -> Any:
         c v - n log1p(c / n expm1(v)):
 
     since c <= n / 2 the argument of log1p is at least -1/2, and the terms are of the size of the result. With the
-    larger power, terms near n v leave one near c v, as of a large count with little dispersion.
+    larger power, terms near n v would cancel to one near c v, as for a large count with little dispersion.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def logistic_bound(
     Parameters
     ----------
     left, right, centre, log_constant : callable
-        Graphs of ``(y, *parameters)``.
+        Functions of ``(y, *parameters)`` that return graphs.
     """
 
     def slope(y: Any, *parameters: Any) -> Any:

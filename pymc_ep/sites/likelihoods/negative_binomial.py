@@ -17,8 +17,8 @@ __all__ = ["NEGATIVE_BINOMIAL"]
 def logp(y: Any, eta: Any, alpha: Any) -> Any:
     """Return log NegativeBinomial(y; mean exp(eta), dispersion alpha), of variance ``mean + mean**2 / alpha``.
 
-    For y > 0 it is ``p**y (1 - p)**alpha / (y B(y, alpha))`` with ``logit p = eta - log alpha``, see
-    `log_beta_of_logit`. For y = 0 it is ``-alpha log(1 + exp(eta) / alpha)``.
+    For y > 0 the probability is ``p**y (1 - p)**alpha / (y B(y, alpha))`` with ``logit p = eta - log alpha``, see
+    `log_beta_of_logit`. For y = 0 its log is ``-alpha log(1 + exp(eta) / alpha)``.
     """
     log_count = pt.log(pt.switch(y > 0, y, 1.0))
     # u = eta - log y: the density of logit p has its maximum at log(y / alpha).

@@ -15,13 +15,14 @@ from pymc_ep.sites.base import Relation, Site, register_site
 __all__ = ["ORDERED_LOGIT", "ORDERED_PROBIT"]
 
 _FAR = 1e9
-"""Limit on cutpoints less eta under the Gaussian, so that the hazard at infinite cutpoints is finite."""
+"""Largest size of a cutpoint minus eta with Gaussian noise, so that the hazard at infinite cutpoints is finite."""
 
 
 def logit_logp(y: Any, eta: Any, lower: Any, upper: Any) -> Any:
     """Return log of ``F(upper - eta) - F(lower - eta)`` with the logistic distribution function F.
 
-    ``F(b) - F(a) = F(b) (1 - F(a)) (1 - exp(a - b))``, in which no difference depends on eta.
+    With ``a = lower - eta`` and ``b = upper - eta`` it is the log of ``F(b) (1 - F(a)) (1 - exp(a - b))``, in which no
+    difference depends on eta.
     """
     # log F(b) = -softplus(-b), log(1 - F(a)) = -softplus(a), with a = lower - eta and b = upper - eta.
     inside = pt.log(-pt.expm1(lower - upper))
@@ -31,9 +32,9 @@ def logit_logp(y: Any, eta: Any, lower: Any, upper: Any) -> Any:
 def probit_logp(y: Any, eta: Any, lower: Any, upper: Any) -> Any:
     """Return log of ``Phi(upper - eta) - Phi(lower - eta)``.
 
-    The interval (a, b) is mirrored if its centre is positive. The log is then ``log Phi(b) + log(1 - Phi(a) / Phi(b))``
-    with the ratio from the difference of two logs, accurate in the tail. For narrow intervals the rounding error is of
-    the order ``1e-16 max(1, |eta|) / (upper - lower)``.
+    The interval from ``a = lower - eta`` to ``b = upper - eta`` is mirrored if its centre is positive. The log is then
+    ``log Phi(b) + log(1 - Phi(a) / Phi(b))`` with the ratio from the difference of two logs, accurate in the tail. For
+    narrow intervals the rounding error is of the order ``1e-16 max(1, |eta|) / (upper - lower)``.
     """
     a, b = pt.clip(lower - eta, -_FAR, _FAR), pt.clip(upper - eta, -_FAR, _FAR)
     mirrored = a + b > 0

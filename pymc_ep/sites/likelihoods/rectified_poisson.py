@@ -17,7 +17,7 @@ __all__ = ["RECTIFIED_POISSON"]
 def logp(y: Any, eta: Any, zero_mass: bool) -> Any:
     """Return log t; without `zero_mass` t is zero at eta < 0 (Ko and Seeger 2015, eq. 13).
 
-    y may be an average of counts, whose factorial is a gamma function.
+    y may be an average of counts; a gamma function then replaces the factorial.
     """
     whole = pt.floor(y)
     beyond = y - whole

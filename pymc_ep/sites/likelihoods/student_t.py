@@ -45,14 +45,15 @@ def knots(y: Any, nu: Any, sigma: Any) -> tuple[Any, ...]:
 
 
 def peaks(y: Any, mean: Any, variance: Any, power: Any, nu: Any, sigma: Any) -> tuple[tuple[Any, Any], ...]:
-    """Outermost stationary points of the tilted density, with their widths.
+    """Return the outermost stationary points of the tilted density, with their widths.
 
-    With ``x = eta - y`` and ``d = mean - y``, the slope of its log vanishes at the roots of the cubic
+    With ``x = eta - y``, ``d = mean - y``, power p and variance v, the slope of the log density vanishes at the roots
+    of the cubic
 
         x^3 - d x^2 + (nu sigma^2 + p v (nu + 1)) x - d nu sigma^2 = 0,
 
-    where a middle root is a minimum. The width is ``(-d^2 log density / d x^2)^(-1/2)``, infinite where that is
-    negative. None are returned where the knots alone resolve all peaks.
+    where a middle root is a minimum. The width is ``(-d^2 log density / d x^2)^(-1/2)``, huge where this derivative is
+    positive. No points are returned if the knots alone resolve all peaks.
     """
     xp = namespace(mean, nu)
     if xp is np and np.all(nu <= _RESOLVED):
@@ -71,7 +72,7 @@ def peaks(y: Any, mean: Any, variance: Any, power: Any, nu: Any, sigma: Any) -> 
 
 
 def _outermost_roots(a: Any, b: Any, c: Any, xp: ModuleType) -> tuple[Any, Any]:
-    """Least and largest real root of ``x^3 + a x^2 + b x + c``, by Viete's and Cardano's formulas."""
+    """Return the least and the largest real root of ``x^3 + a x^2 + b x + c``, by Viete's and Cardano's formulas."""
     # x = t - a / 3 gives t^3 + p t + q = 0, with three real roots where q^2 / 4 + p^3 / 27 < 0.
     p, q = b - a**2 / 3, 2 * a**3 / 27 - a * b / 3 + c
     radicand = q**2 / 4 + p**3 / 27
