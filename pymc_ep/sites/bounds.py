@@ -1,10 +1,10 @@
 """Gaussian lower bounds on sites, as functions of arrays.
 
-Bounds ``exp(k + b eta - pi eta**2 / 2)`` exist for two kinds of site. On a super-Gaussian site, ``log t(eta) = slope *
-eta + g((eta - centre)**2)``, a bound touches the site at a squared distance x from the centre and has the precision
-``pi = -2 g'(x)``. For a Gaussian predictor of mean eta and variance z the best one has ``x = z + (eta - centre)**2``.
-On a site of bounded curvature a bound has a fixed pi and touches the site at one point; the best one touches at the
-mean eta.
+Bounds ``exp(k + b eta - pi eta**2 / 2)`` exist for two kinds of site. On a super-Gaussian site,
+``log t(eta) = slope * eta + g((eta - centre)**2)``, a bound touches the site at a squared distance x from the centre
+and has the precision ``pi = -2 g'(x)``. For a Gaussian predictor of mean eta and variance z the best one has
+``x = z + (eta - centre)**2``. On a site of bounded curvature a bound has a fixed pi and touches the site at one point;
+the best one touches at the mean eta.
 
 `Bounded.value` is the expected log of the best bound, with the derivative ``b - pi eta`` in the mean eta: the objective
 of the inner loop of a double loop (Seeger and Nickisch 2011).
@@ -36,8 +36,8 @@ class Bounded(NamedTuple):
     Attributes
     ----------
     value : array
-        Expected log of the bound: ``slope * eta + g(z + (eta - centre)**2)`` for a super-Gaussian site, ``log t(eta) -
-        pi z / 2`` for a site of bounded curvature.
+        Expected log of the bound: ``slope * eta + g(z + (eta - centre)**2)`` for a super-Gaussian site,
+        ``log t(eta) - pi z / 2`` for a site of bounded curvature.
     gradient : array
         ``d value / d eta``.
     precision : array

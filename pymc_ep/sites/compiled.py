@@ -35,8 +35,9 @@ _KEPT = 2 * 10**8
 """Largest count of doubles in quadrature rules that are kept for reuse, 1.5 GiB. The moments of further sites are
 computed anew."""
 STEP = 0.03
-"""Step of the finite differences for cumulants, in units of one over the tilted standard deviation. Truncation, step^4
-/ 30 times the seventh cumulant, is 2e-5 for an exponential distribution; rounding of the variances adds about 1e-7."""
+"""Step of the finite differences for cumulants, in units of one over the tilted standard deviation. Truncation,
+step^4 / 30 times the seventh cumulant, is 2e-5 for an exponential distribution; rounding of the variances adds about
+1e-7."""
 
 
 def compile_site(
@@ -52,8 +53,8 @@ def compile_site(
         By default the stack's (C or Numba). With ``"JAX"`` all functions return JAX arrays and can be traced.
     loop : bool
         Whether quadrature of an interpreted site is a compiled loop, which takes seconds to compile; see
-        `sites.generated`. Quadrature of other sites always is such a loop. If `mode` is given, quadrature is one for C
-        and Numba alone.
+        `sites.generated`. Quadrature of other sites always is such a loop. If `mode` is given, quadrature is such a
+        loop for C and Numba only.
     **options
         Static options of the site, for example ``zero_mass=False``.
 

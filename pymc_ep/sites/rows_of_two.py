@@ -1,7 +1,8 @@
 """Rows by which engines represent sites of two predictors: one for eta_1, for eta_2 and for eta_1 + eta_2.
 
-The three variances determine the covariance of the predictors. The three precisions represent any site exp(b' eta -
-eta' Pi eta / 2): Pi_12 is the precision of the sum, Pi_11 - Pi_12 and Pi_22 - Pi_12 are the precisions of the two.
+The three variances determine the covariance of the predictors. The three precisions represent any site
+exp(b' eta - eta' Pi eta / 2): Pi_12 is the precision of the sum, Pi_11 - Pi_12 and Pi_22 - Pi_12 are the precisions of
+the two.
 """
 
 import numpy as np

@@ -212,7 +212,7 @@ class CompiledBilinear(DrawFunctions):
         *,
         of_log_prior: float = 1.0,
     ) -> np.ndarray:
-        r"""Return the gradient in theta, (p,), of the log prior plus a function of the prior's arrays.
+        """Return the gradient in theta, (p,), of the log prior plus a function of the prior's arrays.
 
         Parameters
         ----------

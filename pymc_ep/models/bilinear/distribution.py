@@ -32,7 +32,7 @@ class BilinearPoisson:
     ----------
     name : str
     V, U : tensor_like, (I, D) and (J, D)
-        Gaussian matrices with rows v_i and u_j: such as ``pm.Normal("V", 0, s, dims=("item", "factor"))``, or
+        Matrices of rows :math:`v_i` and :math:`u_j`, such as ``pm.Normal("V", 0, s, dims=("item", "factor"))``, or
         ``pm.MvNormal`` with one covariance for all rows.
     rows, cols : array_like, (n,)
         Row of V and row of U of each cell, counted from zero, or labels of their dims that are no numbers. A cell that

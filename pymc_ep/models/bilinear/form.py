@@ -18,7 +18,7 @@ __all__ = ["Bilinear", "CellGroup", "Entries"]
 
 @dataclass(frozen=True)
 class Entries:
-    r"""A matrix of independent Gaussian rows, or a bias of independent Gaussian entries.
+    """A matrix of independent Gaussian rows, or a bias of independent Gaussian entries.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class Entries:
 
 @dataclass(frozen=True)
 class CellGroup:
-    r"""The observed cells.
+    """The observed cells.
 
     Attributes
     ----------

@@ -7,8 +7,8 @@ from pymc_ep.numerics.precision.plan import dense_need, factor_need
 __all__ = ["cost_of_factors", "cost_of_products"]
 
 _NUMBERS = 90
-"""Doubles in memory at a time for each site, besides factors or draws: measured with pictures of 128 x 128 and 256 x
-256."""
+"""Doubles in memory at a time for each site, besides factors or draws: measured with pictures of 128 x 128 and
+256 x 256."""
 _FACTOR_SECONDS, _PER_SECOND = 1.2e-6, 1e10
 """Time of a factorisation for each unknown, s, and its operations a second, on one core of a server of 2023."""
 _SITE_SECONDS = 3e-6

@@ -6,7 +6,8 @@ potentials are further sites:
 
     eta = m0 + D x,    D = [X; B].
 
-X are the rows of the observations. D is constant: hyperparameters enter only through m0 and the sites' own parameters.
+X has the rows of D for the observations. D is constant: hyperparameters enter only through m0 and the sites' own
+parameters.
 """
 
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ class SparseLinear(LatentGaussian):
         of such a site is, or begins with, the name of the variable whose prior it is. Gaussian variables are flat
         blocks with such sites too.
     maps : tuple
-        For each potential the index of its block and its operator; None without an operator.
+        For each potential the index of its block and its operator; None if the potential is on the values themselves.
     """
 
     maps: tuple[tuple[int, LinearMap] | None, ...] = ()

@@ -367,7 +367,7 @@ class LinearPredictors:
         return FactorRows(entries, forward, adjoint, squares, partial(self._blocks.normal, linear_map, block))
 
     def _operators(self, predictor: TensorVariable) -> tuple[list[LinearMap], int] | None:
-        """Return the operators that make up a predictor, the last acting first, and its block; None without any."""
+        """Return the operators, the last acting first, and the block that make up a predictor; None if other Ops do."""
         noise, maps = [block.noise for block in self._form.blocks], []
         while predictor not in noise:
             node = predictor.owner

@@ -104,7 +104,7 @@ _SITES: dict[str, _Registered] = {}
 
 
 def register_cell_site(name: str, plain: Any, truncated: Any = None) -> None:
-    r"""Register a likelihood of cells under the name of a site, so that bilinear models can have this likelihood.
+    """Register a likelihood of cells under the name of a site, so that bilinear models can have this likelihood.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Tilted moments by a nested trapezium rule about the mode: the Python body, which Numba compiles.
 
-For a site t of power p and a cavity N(m, v), let L(f) = p log t(f) - (f - m)^2 / (2 v), x an approximate mode of L, and
-s = (-L''(x))^(-1/2). With nodes x + d at offsets d = k h,
+For a site t of power p and a cavity N(m, v), let ``L(f) = p log t(f) - (f - m)^2 / (2 v)``, x an approximate mode of L,
+and ``s = (-L''(x))^(-1/2)``. With nodes x + d at offsets d = k h,
 
     w = exp(L(x + d) - L(x)),    T = h sum w,    M = sum w d / sum w,    g = d log t / d f,
     log Z = L(x) + log T - log(2 pi v) / 2,    mean = x + M,    variance = sum w d^2 / sum w - M^2,

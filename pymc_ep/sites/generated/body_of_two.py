@@ -134,7 +134,7 @@ def mode_from(
 
 
 def weigh(first: float, row: float, step: float, frame: Frame, p: float, a: Fixed, origin: Found, part: Part) -> None:
-    """Write the nodes of a part of a row to `part`; slopes and derivatives are minus their values at the mode."""
+    """Write the nodes of a part of a row to `part`; from slopes and derivatives, values at the mode are subtracted."""
     z_1, z_2, m_1, m_2, l_1, l_21, l_2, s_1, s_21, s_2 = frame
     column, log_weight, slope_1, slope_2, derivatives = part
     u_2 = row * step
@@ -235,7 +235,7 @@ def row_of(
     part: Part,
     total: np.ndarray,
 ) -> tuple[float, float, float, float]:
-    """Add a row, from column `centre` outwards; return its largest log weight, its column, and first and last column.
+    """Add a row from column `centre` outwards; return its highest log weight, that node's column, and both end columns.
 
     A row that has not dropped at its ends counts as bad.
     """

@@ -36,7 +36,7 @@ class GeneratedMoments:
     Attributes
     ----------
     missing : str
-        Reason why the site has no loop, known once compilation was tried; empty if there is none.
+        Reason why the site has no loop, known once compilation was tried; empty if the site has a loop.
     """
 
     def __init__(self, site: Site, options: dict[str, Any], highest: float, mode: Mode | str | None = None) -> None:

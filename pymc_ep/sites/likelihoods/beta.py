@@ -16,8 +16,8 @@ def logp(y: Any, eta: Any, nu: Any) -> Any:
     With ``a = nu p`` and ``b = nu (1 - p)``, ``1 / Gamma(a)`` is written as ``a / Gamma(1 + a)``, where log a is from a
     softplus and finite even if a underflows.
 
-    t is not log-concave. As b vanishes, the log density is ``log b + c b`` plus a constant, with ``c = digamma(nu) -
-    digamma(1) + log((1 - y) / y)``, and is convex in eta if c > 1 / nu.
+    t is not log-concave. As b vanishes, the log density is ``log b + c b`` plus a constant, with
+    ``c = digamma(nu) - digamma(1) + log((1 - y) / y)``, and is convex in eta if c > 1 / nu.
     """
     success, failure = pt.sigmoid(eta), pt.sigmoid(-eta)
     # log(Gamma(a) Gamma(b)), a = nu p, b = nu (1 - p): log a = log nu - softplus(-eta), log b = log nu - softplus(eta).

@@ -26,8 +26,8 @@ def log_combinations(n: Any, y: Any) -> Any:
 def logit_logp(y: Any, eta: Any, n: Any) -> Any:
     """Return log Binomial(y; n, 1 / (1 + exp(-eta))).
 
-    For 0 < y < n the probability is ``p**y (1 - p)**(n - y) / B(y, n - y)``, see `log_beta_of_logit`, times ``n / (y (n
-    - y))``. For y = 0 its log is ``-n softplus(eta)``, for y = n ``-n softplus(-eta)``.
+    For 0 < y < n the probability is ``p**y (1 - p)**(n - y) / B(y, n - y)``, see `log_beta_of_logit`, times
+    ``n / (y (n - y))``. For y = 0 its log is ``-n softplus(eta)``, for y = n ``-n softplus(-eta)``.
     """
     inside = (y > 0) & (y < n)
     successes = pt.switch(inside, y, 0.5 * n)

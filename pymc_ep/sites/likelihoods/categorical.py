@@ -65,7 +65,7 @@ THREE_CATEGORIES = replace(
 class SoftmaxSite(Site):
     """Site of `categories` categories; an observation is one of them, or the counts of all.
 
-    Counts are parameters, after their sum n. The observed value is then n.
+    For counts, the observed value is their sum n, and the parameters are n and the counts.
     """
 
     categories: int

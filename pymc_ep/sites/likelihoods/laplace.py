@@ -28,11 +28,12 @@ def two_halves(y: Any, mean: Any, variance: Any, rate_left: Any, rate_right: Any
     """Return the moments for ``t(f) = exp(-a |f - y|)``, with one rate a on each side of y.
 
     With ``c = (m - y) / s``, ``s = sqrt(v)``, each half is a Gaussian of variance v truncated at y. Before truncation
-    the right one has the mean ``y + s (c - a s)``, and the left one ``y + s (c + a s)``. From either mean, y is ``k = a
-    s - c`` and ``k = a s + c`` standard deviations towards the half, see `truncated_normal`. The mass of either is
-    ``exp(-c**2 / 2) / (sqrt(2 pi) h(k))`` with the hazard h. The weights are therefore ratios of hazards, in which
-    nothing overflows or cancels. The site precision follows from ``Cov(f, -d log t / d f) = (a_right + a_left) p_right
-    p_left s (r_right + r_left)`` with the weights p and the truncated means r, and is positive.
+    the right one has the mean ``y + s (c - a s)``, and the left one ``y + s (c + a s)``. From either mean, y is
+    ``k = a s - c`` and ``k = a s + c`` standard deviations towards the half, see `truncated_normal`. The mass of either
+    is ``exp(-c**2 / 2) / (sqrt(2 pi) h(k))`` with the hazard h. The weights are therefore ratios of hazards, in which
+    nothing overflows or cancels. The site precision follows from
+    ``Cov(f, -d log t / d f) = (a_right + a_left) p_right p_left s (r_right + r_left)`` with the weights p and the
+    truncated means r, and is positive.
     """
     deviation = pt.sqrt(variance)
     step_right, step_left = rate_right * deviation, rate_left * deviation

@@ -20,10 +20,10 @@ def logp(y: Any, eta: Any) -> Any:
 def tilted(y: Any, mean: Any, variance: Any, power: Any) -> Tilted:
     """Return the moments for power one (Rasmussen and Williams 2006, section 3.9).
 
-    These are moments of f given the sign of f plus standard normal noise. With ``z = sign * m / sqrt(1 + v)``, ``k =
-    -z``, and h, r, V the hazard, mean and variance of N(z, 1) truncated to x > 0, the variance is ``v (1 + v V) / (1 +
-    v)``. As ``1 - V = h r``, the site precision is ``h r / (1 + v V)``, without a difference. For z < 0 the mean is ``m
-    / (1 + v) + sign * v r / sqrt(1 + v)``, since ``m + v * gradient`` would cancel.
+    These are moments of f given the sign of f plus standard normal noise. With ``z = sign * m / sqrt(1 + v)``,
+    ``k = -z``, and h, r, V the hazard, mean and variance of N(z, 1) truncated to x > 0, the variance is
+    ``v (1 + v V) / (1 + v)``. As ``1 - V = h r``, the site precision is ``h r / (1 + v V)``, without a difference. For
+    z < 0 the mean is ``m / (1 + v) + sign * v r / sqrt(1 + v)``, since ``m + v * gradient`` would cancel.
     """
     sign = 2 * y - 1
     total = 1 + variance

@@ -28,7 +28,7 @@ within some 1e-5 standard deviations of the maximum."""
 
 
 class BestRows(NamedTuple):
-    r"""Rows at their maximum.
+    """Rows at their maximum.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class BestRows(NamedTuple):
 
 
 def improved_rows(block: Block, rows: AnyRows, *, max_iter: int, tol: float) -> AnyRows:
-    r"""Return the rows of a block after some steps of L-BFGS each; the bound never decreases.
+    """Return the rows of a block after some steps of L-BFGS each; the bound never decreases.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def improved_rows(block: Block, rows: AnyRows, *, max_iter: int, tol: float) -> 
 
 
 def best_rows(bound: BilinearBound, prior: BilinearPrior, sides: Sides, side: int) -> BestRows:
-    r"""Return the rows of one matrix that maximise the bound, given the other matrix.
+    """Return the rows of one matrix that maximise the bound, given the other matrix.
 
     Parameters
     ----------

@@ -41,7 +41,7 @@ Sides = tuple[AnyRows, AnyRows]
 
 
 class Derivatives(NamedTuple):
-    r"""The bound and its derivatives in prior, offset and likelihood parameters.
+    """The bound and its derivatives in prior, offset and likelihood parameters.
 
     Attributes
     ----------

@@ -1,8 +1,8 @@
 """Gaussian rows as packed coordinates for optimisation, and their divergence from the prior.
 
-The packed coordinates of a row, (p,), are its mean, then the log variances of its entries. With covariances, the lower
-triangle of the Cholesky factor follows the mean, in which such bounds are concave (Challis and Barber 2013). Columns
-that are point estimates have a mean only.
+The packed coordinates of a row, (p,), are its mean, then the log variances of its entries. With covariances, the mean
+is followed by the lower triangle of the Cholesky factor: in these coordinates such bounds are concave (Challis and
+Barber 2013). Columns that are point estimates have a mean only.
 """
 
 from importlib import import_module
@@ -36,7 +36,7 @@ more than a fit of fewer entries gains."""
 
 
 class Divergence(NamedTuple):
-    r"""Minus the Kullback-Leibler divergence of rows from their prior.
+    """Minus the Kullback-Leibler divergence of rows from their prior.
 
     Attributes
     ----------
@@ -76,9 +76,11 @@ def packed_scale(rows: AnyRows, of_cells: Array, prior: MatrixPrior, points: np.
 
     The negative Hessian at the best Gaussian is the approximation, block by block:
 
-    - in the mean, the precision 1 / V - 2 dB/da of the best Gaussian, with prior variance V and variance a; B is here
-      the sum over cells; - in a log variance, 1/2; - in a factor L, the negative Hessian of log|L| - |R^{-1} L|^2 / 2
-      at the best factor R: in the entries of R^{-1} L it is 1 off the diagonal and 2 on it.
+    - in the mean, the precision 1 / V - 2 dB/da of the best Gaussian, with the prior variance V, the variance a, and
+      the sum over cells alone as B;
+    - in a log variance, 1/2, its value at the best variance;
+    - in a factor L, the negative Hessian of log|L| - |R^{-1} L|^2 / 2 at the best factor R: in the entries of R^{-1} L
+      it is 1 off the diagonal and 2 on it.
     """
     full, k, tiny = isinstance(rows, FactoredRows), len(points), np.finfo(float).tiny
     of_variance = np.einsum("idd->id", of_cells.covariance) if full else of_cells.variance
@@ -183,7 +185,7 @@ def factored(rows: AnyRows) -> FactoredRows:
 def independent(rows: AnyRows) -> Rows:
     """Return the closest rows with independent entries; an entry's variance is conditional on the row's other entries.
 
-    If E e^f is finite, it remains finite.
+    If E e^f is finite, it remains so: A^{-1} - B is positive definite, and so has a positive diagonal.
     """
     if isinstance(rows, Rows):
         return rows

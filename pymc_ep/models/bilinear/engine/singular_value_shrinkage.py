@@ -51,7 +51,7 @@ only a start."""
 
 
 class State(NamedTuple):
-    r"""The posterior after some steps.
+    """The posterior after some steps.
 
     Attributes
     ----------

@@ -148,7 +148,7 @@ class Cells(NamedTuple):
 
 
 class NewCells(NamedTuple):
-    r"""Cells that were not in the fit.
+    """Cells that were not in the fit.
 
     Attributes
     ----------

@@ -24,7 +24,7 @@ _CHUNK = 16_384
 
 
 class Rows(NamedTuple):
-    r"""Gaussian rows with independent entries, or derivatives in their moments.
+    """Gaussian rows with independent entries, or derivatives in their moments.
 
     Attributes
     ----------

@@ -46,7 +46,7 @@ def bilinear_solution(
     learned: bool,
     prior_variances: Sequence[np.ndarray] | None = None,
 ) -> Solution:
-    r"""Return the solution at the end of an iteration.
+    """Return the solution at the end of an iteration.
 
     Parameters
     ----------

@@ -42,9 +42,9 @@ def fold_in(
     dims : (str, str)
         Dims of the rows of both matrices.
     given : mapping of str to array_like
-        ``rows``, ``cols`` and ``observed`` as in the distribution. If they differ between the cells of the fit, also
-        ``offset``, without biases, and parameters of the likelihood. The index on this side counts new rows from 0; if
-        it is missing or a scalar, all cells are in one new row. The other index is of fitted rows.
+        ``rows``, ``cols`` and ``observed`` as in the distribution. Also ``offset``, without biases, and parameters of
+        the likelihood; a value that all cells of the fit share may be left out. The index on this side counts new rows
+        from 0; if it is missing or a scalar, all cells are in one new row. The other index is of fitted rows.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def _best(posterior: BilinearPosterior, new: NewCells, side: int, counts: np.nda
 
 
 def _prior_of_rows(form: CompiledBilinear, prior: MatrixPrior, side: int, counts: np.ndarray) -> MatrixPrior:
-    """Return the prior of new rows, a fitted row's; raise if that varies, or is flat for a new row without cells."""
+    """Return the prior of new rows, as of fitted rows; raise if it varies, or is flat and a row has no cells."""
     d, matrix, bias = form.n_factors, form.form.matrices[side], form.form.biases[side]
     for entry, columns in ((matrix, slice(None, d)), (bias, slice(d, None))):
         if entry is None:

@@ -41,8 +41,8 @@ def read_cells(
     theta : ndarray, (p,)
         Unconstrained hyperparameters.
     given : mapping of str to array_like
-        ``rows`` and ``cols``, positions or labels, and ``observed``. If they differ between the cells of the fit, also
-        ``offset``, without biases, and parameters of the likelihood.
+        ``rows`` and ``cols``, positions or labels, and ``observed``. Also ``offset``, without biases, and parameters of
+        the likelihood; a value that all cells of the fit share may be left out.
     new : {0, 1}, optional
         Side, 0 left or 1 right, whose index counts new rows. If this index is a scalar, by default 0, it applies to all
         cells.

@@ -151,9 +151,9 @@ class WaveletTree(Continuous):
 
     .. math:: p(x) = \sum_\delta P(\delta) \prod_j t_{\delta_j}\bigl((W x)_j\bigr)
 
-    with an orthonormal wavelet transform W, and potentials t_0 and t_1 of the low and the high state. The indicators
-    delta are on quad-trees, whose roots are the coarsest details ([1]_, [2]_). An edge makes its coefficients large on
-    all levels, so a child is likely in the state of its parent. Levels count from the finest.
+    with an orthonormal wavelet transform W, and potentials :math:`t_0` and :math:`t_1` of the low and the high state.
+    The indicators :math:`\delta` are on quad-trees, whose roots are the coarsest details ([1]_, [2]_). An edge makes
+    its coefficients large on all levels, so a child is likely in the state of its parent. Levels count from the finest.
 
     Parameters
     ----------

@@ -46,7 +46,7 @@ class InnerProblem(NamedTuple):
 
 
 class Inner(NamedTuple):
-    r"""Result of the inner loop.
+    """Result of the inner loop.
 
     Attributes
     ----------

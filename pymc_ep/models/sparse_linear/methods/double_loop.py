@@ -82,7 +82,7 @@ _POSITIVE = ("tol", "cg_tol", "smoothing")
 
 
 class BoundFit(NamedTuple):
-    r"""Fit of the double loop.
+    """Fit of the double loop.
 
     Attributes
     ----------
