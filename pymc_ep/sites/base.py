@@ -283,7 +283,7 @@ class Site:
 
 
 def _site_of(kind: type[Site], values: dict[str, Any]) -> Site:
-    """Return a site that was pickled."""
+    """Return the site of class `kind` with the pickled attributes `values`."""
     return kind(**values)
 
 

@@ -1,8 +1,8 @@
-"""Sites as functions of arrays: what engines call.
+"""Sites as functions of arrays, which engines call.
 
 `compile_site` turns the graphs of a `Site` into compiled functions, once per site, options and compile mode, on first
-use. Closed forms are one elementwise function; everything else is quadrature around one compiled function that
-returns log t and its slope.
+use. Closed forms are one elementwise function; everything else is quadrature around one compiled function that returns
+log t and its slope.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -102,7 +102,7 @@ class CompiledSite(QuadratureFunctions, BoundFunctions, ExpectationFunctions):
     options : dict
         The static options in force.
     mode : PyTensor mode or str or None
-        The compile mode asked for.
+        The compile mode; None for the stack's default.
     loop : bool
         Whether quadrature is a compiled loop, as far as the site has one.
     """
@@ -384,7 +384,7 @@ def _numpy_mode_for(outputs: Sequence[Any]) -> Mode | None:
 
 
 def _without_checks(mode: Mode | str | None) -> Mode:
-    """Return the mode without PyMC's assertions on parameters: `check_finite` finds bad ones by their moments."""
+    """Return the mode without PyMC's assertions on parameters: `check_finite` detects bad ones by their moments."""
     return get_mode(mode).including("local_remove_check_parameter")
 
 

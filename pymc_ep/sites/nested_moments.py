@@ -36,14 +36,14 @@ _REACH = 9.5
 _CLOSE = np.array([-4.0, -1.0, 0.0, 1.0, 4.0])
 """Values of z_2 at which the log of the integrand is computed first."""
 _BEND = 4.0
-"""Largest difference of the two outer values from a parabola through the inner three at which the maximum is taken from
-this parabola."""
+"""Largest difference of the outer values at `_CLOSE` from a parabola through the inner three at which the maximum is
+taken from this parabola."""
 _FIRST, _NEXT = 1.5 * np.arange(-6.0, 7.0), np.linspace(-1.0, 1.0, 9)
-"""Values of z_2 at which the maximum is otherwise searched for first, and positions between its neighbours in each
-further round."""
+"""Values of z_2 at which a wide search for the maximum starts, and positions between its neighbours in each further
+round."""
 _ROUNDS, _FARTHER = 20, 16.0
-"""Largest number of rounds, and reach of the next round, in spacings of the last, if the maximum lies beyond its
-values."""
+"""Largest number of rounds of a wide search, and reach of the next round, in spacings of the last, if the maximum lies
+beyond the values of the last."""
 _DROP = 2.0
 """Largest fall of the log of the integrand, from the maximum to its neighbours, at which these give its curvature."""
 _WIDEST = 1.5
@@ -51,7 +51,8 @@ _WIDEST = 1.5
 _TELLING = 0.1
 """Ratio of the determinants of tilted and cavity covariance below which Pi is the difference of their inverses."""
 _LEAST = 1e-12
-"""Least variance of a predictor given the other, relative to its own: where one is a function of the other."""
+"""Least variance of a predictor given the other, relative to its own variance, for predictors that are functions of the
+other."""
 _BLOCK = 2**13
 """Number of sites whose nodes are evaluated at a time, 2 MB an array."""
 

@@ -55,7 +55,7 @@ class QuadratureFunctions:
     mode: Any
     loop: bool
     requires_support: bool = True
-    """Whether a density that is zero at all predictors raises."""
+    """Whether a density that is zero at all predictors raises an error."""
     _jax: bool
     _function: Callable[..., Callable[..., Any]]
     _log_t: Callable[..., Any]

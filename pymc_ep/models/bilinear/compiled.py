@@ -246,7 +246,7 @@ class CompiledBilinear(DrawFunctions):
         return out
 
     def scales_of(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Return the hyperparameters that the prior variances of some matrices and biases depend on."""
+        """Return the names of the hyperparameters on which prior variances of these matrices and biases depend."""
         graphs = [moment for entry in self.form.entries if entry.name in names for moment in entry.moments[1:]]
         behind = set(ancestors(graphs))
         return tuple(name for name, value in zip(self.form.hyper_names, self.form.hyper_values) if value in behind)
@@ -304,7 +304,7 @@ class CompiledBilinear(DrawFunctions):
 
 
 def _require(what: str, values: np.ndarray, domain: str) -> None:
-    """Raise for the first value outside a domain."""
+    """Raise InvalidDataError for the first of `values` outside a domain; `what` begins the message."""
     if (outside := first_outside(values, domain)) is not None:
         value, where, wanted = outside
         raise InvalidDataError(f"{what} {value}{where}, which must be {wanted}; correct it.")

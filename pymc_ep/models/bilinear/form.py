@@ -43,7 +43,7 @@ class Entries:
 
     @property
     def moments(self) -> tuple[TensorVariable, ...]:
-        """Prior moments as functions of hyperparameters: mean, variance and covariance, those that are not None."""
+        """Prior moments as functions of hyperparameters: mean, variance and covariance, as far as they are not None."""
         return tuple(moment for moment in (self.mean, self.variance, self.covariance) if moment is not None)
 
     @property

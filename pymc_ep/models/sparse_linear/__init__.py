@@ -1,1 +1,1 @@
-"""Sparse linear models: latent Gaussian ones whose priors are potentials on linear maps of the coefficients."""
+"""Sparse linear models: latent Gaussian models whose priors are potentials on linear maps of the unknowns."""

@@ -9,7 +9,7 @@ import scipy.sparse
 __all__ = ["AddProduct", "FactorRows", "Product"]
 
 Product = Callable[[np.ndarray], np.ndarray]
-"""Product of a linear map with a vector."""
+"""Function that returns the product of a linear map with a vector."""
 AddProduct = Callable[[np.ndarray, np.ndarray], None]
 """Function of v and out, (N,) each, that adds the product of a linear map with v to out."""
 

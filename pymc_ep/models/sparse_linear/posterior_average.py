@@ -40,7 +40,7 @@ _LEFT_OUT = "draws come from a mixture over translations, whose density is not e
 
 
 def translations_of(form: CompiledSparseLinear, count: int) -> list[CompiledSparseLinear]:
-    """Return the form on `count` - 1 translated grids; the first grid of `count` is its own.
+    """Return the form on `count` - 1 translated grids; the form's own grid is the first of `count`.
 
     Raises
     ------

@@ -21,7 +21,8 @@ _WIDTHS = 4, 8, 16, 32
 """Least widths of cells, tried in turn. Each doubling takes four times as many products in two dimensions; maps
 that are wider than the last count as not local."""
 _NOISE = 1e-13
-"""Size, relative to the largest number, below which a number is the rounding error of a zero (convolution by FFT)."""
+"""Size of an output, relative to the largest, below which it is a zero with a rounding error, as from a convolution by
+FFT."""
 _INTEGER_TOL = 0.05
 """Largest distance of a ratio from an integer for it to count as the index of a tooth. Rounding is far smaller; a ratio
 that mixes two teeth is caught here or by the random products."""

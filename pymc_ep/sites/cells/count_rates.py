@@ -107,9 +107,9 @@ class _Touching(NamedTuple):
 
 
 _NODES_PER_UNIT, _LARGEST = 128, 40
-"""Spline nodes per unit of x, and the largest x."""
+"""Spline nodes per unit of x = log(1 + w^2), and the largest x."""
 _NEWTON_STEPS = 3
-"""Newton steps for w^2 in `below_log_softplus`."""
+"""Number of Newton steps for w^2 in `below_log_softplus`."""
 _SMALLEST = np.finfo(float).tiny
 
 

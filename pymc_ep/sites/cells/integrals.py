@@ -70,11 +70,11 @@ def _peak(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return x, the mode of p(y | f) N(f; mean, variance) minus the mean, and sd = curvature^(-1/2) there.
 
-    The curvature is that without truncation, see `CellSite.slopes`.
+    The curvature is computed without truncation, see `CellSite.slopes`.
 
-    Newton's method for d log / df = 0 starts at the maximum of the likelihood, or at the mean if that is infinite: for
-    a rate e^f this avoids steps to rates that overflow. A step that leaves a bracket of the mode, or is more than half
-    as long as the one before, is replaced by bisection once both ends of the bracket are finite.
+    Newton's method for d log / df = 0 starts at the maximum of the likelihood, or at the mean if this maximum is
+    infinite: for a rate e^f this avoids steps to rates that overflow. A step that leaves a bracket of the mode, or is
+    more than half as long as the one before, is replaced by bisection once both ends of the bracket are finite.
     """
     x = site.peak(y, *parameters) - mean
     x = np.where(np.isfinite(x), x, 0.0)

@@ -54,7 +54,7 @@ HIDDEN = 0.1
 """Largest excess, in nats and relative, of the change of L between two points of the grid over slope times distance:
 see `peak_search.has_one_peak`."""
 TESTED = 40.0
-"""Drop below the highest point of the grid, in nats, within which these changes are tested."""
+"""Drop below the highest point of the grid, in nats, within which changes between points are tested."""
 HALF_LOG_2_PI = 0.9189385332046727
 
 SIGN = np.repeat(np.array([-1.0, 1.0]), SIDE)
@@ -215,7 +215,7 @@ def weigh(
 
 
 def add(offsets: np.ndarray, weights: np.ndarray, values: np.ndarray, total: np.ndarray) -> None:
-    """Add the sums of a block of nodes to `total`, the last of them the number of bad nodes."""
+    """Add the sums of a block of nodes to `total`, whose last entry is the number of bad nodes."""
     # Sums of w, w d, w d^2, w (g - g(x)), w d (g - g(x)), w d^3 and w d^4.
     t0, t1, t2, t3, t4, t5, t6, bad = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     for j in range(LANES):

@@ -27,7 +27,8 @@ STEP = 1.0
 LANES = 16
 """Nodes of a part of a row: with the first step they reach 25 nats below a Gaussian's mode on both sides."""
 PLACE = np.arange(float(LANES))
-"""Numbers of these nodes, as doubles: processors without instructions that convert vectors of integers read them."""
+"""Numbers of the nodes of a part, as doubles: processors without instructions that convert vectors of integers read
+them."""
 MOST_PARTS, MOST_ROWS = 12, 64
 """Largest number of parts of a row, and of rows, on either side; a site that needs more is not accepted."""
 LEVELS = 3
@@ -37,7 +38,7 @@ DROP = 25.0
 HIGHER = 1.0
 """Largest excess of F, nats, over its value at the approximate mode; nodes above it are bad."""
 TOLERANCE = 1e-6
-"""Difference of two lattices up to which a site is accepted."""
+"""Largest relative difference of the sums over two lattices at which a site is accepted."""
 STEPS, HALVINGS, FAR = 60, 12, 4.0
 """Most steps in search of the mode, most reductions of each to a quarter, and its largest length, in cavity standard
 deviations."""
@@ -50,11 +51,12 @@ DIFFERENCE = 1e-4
 GRID = np.array([-5.0, -2.2, 2.2, 5.0])
 """Places in each coordinate of z at which other peaks are looked for, along the other coordinate."""
 ALONG = 8
-"""Largest number of steps of such a search."""
+"""Largest number of steps of a search for another peak."""
 SEEN = 18.0
-"""Depth below the mode, in nats, down to which the maxima that these searches find must be on the lattice."""
+"""Depth below the mode, in nats, down to which maxima from searches for other peaks must be on the lattice."""
 NARROW = 4.0
-"""Largest curvature at such a maximum, along the search and in units of the lattice's step, that a lattice resolves."""
+"""Largest curvature at a maximum from a search for other peaks, along the search and in units of the lattice's step,
+that a lattice resolves."""
 SUMS = 17
 """Number of sums over nodes: of w, and of w times u, u u^T, third powers of u, g and u g^T, and the number of bad
 nodes."""

@@ -95,7 +95,7 @@ def _number(v: Any, of: Callable[[Any], str]) -> str:
 
 
 def constant(v: Constant) -> str:
-    """Return a constant; truth values are comparisons of numbers."""
+    """Return the expression of a constant; a truth value is a comparison of two numbers."""
     if v.dtype == "bool":
         return f"truth({float(v.data)} != 0.0)"
     return f"({float(v.data)!r})".replace("inf", "INFINITY").replace("nan", "NAN")

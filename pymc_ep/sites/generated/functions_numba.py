@@ -213,7 +213,7 @@ def digamma(x: float) -> float:
 
 @jit
 def truth(x: bool) -> bool:
-    """Return a truth value, for which C has a type of its own."""
+    """Return x, a truth value, which has a type of its own in C."""
     return x
 
 

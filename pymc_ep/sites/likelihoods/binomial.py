@@ -53,7 +53,7 @@ def cloglog_logp(y: Any, eta: Any, n: Any) -> Any:
 
 
 def logit_knots(y: Any, n: Any) -> tuple[Any, ...]:
-    """Knots around 0, as the logistic function has poles at +-i pi, and around the maximum of t.
+    """Return knots around 0, as the logistic function has poles at +-i pi, and around the maximum of t.
 
     For y = 0, or y = n, t has no maximum; it then falls within a few units of eta = -log n, or log n.
     """

@@ -27,7 +27,7 @@ def logp(y: Any, eta: Any) -> Any:
 
 
 def knots(y: Any) -> tuple[Any, ...]:
-    """Knots around 0: above it exp(eta) dominates log t within a few units, below it log t is nearly linear.
+    """Return knots around 0: above, exp(eta) dominates log t within a few units; below, log t is nearly linear.
 
     The probability of n successes in n trials rises from 0 to 1 near exp(eta) = log n: for n = 1e6, at eta from 2 to 4.
     """

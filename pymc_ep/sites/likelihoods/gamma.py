@@ -34,7 +34,7 @@ def gamma_logp(y: Any, eta: Any, alpha: Any) -> Any:
 
 
 def knots(y: Any, *_: Any) -> tuple[Any, ...]:
-    """Knots around log y: below it exp(-eta) dominates log t within a few units, for any width of the cavity."""
+    """Return knots around log y: below, exp(-eta) dominates log t within a few units, for any width of the cavity."""
     xp = namespace(y)
     peak = xp.log(xp.where(y > 0, y, 1.0))
     return tuple(peak + knot for knot in (-2.0, 2.0, 8.0, 24.0))

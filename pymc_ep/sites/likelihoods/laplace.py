@@ -62,7 +62,8 @@ def _log_z(step_near: Any, step_far: Any, c: Any) -> Any:
     """Return the log integral of N(x; c, 1) times exp(-step_near x) on x > 0 and exp(step_far x) on x < 0, for c >= 0.
 
     The half x > 0 has the log mass ``step**2 / 2 - step c + log Phi(c - step)``. Where c <= step these terms cancel,
-    and it is computed as ``-c**2 / 2 - log(sqrt(2 pi) h_near)``. The other half adds ``log(1 + h_near / h_far)``.
+    and the log mass is computed as ``-c**2 / 2 - log(sqrt(2 pi) h_near)``. The other half adds
+    ``log(1 + h_near / h_far)``.
     """
     log_mass, near, _, _ = truncated_normal(step_near - c)
     _, far, _, _ = truncated_normal(step_far + c)

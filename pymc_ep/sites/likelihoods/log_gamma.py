@@ -33,7 +33,7 @@ def log_gamma(x: Any) -> Any:
 def log_rising(x: Any, k: Any) -> Any:
     """Return log Gamma(x + k) - log Gamma(x) for x > 0, k >= 0, without the cancellation of the two where x is large.
 
-    Of Stirling's series (x - 1/2) log x - x + log(2 pi) / 2 + r(x) the difference is
+    For Stirling's series (x - 1/2) log x - x + log(2 pi) / 2 + r(x) the difference is
 
         k log(x + k) + (x - 1/2) log(1 + k / x) - k + r(x + k) - r(x).
     """

@@ -12,7 +12,7 @@ from pymc_ep.sites.likelihoods.log_gamma import log_gamma_remainder
 __all__ = ["log_beta_of_logit", "logistic_bound"]
 
 _LARGEST_EXPONENT = 700.0
-"""Exponent from which exp is not taken: it overflows at 709.8."""
+"""Largest exponent of which exp is computed: exp overflows at 709.8."""
 
 
 def log_beta_of_logit(u: Any, left: Any, right: Any) -> Any:

@@ -17,7 +17,7 @@ def logp(y: Any, eta: Any) -> Any:
 
 
 def knots(y: Any) -> tuple[Any, ...]:
-    """Knots around 0: t has poles at +-i pi, a scale that does not depend on the width of the cavity."""
+    """Return knots around 0: t has poles at +-i pi, a scale that does not depend on the width of the cavity."""
     return tuple(0.0 * y + knot for knot in (-36.0, -12.0, 0.0, 12.0, 36.0))
 
 

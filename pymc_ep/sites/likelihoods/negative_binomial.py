@@ -27,7 +27,7 @@ def logp(y: Any, eta: Any, alpha: Any) -> Any:
 
 
 def knots(y: Any, alpha: Any) -> tuple[Any, ...]:
-    """Knots around log alpha, where log t bends between two asymptotes, and around its maximum at log y."""
+    """Return knots around log alpha, where log t bends between two asymptotes, and around its maximum at log y."""
     xp = namespace(alpha)
     corner, peak = xp.log(alpha), xp.log(xp.maximum(y, 1.0))
     return (

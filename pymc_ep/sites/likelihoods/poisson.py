@@ -25,7 +25,7 @@ def logp(y: Any, eta: Any) -> Any:
 
 
 def knots(y: Any) -> tuple[Any, ...]:
-    """Knots around log y: above it exp(eta) dominates log t within a few units, for any width of the cavity."""
+    """Return knots around log y: above, exp(eta) dominates log t within a few units, for any width of the cavity."""
     xp = namespace(y)
     peak = xp.log(xp.maximum(y, 1.0))
     return tuple(peak + knot for knot in (-24.0, -8.0, -2.0, 2.0))

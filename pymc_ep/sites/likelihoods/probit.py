@@ -38,7 +38,7 @@ def tilted(y: Any, mean: Any, variance: Any, power: Any) -> Tilted:
 
 
 def knots(y: Any) -> tuple[Any, ...]:
-    """Knots around 0, where log t bends from a quadratic tail to a flat one within a few units."""
+    """Return knots around 0, where log t bends from a quadratic tail to a flat one within a few units."""
     return tuple(0.0 * y + knot for knot in (-12.0, -4.0, 0.0, 4.0, 12.0))
 
 

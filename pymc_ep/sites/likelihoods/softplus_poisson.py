@@ -16,7 +16,7 @@ _LOG_RATE_CURVATURE = 0.16709557267062662
 
 
 def knots(y: Any) -> tuple[Any, ...]:
-    """Knots around 0, where the rate turns from exponential to linear over a few units, for any width of the cavity."""
+    """Return knots around 0, where the rate turns from exponential to linear, for any width of the cavity."""
     return tuple(0.0 * y + knot for knot in (-36.0, -12.0, -4.0, 4.0, 16.0, 64.0))
 
 

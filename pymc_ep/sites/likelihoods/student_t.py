@@ -17,8 +17,8 @@ _KNOTS = 17
 """Number of knots on either side of the observation, at 1, 3, 9, ... units: the last is at 3**16 = 4e7."""
 
 _RESOLVED = 100.0
-"""Degrees of freedom up to which no peak of a tilted density is narrow against its distance from the observation: knots
-alone give ten digits up to 300."""
+"""Degrees of freedom up to which no peak of a tilted density is narrow compared with its distance from the observation:
+knots alone give ten digits up to 300."""
 
 
 def logp(y: Any, eta: Any, nu: Any, sigma: Any) -> Any:
@@ -33,7 +33,7 @@ def log_constant(nu: Any) -> Any:
 
 
 def knots(y: Any, nu: Any, sigma: Any) -> tuple[Any, ...]:
-    """Knots at the observation and at 1, 3, 9, ... units from it.
+    """Return knots at the observation and at 1, 3, 9, ... units from it.
 
     The unit is ``sqrt(nu) sigma``, the distance of the poles of t, but at most ``3 sigma``: for large nu, t is nearly
     Gaussian well beyond that, and the tilted density may be narrow there.

@@ -163,7 +163,7 @@ class BilinearBound:
         of_mean: np.ndarray,
         of_spread: np.ndarray,
     ) -> Rows | FullRows:
-        """Return the derivatives in the moments of `rows`, given the derivatives in both statistics, (n,) each."""
+        """Return the derivatives in the moments of `rows`, from derivatives in both statistics of pairs, (n,) each."""
         place = self._ones[side]
         derivatives = self._pullback(pairs, with_ones(rows, place), partner, of_mean, of_spread, backend=self._backend)
         if place is None:

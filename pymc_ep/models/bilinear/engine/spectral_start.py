@@ -39,7 +39,8 @@ _QUARTERINGS = 40
 _TIE = 1e-8
 """Difference of singular values, relative to the largest, below which rounding decides on their vectors."""
 _VECTOR_TOL = 1e-2
-"""Relative error of the squared singular values of a larger matrix. Directions near the leading ones serve as well."""
+"""Relative error of squared singular values where a matrix is too large for its dense form. Directions near the leading
+ones serve as well."""
 
 
 def sides_without_factors(bound: BilinearBound, prior: BilinearPrior) -> Sides:

@@ -42,7 +42,7 @@ class MatrixPrior(NamedTuple):
     covariance: np.ndarray | None = None
 
     def at(self, indices: np.ndarray) -> "MatrixPrior":
-        """Return the prior of some rows."""
+        """Return the prior of the rows `indices`."""
         return self._replace(mean=self.mean[indices], variance=self.variance[indices])
 
     def log_density(self, values: np.ndarray) -> np.ndarray:

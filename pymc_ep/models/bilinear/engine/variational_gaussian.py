@@ -35,8 +35,8 @@ _STALL_GAIN = 1e-2
 """Predicted increase, nats per cell, above which a small change means a stalled ascent and not convergence: near a
 maximum the predicted and the actual increase agree."""
 _DIFFERENCE_STEP = 1e-3
-"""Step of the finite differences for second derivatives in unconstrained hyperparameters. Trades off rounding against
-curvature of higher order; the result only scales L-BFGS."""
+"""Step of the finite differences for second derivatives in unconstrained hyperparameters: a compromise between rounding
+and curvature of higher order. The result only scales L-BFGS."""
 
 
 class State(NamedTuple):

@@ -99,9 +99,9 @@ def log_mean_exp(pairs: Pairs, own: FactoredRows, other: FullRows) -> tuple[np.n
 def log_mean_exp_pullback(
     pairs: Pairs, own: FactoredRows, other: FullRows, of_mean: np.ndarray, of_log: np.ndarray
 ) -> FullRows:
-    """Return the derivatives of sum(of_mean * E f + of_log * log E e^f) in the own moments, (I, K) and (I, K, K).
+    """Return the derivatives of sum(of_mean * E f + of_log * log E e^f) in mean and covariance of `own`.
 
-    The weights `of_mean` and `of_log` are (n,).
+    They are (I, K) and (I, K, K). The weights `of_mean` and `of_log` are (n,).
     """
 
     def derivatives(
@@ -132,9 +132,9 @@ def variance(pairs: Pairs, own: FactoredRows, other: FullRows) -> tuple[np.ndarr
 def variance_pullback(
     pairs: Pairs, own: FactoredRows, other: FullRows, of_mean: np.ndarray, of_variance: np.ndarray
 ) -> FullRows:
-    """Return the derivatives of sum(of_mean * E f + of_variance * Var f) in the own moments, (I, K) and (I, K, K).
+    """Return the derivatives of sum(of_mean * E f + of_variance * Var f) in mean and covariance of `own`.
 
-    The weights `of_mean` and `of_variance` are (n,).
+    They are (I, K) and (I, K, K). The weights `of_mean` and `of_variance` are (n,).
     """
 
     def derivatives(

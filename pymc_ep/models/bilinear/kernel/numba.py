@@ -95,7 +95,7 @@ def log_mean_exp_pullback(
     of_mean: np.ndarray,
     of_variance: np.ndarray,
 ) -> None:
-    """Write the derivatives in the own moments to `of_mean` and `of_variance`, (I, K) each; weights are (n,)."""
+    """Write derivatives in own rows' moments to `of_mean` and `of_variance`, (I, K) each; weights are (n,)."""
     width = m.shape[1]
     for i in numba.prange(len(ends) - 1):
         for d in range(width):
@@ -148,7 +148,7 @@ def variance_pullback(
     of_mean: np.ndarray,
     of_variance: np.ndarray,
 ) -> None:
-    """Write the derivatives in the own moments to `of_mean` and `of_variance`, (I, K) each; weights are (n,)."""
+    """Write derivatives in own rows' moments to `of_mean` and `of_variance`, (I, K) each; weights are (n,)."""
     width = m.shape[1]
     for i in numba.prange(len(ends) - 1):
         for d in range(width):
@@ -203,7 +203,7 @@ def full_log_mean_exp_pullback(
     of_mean: np.ndarray,
     of_cov: np.ndarray,
 ) -> None:
-    """Write the derivatives in the own moments to `of_mean`, (I, K), and `of_cov`, (I, K, K); weights are (n,)."""
+    """Write derivatives in own rows' moments to `of_mean`, (I, K), and `of_cov`, (I, K, K); weights are (n,)."""
     width = m.shape[1]
     for i in numba.prange(len(ends) - 1):
         of_mean[i] = 0.0
@@ -277,7 +277,7 @@ def full_variance_pullback(
     of_mean: np.ndarray,
     of_cov: np.ndarray,
 ) -> None:
-    """Write the derivatives in the own moments to `of_mean`, (I, K), and `of_cov`, (I, K, K); weights are (n,)."""
+    """Write derivatives in own rows' moments to `of_mean`, (I, K), and `of_cov`, (I, K, K); weights are (n,)."""
     width = m.shape[1]
     for i in numba.prange(len(ends) - 1):
         of_mean[i] = 0.0

@@ -127,7 +127,7 @@ def _sampling_settings(form: CompiledBilinear, options: dict[str, Any]) -> dict[
 
 
 def _settings(call: Call[CompiledBilinear]) -> dict[str, Any]:
-    """Return the options; raise ValueError for those out of range."""
+    """Return the options; raise ValueError for any out of range."""
     settings = checked(OPTIONS | call.options, call.form.form, call.hyper)
     if settings["covariance"] not in _COVARIANCES:
         raise ValueError(f"covariance={settings['covariance']!r} must be one of {', '.join(map(repr, _COVARIANCES))}.")

@@ -120,7 +120,7 @@ class SparseField(Continuous):
     Raises
     ------
     UnsupportedModelError
-        For an operator or potential of another kind; the message names those accepted.
+        For an operator or potential of another kind; the message names the accepted ones.
     InvalidDataError
         For a scale that is not positive.
 

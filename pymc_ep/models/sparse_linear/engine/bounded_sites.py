@@ -28,7 +28,7 @@ class FactorForm(Protocol):
 
     @property
     def form(self) -> FactoredForm:
-        """The form, symbolic."""
+        """The symbolic form."""
 
     @property
     def sites(self) -> Sequence[CompiledSite]:

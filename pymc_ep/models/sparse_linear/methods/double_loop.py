@@ -69,7 +69,7 @@ _TOL_EXACT, _TOL_ESTIMATED = 1e-4, 1e-3
 times as large, so that a smaller change means nothing."""
 _MODE_TOL = 1e-8
 """Rise of the objective, nats per site, at which an inner loop towards a mode ends. Flat pieces of a picture are then
-flat to the smoothing."""
+flat up to the smoothing."""
 _AFFORDABLE = 2e10
 """Largest cost of a factorisation, floating-point operations, for which ``variance="auto"`` is exact: some seconds."""
 _LOOPS, _INNER_STEPS = 30, 8
