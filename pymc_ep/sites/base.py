@@ -118,7 +118,7 @@ class Site:
         ``check(name, y, values)``, which raises `InvalidDataError` for parameters outside a range that depends on more
         than one of them; `name` is the observed variable.
     holds_observations : bool
-        True if the graph of t contains the model's observations, so that t does not depend on the argument y.
+        True if t holds the model's observations, in its graph or in parameters, so that new ones have no density.
     interpreted : bool
         True if NumPy runs the graphs op by op unless a mode is given. For densities that occur in one model only, where
         compilation would take longer than the fit.
