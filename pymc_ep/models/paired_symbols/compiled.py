@@ -1,4 +1,4 @@
-"""The form of paired symbols as functions of arrays."""
+"""Compiled functions of models of paired symbols: data, prior and expected log prior as arrays."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -30,7 +30,7 @@ class CompiledPairedSymbols(DrawFunctions):
     hyper_start : sequence of ndarray
         Unconstrained values of the hyperparameters at PyMC's initial point, for their shapes.
     compile_kwargs : dict, optional
-        Keywords of `pytensor.function`; by default functions run on NumPy.
+        Keywords of `pytensor.function`; their mode chooses the engine's backend. The form's functions run on NumPy.
     """
 
     form: PairedSymbolsForm
@@ -44,7 +44,7 @@ class CompiledPairedSymbols(DrawFunctions):
         self.restart(hyper_start)
 
     def observed(self) -> list[np.ndarray]:
-        """Return the observations as they are now."""
+        """Return the present observations, a list of one array: pairs, (D, 2), or user, item and count, (n, 3)."""
         return [np.asarray(self._data()[0])]
 
     @property
@@ -59,7 +59,7 @@ class CompiledPairedSymbols(DrawFunctions):
 
     @property
     def work(self) -> float:
-        """Multiplications of a sum of K x K moments over the longer side."""
+        """Number of multiplications of a sum of K x K moments, for K factors, over the symbols of the longer side."""
         n_users, n_items, width = self.shapes
         return float(max(n_users, n_items)) * width**2
 
@@ -69,7 +69,8 @@ class CompiledPairedSymbols(DrawFunctions):
         Raises
         ------
         InvalidDataError
-            For indices out of range, for symbols that are paired with themselves, and if there are no pairs.
+            For indices out of range, negative counts, symbols paired with themselves where both sides are the same
+            symbols, and if there are no pairs.
         """
         users, items, counts = as_counts(self.observed()[0])
         name, shape = self.form.pairs.name, self.shapes[:2]
@@ -95,7 +96,7 @@ class CompiledPairedSymbols(DrawFunctions):
         return PairCounts.of(users, items, counts, shape)
 
     def prior(self, theta: np.ndarray) -> PairedPrior:
-        """Evaluate the form at unconstrained hyperparameters `theta`, (p,)."""
+        """Return the prior at unconstrained hyperparameters `theta`, (p,)."""
         log_prior, ratio, *rest = (np.asarray(output) for output in self._prior(*self.unpack(theta)))
         values = iter(rest)
         sides = []
@@ -112,16 +113,17 @@ class CompiledPairedSymbols(DrawFunctions):
     def expected_log_prior(
         self, theta: np.ndarray, users: Symbols, items: Symbols, *, of_log_prior: float = 1.0
     ) -> tuple[float, np.ndarray]:
-        """Return the expected log density of factors, biases and hyperparameters, and its gradient in theta, (p,).
+        """Return the expected log prior of factors, biases and hyperparameters, and its gradient in theta, (p,).
 
-        Constants in theta are left out. The log density of the hyperparameters is multiplied by `of_log_prior`.
+        The expectation is over the posteriors `users` and `items`. Terms that do not depend on theta are left out. The
+        log density of the hyperparameters is multiplied by `of_log_prior`.
         """
         moments = [array for symbols in (users, items)[: len(self.form.sides)] for array in symbols]
         value, *gradient = self._expected(*self.unpack(theta), *moments, of_log_prior)
         return float(value), np.concatenate([np.zeros(0), *(np.ravel(g) for g in gradient)])
 
     def fingerprint(self, theta: np.ndarray) -> dict[str, np.ndarray]:
-        """Return a fingerprint of data and priors, by name, with which a result is checked to belong to the model."""
+        """Return arrays by name that identify data and prior, to check whether a result belongs to the model."""
         prior = self.prior(theta)
         blocks = [block for side in (prior.users, prior.items) for block in side[:2]]
         precisions = [np.where(np.isfinite(b.precision), b.precision, 0.0).mean() for b in blocks]
@@ -135,7 +137,7 @@ class CompiledPairedSymbols(DrawFunctions):
         }
 
     def scale_of(self, entries: GaussianEntries) -> str:
-        """Return the name of a variable that the prior precision depends on, or an empty string."""
+        """Return the name of a variable that the prior precision of `entries` depends on, or an empty string."""
         if entries.learned >= 0:
             return self.form.precisions[entries.learned].name
         behind = set(ancestors([entries.precision]))
@@ -175,9 +177,9 @@ class CompiledPairedSymbols(DrawFunctions):
 
     @cached_property
     def _expected(self) -> Callable[..., Any]:
-        """Terms of the expected log density that depend on hyperparameters.
+        """Compiled expected log prior, of the terms that depend on hyperparameters, and its gradient.
 
-        Precisions with a Gamma prior depend on none, so that their blocks are left out.
+        Blocks whose precision has a Gamma prior are left out: their priors depend on no hyperparameter.
         """
         of_log_prior = pt.dscalar("of_log_prior")
         total, moments = of_log_prior * self.form.log_prior, []

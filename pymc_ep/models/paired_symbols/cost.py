@@ -6,17 +6,17 @@ from pymc_ep.models.paired_symbols.compiled import CompiledPairedSymbols
 __all__ = ["cost_of"]
 
 _NUMBERS, _PAIRS = 33, 16
-"""Doubles that are held at a time for each factor of a symbol, and for each pair: measured with a million factors, of
-which extrapolation keeps three sweeps, and with two million pairs."""
+"""Doubles in memory at a time for each factor of a symbol, and for each pair. Measured with a million factors, whose
+values after three sweeps are kept for extrapolation, and with two million pairs."""
 _SECONDS, _PAIR_SECONDS = 3e-8, 1e-8
-"""Seconds of a sweep for the K x K moments of a symbol, and of a pair, by each of their entries, on one core of a
-server of 2023."""
+"""Seconds of a sweep for each entry of the K x K moments of a symbol, and of a pair, on one core of a server of
+2023."""
 _SWEEPS = 50
-"""Sweeps until convergence, as they are on average."""
+"""Average number of sweeps until convergence."""
 
 
 def cost_of(form: CompiledPairedSymbols, max_iter: int) -> Cost:
-    """Return the cost of a fit; pairs in files are not counted, as they lie in parts."""
+    """Return the memory and time of a fit; pairs in files are not counted, as they are read in parts."""
     n_users, n_items, width = form.shapes
     n, sweeps = len(form.observed()[0]), min(_SWEEPS, max_iter)
     symbols = n_users + n_items

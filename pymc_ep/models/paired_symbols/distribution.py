@@ -1,4 +1,4 @@
-"""Pairs of symbols, such as views of items by users; pairs that are not preferred are censored."""
+"""Distribution of pairs of symbols, such as views of items by users; pairs that are not preferred are censored."""
 
 from collections.abc import Sequence
 from numbers import Real
@@ -21,8 +21,7 @@ from pymc_ep.kernels import register_bodies
 __all__ = ["MOST_PROPOSALS", "PairedSymbols", "PairedSymbolsRV", "SymmetricPairsRV"]
 
 MOST_PROPOSALS = 1_000
-"""Largest number of proposals for a drawn pair: with one pair in a thousand accepted, draws take seconds for 1e5
-pairs."""
+"""Largest mean number of proposals for each pair drawn: with one in a thousand accepted, 1e5 pairs take seconds."""
 
 
 class PairedSymbolsRV(RandomVariable):
@@ -33,7 +32,7 @@ class PairedSymbolsRV(RandomVariable):
     dtype = "int64"
     _print_name = ("PairedSymbols", "\\operatorname{PairedSymbols}")
     alike = False
-    """Whether both sides are the same symbols; none is then paired with itself."""
+    """Whether users and items are the same symbols; no symbol is then paired with itself."""
 
     def _supp_shape_from_params(self, dist_params: Sequence[Any], param_shapes: Any = None) -> tuple[Any, ...]:
         return dist_params[6], pt.constant(2, dtype="int64")
@@ -71,7 +70,7 @@ def _drawn_pairs(
     *,
     alike: bool,
 ) -> np.ndarray:
-    """Return accepted pairs, (D, 2)."""
+    """Return D pairs, (D, 2): proposals i ~ pi and j ~ psi that were accepted with the probability sig(a_ij)."""
     wanted, tried = int(n_pairs), 0
     accepted = [np.zeros((0, 2), dtype=np.int64)]
     missing, oversampling = wanted, 2.0
@@ -105,13 +104,15 @@ class PairedSymbols(Discrete):
     .. math:: p(i, j) = \pi_i \psi_j, \qquad P(\text{observed} \mid i, j) = \sigma(a_{ij}), \qquad
               a_{ij} = u_i^\top v_j + b_i + c_j
 
-    Only observed pairs are data. Beside D of them, D' = `censored_ratio` D censored ones are known to exist, though not
-    which. The log density of the stream, given all else, is [1]_
+    Here :math:`u_i` and :math:`v_j` are rows of `U` and `V`, b and c biases, :math:`\pi` and :math:`\psi` popularities,
+    and :math:`\sigma` is the logistic function. Only observed pairs are data. For D observed pairs there are also D' =
+    `censored_ratio` D censored pairs, whose symbols are unknown. The log density of the stream, given all variables,
+    is [1]_
 
     .. math:: \sum_d \log \pi_{i_d} \psi_{j_d} \sigma(a_{i_d j_d})
               + D' \log \sum_{ij} \pi_i \psi_j \sigma(-a_{ij}).
 
-    Its second term takes I J operations; ``pymc_ep.fit(method="paired_vb")`` needs none of these.
+    Its second term takes I J operations, which ``pymc_ep.fit(method="paired_vb")`` avoids.
 
     Where `U` and `V` are one variable, symbols are paired with each other, as authors of a paper. Pairs have no order
     then, one popularity and one bias stand for both sides, and a pair of a symbol with itself is always censored:
@@ -123,16 +124,17 @@ class PairedSymbols(Discrete):
     ----------
     name : str
     U, V : tensor_like, (I, K) and (J, K)
-        Such as ``pm.Normal("U", 0, 1, dims=("user", "factor"))``.
+        Factors of users and of items, such as ``pm.Normal("U", 0, 1, dims=("user", "factor"))``.
     user_bias, item_bias : tensor_like, (I,) and (J,), or 0
+        Biases b and c.
     censored_ratio : float
         Number of censored pairs per observed one, D' / D.
     alpha0, beta0 : float or array_like
-        Concentrations of the Dirichlet priors of the popularities of users and of items. In a model these become
-        variables, named ``<name>_user_popularity`` and ``<name>_item_popularity``, or ``<name>_popularity`` where both
-        sides are the same symbols, of concentration `alpha0`.
+        Concentrations of the Dirichlet priors of the popularities of users and of items. In a model the popularities
+        become variables, ``<name>_user_popularity`` and ``<name>_item_popularity``. Where both sides are the same
+        symbols there is one, ``<name>_popularity``, of concentration `alpha0`.
     user_popularity, item_popularity : tensor_like, (I,) and (J,), optional
-        Popularities in place of these variables; needed outside of a model.
+        Popularities instead of these new variables; needed outside of a model.
     n_pairs : int, optional
         Number of pairs D to draw, where nothing is observed.
     observed : array_like, (D, 2), or SciPy sparse array or matrix, (I, J)
@@ -324,7 +326,7 @@ def _n_rows(matrix: Any) -> Any:
 
 
 def _of_symbols(side: str, values: Any, matrix: Any) -> Any:
-    """Return the biases of one side, (I,); zero stands for none."""
+    """Return the biases of one side, (I,); a scalar, such as 0 for no biases, is repeated."""
     bias = pt.as_tensor_variable(values)
     if bias.ndim > 1:
         raise InvalidDataError(f"The {side} bias of PairedSymbols has {bias.ndim} dimensions; give one value a {side}.")
@@ -347,7 +349,7 @@ def _require_ratio(ratio: Any) -> None:
 
 
 def _observed(name: str, observed: Any, matrices: Sequence[Any]) -> tuple[Any, Any]:
-    """Return the stored observations and the number of pairs."""
+    """Return the observations as they are stored, (D, 2) or (n, 3), and the number D of pairs."""
     if isinstance(observed, Variable):
         if observed.ndim != 2 or observed.type.shape[1] not in (2, 3):
             raise InvalidDataError(f"{name!r} has data of shape {observed.type.shape}; give pairs, (D, 2).")

@@ -1,4 +1,4 @@
-"""Numba body of the draws of `PairedSymbols`: one pair after the other, by inversion of popularities."""
+"""Numba body of the draws of `PairedSymbols`: one pair after the other, by inversion of cumulative popularities."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,12 +11,12 @@ from pytensor.link.numba.dispatch.random import numba_core_rv_funcify
 from pymc_ep.models.paired_symbols.distribution import MOST_PROPOSALS, PairedSymbolsRV
 
 _LEAST = 16
-"""Number of pairs that count at least in the limit on proposals."""
+"""Least number of pairs in the limit on proposals, for draws of fewer pairs."""
 
 
 @numba_core_rv_funcify.register(PairedSymbolsRV)
 def paired_symbols(op: PairedSymbolsRV, node: Apply) -> Callable[..., Any]:
-    """Return the function of generator and parameters that draws one stream."""
+    """Return the function ``random(rng, *parameters)``, which draws one stream of pairs, (D, 2)."""
     alike = op.alike
 
     @numba_njit

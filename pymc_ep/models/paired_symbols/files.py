@@ -1,4 +1,4 @@
-"""Pairs in Parquet files: a part of the data is a file, which has all pairs of its users."""
+"""Pairs in Parquet files: each file is a part of the data, and has all pairs of its users."""
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -25,16 +25,16 @@ _COUNT = "count"
 
 
 class Side(NamedTuple):
-    """Users or items, as files name them.
+    """Users or items: their column in files, their number and their labels.
 
     Attributes
     ----------
     column : str
-        Column of the labels, named as the dim of the rows.
+        Name of the column: the dim of the rows of the matrix, or ``user`` or ``item`` without one.
     size : int
-        Number of rows.
+        Number of rows of the matrix.
     labels : pandas.Index, (I,), optional
-        Labels of the rows; without these files hold positions.
+        Labels of the rows. Without labels the column holds positions.
     """
 
     column: str
@@ -43,18 +43,18 @@ class Side(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """Users and numbers of pairs of a part.
+    """Users and numbers of pairs of one part of the data.
 
     Attributes
     ----------
     users : ndarray, (n,)
         Positions of the users, ascending.
     n_pairs : ndarray, (n,)
-        Number of pairs of each of these.
+        Number of pairs of each of these users.
     n_cells : int
         Number of distinct pairs.
     digest : ndarray
-        Of the pairs, whatever their order.
+        Hash of the pairs, which does not depend on their order.
     """
 
     users: np.ndarray
@@ -65,7 +65,7 @@ class Survey(NamedTuple):
 
 @contextmanager
 def pairs_in_files(partitions: Any, sides: tuple[Side, Side], client: Any = None) -> Iterator[DividedPairs]:
-    """Provide the pairs of files as parts; each file is read once.
+    """Provide the pairs of files for a ``with`` block, each file as a part; each file is read once.
 
     Parameters
     ----------
@@ -73,7 +73,8 @@ def pairs_in_files(partitions: Any, sides: tuple[Side, Side], client: Any = None
         As in `parquet_files`.
     sides : pair of Side
     client : distributed.Client, optional
-        Whose workers read the files and hold a part each; without it parts are mapped from a temporary folder.
+        Cluster whose workers read the files and hold the parts. By default parts are memory-mapped from a temporary
+        folder.
     """
     files, read = parquet_files(partitions, "partitions"), partial(load, sides=sides)
     if client is None:
@@ -88,7 +89,7 @@ def pairs_in_files(partitions: Any, sides: tuple[Side, Side], client: Any = None
 
 
 def load(source: str | np.ndarray, sides: tuple[Side, Side]) -> PairCounts:
-    """Return the pairs of a file, with its users in ascending order; or no pairs, for an array of users, (n,)."""
+    """Return the pairs of the file `source`, users ascending; or, for an array of users, (n,), a part without pairs."""
     if isinstance(source, str):
         users, items, counts = _pairs(source, sides)
         present = np.zeros(sides[0].size, dtype=bool)
@@ -111,7 +112,7 @@ def survey(pairs: PairCounts) -> tuple[Survey, np.ndarray]:
 def _divided(
     partitions: Partitions, add: Callable[[np.ndarray], None], files: Sequence[str], side: Side
 ) -> DividedPairs:
-    """Return the pairs of files in parts, with further parts of users whom no file has.
+    """Return the pairs of files in parts. Users without pairs form further parts, by ``add(users)``.
 
     Raises
     ------
@@ -148,7 +149,7 @@ def _divided(
 
 
 def _mapped(pairs: PairCounts, folder: Path) -> PairCounts:
-    """Return pairs whose cells are mapped from files in a new folder."""
+    """Return the pairs with cells that are memory-mapped from files in `folder`, which is created."""
     by_user, by_item = _mapped_cells(pairs.by_user, folder / "user"), _mapped_cells(pairs.by_item, folder / "item")
     return pairs._replace(by_user=by_user, by_item=by_item)
 
@@ -169,7 +170,7 @@ def _mapped_cells(cells: Cells, folder: Path) -> Cells:
 
 
 def _pairs(file: str, sides: tuple[Side, Side]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return users, items and counts above zero of the rows of a file, (n,) each."""
+    """Return positions of users and items, and counts, of the n rows of a file with counts above zero, (n,) each."""
     table = _table(file, [side.column for side in sides])
     users, items = (_positions(file, table[side.column], side) for side in sides)
     if _COUNT not in table.column_names:
@@ -180,7 +181,7 @@ def _pairs(file: str, sides: tuple[Side, Side]) -> tuple[np.ndarray, np.ndarray,
 
 
 def _table(file: str, columns: list[str]) -> Any:
-    """Return the Arrow table of the columns of a file, and the counts where there are any; strings are encoded."""
+    """Return an Arrow table of the given columns of a file, dictionary-encoded if strings, and of counts if any."""
     require_pyarrow("partitions= reads")
     with opened_parquet(file, "partitions") as opened:
         names = opened.schema_arrow.names
@@ -194,7 +195,7 @@ def _table(file: str, columns: list[str]) -> Any:
 
 
 def _positions(file: str, column: Any, side: Side) -> np.ndarray:
-    """Return the positions of the labels of an Arrow column, (n,)."""
+    """Return the positions of the labels of an Arrow column among the rows of `side`, (n,)."""
     from pyarrow import types
 
     _require_values(file, column, side.column, "a label is needed in each row")
@@ -244,7 +245,7 @@ def _require_values(file: str, column: Any, name: str, reason: str) -> None:
 
 
 def _require(holds: np.ndarray, file: str, column: Any, name: str, reason: str) -> None:
-    """Raise for the first row of an Arrow column where something does not hold."""
+    """Raise InvalidDataError for the first row of an Arrow column at which `holds`, (n,), is false."""
     if not holds.all():
         k = int(np.argmin(holds))
         value = column[k].as_py()

@@ -2,9 +2,10 @@
 
     p(i, j observed) = pi_i psi_j sig(a_ij),        a_ij = u_i^T v_j + b_i + c_j,
 
-with independent Gaussian entries of U, (I, K), V, (J, K), and optional biases, Dirichlet popularities pi and psi, and
-precisions that are numbers, functions of hyperparameters, or have Gamma priors. Where both sides are the same symbols
-pairs have no order, and no symbol is paired with itself.
+with the logistic function sig, rows u_i of U, (I, K), and v_j of V, (J, K), biases b and c, and popularities pi and
+psi. Entries of U and V are independent Gaussians. Biases are too, or are constants, and popularities are Dirichlet.
+Prior precisions are constants, functions of hyperparameters, or have Gamma priors. Where both sides are the same
+symbols, pairs have no order, and no symbol is paired with itself.
 """
 
 from dataclasses import dataclass, field
@@ -23,14 +24,14 @@ class GaussianEntries(NamedTuple):
     Attributes
     ----------
     name : str
-        The random variable; empty for biases that are constants.
+        Name of the random variable; empty for biases that are constants.
     stand_in : TensorVariable or None
-        Placeholder of its values in all graphs of the form.
+        Placeholder of the variable's values in all graphs of the form; None for constants.
     mean, precision : TensorVariable
-        Prior moments at the variable's shape, as functions of hyperparameters. A learned precision is divided by its
-        Gamma variable.
+        Prior mean and precision in the variable's shape, as functions of hyperparameters. If the precision is a factor
+        times a variable with a Gamma prior, only the factor.
     learned : int
-        Index of that variable among the form's precisions; -1 without one.
+        Index of that Gamma variable among the form's precisions; -1 without one.
     """
 
     name: str
@@ -41,15 +42,17 @@ class GaussianEntries(NamedTuple):
 
 
 class SideOfPairs(NamedTuple):
-    """Users, or items.
+    """Variables of the users, or of the items.
 
     Attributes
     ----------
     factors, bias : GaussianEntries
     popularity : str
-        The Dirichlet variable of the popularities.
+        Name of the Dirichlet variable of the popularities.
     popularity_stand_in : TensorVariable
+        Placeholder of the popularities in all graphs of the form.
     concentration : TensorVariable, (I,)
+        Concentrations of the Dirichlet prior.
     """
 
     factors: GaussianEntries
@@ -67,7 +70,7 @@ class GammaPrecision(NamedTuple):
     name : str
     stand_in : TensorVariable
     shape, rate : TensorVariable
-        Constants of the shape of the variable.
+        Parameters of the Gamma prior, constants in the shape of the variable.
     """
 
     name: str
@@ -82,11 +85,11 @@ class PairGroup(NamedTuple):
     Attributes
     ----------
     name : str
-        The observed variable.
+        Name of the observed variable.
     observed : TensorVariable of int, (D, 2) or (n, 3)
         Pairs, or rows of user, item and count.
     censored_ratio : TensorVariable, ()
-        Number of censored pairs for each observed one, D' / D.
+        Number of censored pairs per observed pair, D' / D.
     site : None
         Pairs have no univariate site.
     """
@@ -99,16 +102,17 @@ class PairGroup(NamedTuple):
 
 @dataclass(frozen=True)
 class PairedSymbolsForm(LatentForm):
-    """Users, items and the pairs observed of them.
+    """A model of pairs: users, items, precisions with Gamma priors, and the observed pairs.
 
     Attributes
     ----------
     users, items : SideOfPairs
         The same object where both sides are the same symbols.
     precisions : tuple of GammaPrecision
+        Factors of prior precisions that have a Gamma prior.
     pairs : PairGroup
     deterministics : dict of str to TensorVariable
-        Functions of hyperparameters and stand-ins.
+        Deterministic variables by name, as functions of hyperparameters and stand-ins.
     ignored : tuple of str
         Random variables of the model that no observed variable depends on.
     """
@@ -127,7 +131,7 @@ class PairedSymbolsForm(LatentForm):
 
     @property
     def sides(self) -> tuple[SideOfPairs, ...]:
-        """Users and items, once where they are the same."""
+        """Users and items, or one entry where both are the same symbols."""
         return (self.users,) if self.alike else (self.users, self.items)
 
     @property

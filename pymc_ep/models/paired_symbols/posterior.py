@@ -17,7 +17,7 @@ from pymc_ep.numerics.quadrature.logistic import log_mean_sigmoid
 __all__ = ["PairedSymbolsPosterior"]
 
 _MOST_OPERATIONS = 1e9
-"""Largest number of multiplications for the log densities of all draws, a second or so: each takes all cells."""
+"""Largest number of multiplications for log likelihoods of draws, about a second: each draw takes all I J cells."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,11 +30,11 @@ class PairedSymbolsPosterior:
     theta : ndarray, (p,)
         Unconstrained hyperparameters.
     symbols, popularities : pair
-        Of users and items, which may be the same.
+        Posteriors of users and of items; the same object twice where both sides are the same symbols.
     gammas : tuple of GammaFactor
         Posteriors of the learned precisions.
     xi : float
-        xi* of the cells without observed pairs.
+        Parameter xi* of the bound of the logistic function in cells without observed pairs.
     constant : bool
         Whether preferences were left out of the posteriors of censored symbols.
     n_censored : float
@@ -42,7 +42,7 @@ class PairedSymbolsPosterior:
     log_normalisers : pair of float
         Log sums, over users and over items, of the unnormalised posterior of a censored symbol.
     calibration : tuple of float, optional
-        Smoothing and exponent of popularities, and exponent of mean preferences, in calibrated predictions of items.
+        Smoothing k and exponent c of popularities, and exponent d of mean preferences, of calibrated predictions.
     """
 
     form: CompiledPairedSymbols
@@ -90,7 +90,7 @@ class PairedSymbolsPosterior:
         return out
 
     def preferences(self, side: int, indices: np.ndarray) -> Moments:
-        """Return the moments, (k, J), of a for k symbols of a side with all symbols of the other."""
+        """Return mean and sd, (k, J), of the preferences a_ij of k symbols of a side for all symbols of the other."""
         rows, other = (Symbols(*(array.astype(float) for array in symbols)) for symbols in self._from(side, indices))
         mean = rows.mean @ other.mean.T + rows.bias[:, None] + other.bias
         # Var a = sum_k (Var u_k E v_k^2 + (E u_k)^2 Var v_k) + Var b_i + Var b_j.
@@ -102,7 +102,7 @@ class PairedSymbolsPosterior:
         return self.log_probabilities_of(side, indices, *self.preferences(side, indices))
 
     def log_probabilities_of(self, side: int, indices: np.ndarray, mean: np.ndarray, sd: np.ndarray) -> np.ndarray:
-        """Return the log probabilities of k symbols' preferences with these moments, (k, J)."""
+        """Return `log_probabilities` of k symbols, (k, J), given mean and sd of their preferences, (k, J) each."""
         log_p = log_mean_sigmoid(mean, sd)
         # Expected popularities of a Dirichlet are proportional to its concentrations.
         log_p += np.log(self.popularities[1 - side].concentration)
@@ -111,12 +111,14 @@ class PairedSymbolsPosterior:
         return log_p - largest - np.log(np.exp(log_p - largest).sum(axis=1, keepdims=True))
 
     def leave_out_own(self, indices: np.ndarray, scores: np.ndarray) -> None:
-        """Write -inf as the scores, (k, J), of k symbols with themselves, where both sides are the same symbols."""
+        """Write -inf into `scores`, (k, J), for pairs of a symbol with itself where both sides are the same."""
         if self.form.form.alike:
             scores[np.arange(len(indices)), indices] = -np.inf
 
     def calibrated_scores(self, mean: np.ndarray) -> np.ndarray:
-        """Return log probabilities of the items of a user's next pair up to a constant, (k, J), given mean preferences.
+        """Return log probabilities, (n, J), of the items of n users' next pairs, up to a constant of each user.
+
+        They are c log(beta_j + k) + d E a_ij, with the concentrations beta, (J,), and `mean`, E a, (n, J).
 
         Raises
         ------
@@ -132,7 +134,10 @@ class PairedSymbolsPosterior:
     def draws(
         self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False, budget: float = 0.0
     ) -> JointDraws:
-        """Return joint draws of all variables of the form, optionally with log likelihoods and log densities."""
+        """Return `size` joint draws of all variables of the form, optionally with log likelihoods.
+
+        Log likelihoods are left out if they need more multiplications than `budget` and than about a second's.
+        """
         values, form = {}, self.form.form
         for side, symbols, popularity in zip(form.sides, self.symbols, self.popularities):
             for entries, mean, variance in ((side.factors, *symbols[:2]), (side.bias, *symbols[2:])):
@@ -152,7 +157,7 @@ class PairedSymbolsPosterior:
         return JointDraws(out, {form.pairs.name: density})
 
     def _log_likelihood(self, values: Mapping[str, np.ndarray]) -> float:
-        """Return the log density of the observed pairs, given all else."""
+        """Return the log density of the observed pairs, given one draw of all variables, by name."""
         i, j, counts = as_counts(self.form.observed()[0])
         form = self.form.form
         users, items = form.users, form.items
@@ -171,7 +176,7 @@ class PairedSymbolsPosterior:
         return float(counts @ observed + self.n_censored * np.log(pi @ left_out @ psi))
 
     def with_symbols(self, side: int, symbols: Symbols) -> "PairedSymbolsPosterior":
-        """Return the posterior with other symbols on one side, for which the popularities of the fit do not hold."""
+        """Return the posterior with `symbols` on one side; the fit's popularities do not hold for them."""
         both = list(self.symbols)
         both[side] = symbols
         return replace(self, symbols=(both[0], both[1]))

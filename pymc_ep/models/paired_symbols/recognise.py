@@ -29,13 +29,13 @@ from pymc_ep.modes import quick_mode
 __all__ = ["recognise_paired_symbols"]
 
 _TRIALS = (0.3, 1.0, 4.0)
-"""Values at which a precision is tested to be proportional to its Gamma variable."""
+"""Values of a Gamma variable at which a precision is tested to be proportional to the variable."""
 
 
 def recognise_paired_symbols(
     model: Model, latent: Sequence[str] | None = None, wanted: Sequence[str] = ()
 ) -> PairedSymbolsForm | None:
-    """Read a model with a `PairedSymbols`.
+    """Return the form of a model with a `PairedSymbols`; None for a model without one.
 
     Parameters
     ----------
@@ -43,12 +43,12 @@ def recognise_paired_symbols(
     latent : sequence of str, optional
         If given, it must name all variables that have a posterior in closed form.
     wanted : sequence of str, optional
-        Variables to predict; this form has none.
+        Variables to predict; ignored, as this form predicts none.
 
     Raises
     ------
     UnsupportedModelError
-        If the model has such pairs, but does not fit the form otherwise.
+        If the model has a `PairedSymbols`, but is not of the form otherwise.
     """
     observed = [rv for rv in model.observed_RVs if isinstance(rv.owner.op, PairedSymbolsRV)]
     if not observed:
@@ -110,7 +110,7 @@ def _build(model: Model, rv: TensorVariable) -> PairedSymbolsForm:
 def _require_two(
     model: Model, rv: TensorVariable, variables: Iterable[tuple[str, TensorVariable, TensorVariable]]
 ) -> None:
-    """Raise if a variable stands for both sides."""
+    """Raise UnsupportedModelError if users and items have one variable in common that is not a constant."""
     for what, of_users, of_items in variables:
         if of_users is of_items and not _constant(model, of_users):
             raise UnsupportedModelError(
@@ -149,7 +149,7 @@ def _dirichlet(model: Model, rv: TensorVariable, variable: TensorVariable) -> Te
 
 
 def _is_precision(model: Model, rv: TensorVariable, tau: TensorVariable, gaussian: Sequence[TensorVariable]) -> bool:
-    """Return whether a variable has a Gamma prior with constants, and only multiplies prior precisions."""
+    """Return whether `tau` has a Gamma prior with constant parameters, and only occurs as a factor of precisions."""
     if not isinstance(tau.owner.op, GammaRV | ExponentialRV) or tau.ndim > 1:
         return False
     if depends_on(parameters_of(tau), model.basic_RVs):
@@ -167,7 +167,7 @@ def _is_precision(model: Model, rv: TensorVariable, tau: TensorVariable, gaussia
 
 
 def _proportional(model: Model, v: TensorVariable, tau: TensorVariable) -> bool:
-    """Return whether the prior precision of a variable is a factor times tau, along its last axis."""
+    """Return whether the prior precision of `v` is a constant times `tau`, a scalar or one value for each column."""
     sd = parameters_of(v)[1]
     if (tau.ndim and v.ndim != 2) or depends_on([sd], [other for other in model.free_RVs if other is not tau]):
         # A scale that is a product of several variables is left to the optimiser.
@@ -217,7 +217,7 @@ def _ones(tau: TensorVariable) -> TensorVariable:
 def _require_apart(
     model: Model, rv: TensorVariable, latents: Sequence[TensorVariable], constants: Sequence[TensorVariable]
 ) -> None:
-    """Raise if a latent variable enters elsewhere, or popularities or the number of censored pairs are not fixed."""
+    """Raise if a latent variable enters other parts of the model too, or if `constants` depend on free variables."""
     gammas = [v for v in latents if isinstance(v.owner.op, GammaRV | ExponentialRV)]
     others = [p for v in model.free_RVs if v not in latents for p in parameters_of(v)]
     priors = [p for v in latents for p in parameters_of(v)]

@@ -1,6 +1,7 @@
 """The lower bound on the log density of paired symbols, with all of its constants (Paquet et al. 2014, eq. 13).
 
-Sums over the symbols of a side, `SideTerms`, are apart from terms that need both sides, as users may lie in parts.
+`SideTerms` are sums over the symbols of one side, and can be added over parts of the users. `log_bound` adds the terms
+that need both sides.
 """
 
 from typing import NamedTuple
@@ -20,12 +21,12 @@ class BlockTerms(NamedTuple):
     Attributes
     ----------
     squares : ndarray, (K,) or ()
-        sum E (u - m)^2 times the prior's factor of the precision.
+        Sum over rows of p E (u - m)^2, with the prior mean m and the prior precision p without its learned factor.
     n : float
         Number of entries of each column.
     constants : float
-        2 (E log q - E log p) without `squares` and the learned precision. Entries of variance zero are points, which
-        have no E log q.
+        2 (E log q - E log prior), with the posterior q, without the terms of `squares` and of the learned precision.
+        Entries of variance zero are points, which have no E log q.
     """
 
     squares: np.ndarray
@@ -39,7 +40,8 @@ class SideTerms(NamedTuple):
     Attributes
     ----------
     popularity : float
-        Of popularities and censored symbols, without the terms that depend on the sums of all concentrations alone.
+        Terms of popularities and censored symbols, without the terms in sums of all concentrations alone, which
+        `log_bound` adds.
     factors, bias : BlockTerms
     """
 
@@ -49,16 +51,18 @@ class SideTerms(NamedTuple):
 
 
 def side_terms(side: Side, rows: Rows, counts: np.ndarray, number: float, total: float) -> SideTerms:
-    """Return the sums over symbols of one side.
+    """Return the sums over the symbols of one side, or over a part of the users.
 
     Parameters
     ----------
     side : Side
+        Prior of the symbols.
     rows : Rows
+        Posterior factors of the symbols.
     counts : ndarray, (I,)
-        Numbers of pairs.
+        Number of observed pairs of each symbol.
     number : float
-        D'.
+        Number D' of censored pairs.
     total : float
         Sum of the concentrations of all symbols of the side.
     """
@@ -94,7 +98,7 @@ def log_bound(
     pair: Crossed,
     xi: float,
 ) -> float:
-    """Return the bound at given factors, whose cells have their tightest xi_ij.
+    """Return the bound at given posterior factors, with the tightest xi_ij in cells with observed pairs.
 
     Parameters
     ----------
@@ -102,17 +106,17 @@ def log_bound(
     gammas : tuple of GammaFactor
         Posteriors of the learned precisions.
     sides : tuple of SideTerms
-        Of users and items, or of one where these are the same.
+        Terms of users and of items, or one entry where both are the same symbols.
     totals : tuple of float
-        Sums of their concentrations.
+        Sum of the posterior concentrations of each side.
     number : float
-        D'.
+        Number D' of censored pairs.
     cells : ndarray, (4,)
-        Sums of the columns of `pair_sums`, the last three weighted by the posterior of the own censored symbol.
+        Sums of the columns of `pair_sums`, the last three weighted by the posterior s of a censored own symbol.
     pair : Crossed
-        Moments of a of a censored pair, without a correction of cells with observed pairs.
+        E a and E a^2 of a censored pair.
     xi : float
-        xi* of the cells without observed pairs.
+        Parameter xi* of the cells without observed pairs.
     """
     # sum_ij c_ij (log sig(xi_ij) - xi_ij / 2 + E a_ij / 2) + D' sum_ij s_i t_j Om_ij.
     total = float(cells[0]) + number * censored_bound(pair, cells, xi)
@@ -124,7 +128,7 @@ def log_bound(
 
 
 def updated_gammas(prior: PairedPrior, sides: tuple[SideTerms, ...]) -> tuple[GammaFactor, ...]:
-    """Return the posteriors of the precisions: conjugate, as all factors are Gaussian."""
+    """Return the posteriors of the learned precisions, which are Gamma densities, as all factors are Gaussian."""
     out = [[np.array(gamma.shape, dtype=float), np.array(gamma.rate, dtype=float)] for gamma in prior.gammas]
     for side, terms in zip((prior.users, prior.items), sides):
         for block, block_terms in ((side.factors, terms.factors), (side.bias, terms.bias)):
@@ -138,7 +142,7 @@ def updated_gammas(prior: PairedPrior, sides: tuple[SideTerms, ...]) -> tuple[Ga
 
 
 def _gaussian_divergence(block: Block, terms: BlockTerms, gammas: tuple[GammaFactor, ...]) -> float:
-    """Return E log q - E log p of independent Gaussians."""
+    """Return E log q - E log p of a block of independent Gaussians, with the posterior q and the prior p."""
     if block.learned < 0:
         return 0.5 * float(terms.squares.sum() + terms.constants)
     shape, rate = gammas[block.learned]

@@ -12,20 +12,20 @@ __all__ = ["DividedPairs"]
 
 
 class DividedPairs(NamedTuple):
-    """Pairs in parts: all pairs of a user lie in one.
+    """Pairs in parts; all pairs of a user lie in the same part.
 
     Attributes
     ----------
     partitions : Partitions
-        Whose data are `PairCounts`, with users numbered within a part.
+        Parts whose data are `PairCounts`, with users numbered from zero in each part.
     rows : tuple of ndarray or slice
-        The users of each part.
+        Positions of the users of each part among all users.
     users, items : ndarray, (I,) and (J,)
         Number of pairs of each user and of each item.
     n_cells : int
         Number of distinct pairs.
     digest : ndarray, optional
-        Identifies pairs that are not in the model.
+        Hash of the pairs if they are in files; None for pairs in the model.
     """
 
     partitions: Partitions
@@ -42,16 +42,16 @@ class DividedPairs(NamedTuple):
 
     @classmethod
     def whole(cls, pairs: PairCounts) -> "DividedPairs":
-        """Return pairs as one part."""
+        """Return the pairs as a single part."""
         cells = len(pairs.by_user.others)
         return cls(LocalPartitions([pairs]), (pairs.rows,), pairs.users, pairs.items, cells)
 
     def split(self, values: Any) -> list[Any]:
-        """Return the users' values of each part: an array of rows, or nested tuples of these."""
+        """Return, for each part, the rows of its users of an array, (I, ...), or of nested tuples of such arrays."""
         return [rows_of(values, rows) for rows in self.rows]
 
     def joined(self, values: Sequence[Any]) -> Any:
-        """Return the values of all users from the values of each part."""
+        """Return the values of all users, (I, ...), from the values of each part: the inverse of `split`."""
         first = values[0]
         if len(values) == 1 and self.rows[0] == slice(None):
             return first

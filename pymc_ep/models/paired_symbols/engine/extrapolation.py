@@ -1,8 +1,9 @@
 """Squared extrapolation of sweeps (SQUAREM; Varadhan and Roland 2008, scheme S3).
 
-Coordinate ascent moves along its slowest directions by nearly the same factor a sweep. With x1 and x2 one and two
-sweeps after x0, r = x1 - x0 and v = (x2 - x1) - r, it is continued to x0 - 2 a r + a^2 v, a = -|r| / |v|. Means are
-extrapolated as they are, variances and the posteriors of censored symbols by their logarithms.
+Along its slowest directions, the steps of coordinate ascent shrink by nearly the same factor in each sweep. Let x1 and
+x2 be the parameters one and two sweeps after x0, r = x1 - x0 and v = (x2 - x1) - r. The extrapolated parameters are
+x0 - 2 a r + a^2 v, with a = -|r| / |v|. Parameters are means, and logarithms of variances and of the posteriors of
+censored symbols.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ _LONGEST = 64.0
 
 
 def squared_lengths(points: Sequence[Rows]) -> np.ndarray:
-    """Return |r|^2 and |v|^2, (2,), of the rows of a side after three successive sweeps."""
+    """Return |r|^2 and |v|^2, (2,), of the rows of a side at three successive points x0, x1 and x2."""
     return np.array(
         [
             sum(float(np.sum(difference.astype(float) ** 2)) for difference in differences)
@@ -29,14 +30,14 @@ def squared_lengths(points: Sequence[Rows]) -> np.ndarray:
 
 
 def step_length(lengths: np.ndarray) -> float:
-    """Return -a, at least 1, from |r|^2 and |v|^2 of both sides together."""
+    """Return |a|, at least 1, from |r|^2 and |v|^2, (2,), summed over both sides."""
     a = min(np.sqrt(lengths[0] / lengths[1]), _LONGEST) if lengths[1] > 0 else 1.0
     # A step of 1 gives the last point itself.
     return float(max(a, 1.0))
 
 
 def continued(points: Sequence[Rows], a: float) -> tuple[Rows, np.ndarray]:
-    """Return rows continued by -a, and logarithms of the posterior of a censored symbol up to their normaliser."""
+    """Return extrapolated rows, and unnormalised log posterior probabilities of a censored symbol; `a` is |a|."""
     r, v = _differences(points)
     # x0 + 2 |a| r + |a|^2 v.
     moved = iter(x0 + 2.0 * a * first + a**2 * second for x0, first, second in zip(_coordinates(points[0]), r, v))
@@ -45,12 +46,12 @@ def continued(points: Sequence[Rows], a: float) -> tuple[Rows, np.ndarray]:
 
 
 def with_censored(rows: Rows, logits: np.ndarray, normaliser: float) -> Rows:
-    """Return rows with the posterior of a censored symbol."""
+    """Return rows with the posterior exp(logits - normaliser) of a censored symbol."""
     return rows._replace(popularity=rows.popularity._replace(censored=np.exp(logits - normaliser)))
 
 
 def _differences(points: Sequence[Rows]) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Return r and v of each coordinate."""
+    """Return r and v, lists of arrays in the order of `_coordinates`."""
     before, between, after = map(_coordinates, points)
     r = [x1 - x0 for x0, x1 in zip(before, between)]
     return r, [(x2 - x1) - step for x1, x2, step in zip(between, after, r)]
@@ -73,7 +74,7 @@ def _log(values: np.ndarray) -> np.ndarray:
 
 
 def _symbols(before: Symbols, moved: Iterator[np.ndarray]) -> Symbols:
-    """Return symbols from the next coordinates; points and constants still have no variance."""
+    """Return symbols of the next four arrays of `moved`; variances of zero, of points and constants, stay zero."""
     mean, bias = next(moved), next(moved)
     variance, bias_variance = (
         np.where(values > 0, np.exp(next(moved)), 0.0) for values in (before.variance, before.bias_variance)

@@ -1,13 +1,13 @@
 """Calibration of predictions by pairs that are left out one at a time.
 
-Independent factors shrink preferences, and a sigmoid of them saturates, so that popularity times sig(a) is too flat a
+Independent factors shrink the preferences a, and sig(a) saturates, so that popularity times sig(a) is too flat a
 prediction of the next item. Here p(j | i) is proportional to
 
     (beta_j + k)^c exp(d E a_ij),
 
-over the items that the user i has not been seen with; beta_j is the item's Dirichlet concentration. The exponents c and
-d and the smoothing k maximise the probability of pairs that are left out, each in turn: the row of its user and the row
-of its item are updated without it, in closed form and given all else. Nothing is fitted again.
+over the items j that user i has not been seen with; beta_j is the item's Dirichlet concentration. The exponents c and d
+and the smoothing k maximise the probability of left-out pairs. Each pair is left out in turn: the row of its user and
+the row of its item are updated without the pair, in closed form, given all other rows. Nothing is fitted again.
 """
 
 from typing import NamedTuple
@@ -33,18 +33,18 @@ from pymc_ep.models.paired_symbols.kernel import (
 __all__ = ["Calibration", "calibrated"]
 
 _PAIRS = 1000
-"""Largest number of pairs that are left out: exponents have standard errors of some hundredths then."""
+"""Largest number of left-out pairs, with which the exponents have standard errors of some hundredths."""
 _LEAST = 30
 """Least number of pairs for a calibration."""
 _CANDIDATES = 4096
-"""Largest number of items, drawn by half by popularity, that a sum over all items is estimated from: its error is a few
-hundredths of a nat, the same for all users."""
+"""Largest number of items from which a sum over all items is estimated, drawn half uniformly, half by popularity. The
+error is a few hundredths of a nat, the same for all users."""
 _SMOOTHING = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-"""Values of k: pairs that an item counts for beside its own. They matter to items with few."""
+"""Trial values of k, a number of pairs that is added to each item's own; it matters for items with few pairs."""
 _MEAN_SMOOTHING = 2.0
-"""Mean of an exponential prior of k: a few dozen pairs can not tell a large k with a large c from a small one."""
+"""Mean of an exponential prior of k: a few dozen pairs do not tell large k and c from a small k and c."""
 _ROUNDS, _TOL = 50, 1e-3
-"""Largest number of Newton steps for the two exponents, and the last step, whose square is about the error then."""
+"""Largest number of Newton steps for the two exponents, and the step that ends them: the error is about its square."""
 
 
 class Calibration(NamedTuple):
@@ -53,13 +53,13 @@ class Calibration(NamedTuple):
     Attributes
     ----------
     smoothing : float
-        k.
+        Smoothing k.
     popularity, preference : float
-        c and d; both are 1 where nothing is known.
+        Exponents c and d; the mean of their prior is 1.
     log_probability : float
-        Mean log probability of the pairs left out.
+        Mean log probability of the left-out pairs.
     n : int
-        Number of these.
+        Number of left-out pairs.
     """
 
     smoothing: float
@@ -69,7 +69,7 @@ class Calibration(NamedTuple):
     n: int
 
     def scalars(self) -> dict[str, float]:
-        """Return the fields by the names that results give them."""
+        """Return the fields except `n`, by their names in results."""
         return {
             "popularity_smoothing": self.smoothing,
             "popularity_exponent": self.popularity,
@@ -79,14 +79,14 @@ class Calibration(NamedTuple):
 
 
 class _LeftOut(NamedTuple):
-    """Pairs that are left out one at a time, n of them.
+    """n pairs that are left out one at a time, each of another user.
 
     Attributes
     ----------
     users, before : Symbols
-        The users' rows without the pair and with it.
+        Rows of the n users, updated without the pair, and as fitted with the pair.
     s : ndarray, (n,)
-        Posterior of each user's symbol in a censored pair.
+        Posterior probability of each user in a censored pair.
     items, counts : ndarray, (n,)
         The item of each pair, and how often it was observed.
     n_seen : ndarray, (n,)
@@ -112,16 +112,16 @@ def calibrated(
     of_users: Background,
     points: Points,
 ) -> Calibration | None:
-    """Return the best parameters, or None where fewer than 30 users have two items.
+    """Return the best parameters; None where fewer than 30 users have at least two items, but not all.
 
     Parameters
     ----------
     partitions : Partitions
     sides, rows : pair
-        Priors and posteriors, of the users of each part and of the items.
+        Priors and posterior factors: handles of the users of each part, then the items.
     shared : Shared
     of_users : Background
-        Of the users.
+        Background of the users.
     points : Points
         Which parts of the items are points.
     """
@@ -144,7 +144,7 @@ def calibrated(
 
 
 def _leave_out(pairs: PairCounts, side: Side, users: Rows, shared: Shared, quota: int) -> tuple[None, _LeftOut]:
-    """Return pairs of some users of a part, one of each, with the users' rows without them."""
+    """Return a left-out pair of each of at most `quota` users of a part, with their rows updated without the pair."""
     cells = pairs.by_user
     n_cells = np.diff(cells.ends)
     rng = np.random.default_rng([len(n_cells), len(cells.others)])
@@ -171,7 +171,7 @@ def _without(
     censored: Censored,
     shared: Shared,
 ) -> Symbols:
-    """Return rows, each without one of its cells: n rows, and the n others that these cells are with."""
+    """Return n rows, each updated without one cell; `others` are the other symbols of the n cells."""
     n = len(counts)
     cells = Cells(np.arange(n + 1), np.arange(n, dtype=np.int32), counts)
     single = row_statistics(cells, rows, others, censored, backend=shared.backend)
@@ -181,7 +181,7 @@ def _without(
 
 
 def _best(left_out: _LeftOut, reduced_items: Symbols, items: Symbols, concentration: np.ndarray) -> Calibration:
-    """Return the parameters that maximise the probability of the pairs left out, given the items' rows without them."""
+    """Return the parameters of largest probability of the left-out pairs; `reduced_items` are updated without them."""
     n = len(left_out.items)
     candidates, log_weights = _candidates(concentration)
     preferences = left_out.users.mean @ items.mean[candidates].T + left_out.users.bias[:, None] + items.bias[candidates]
@@ -206,16 +206,16 @@ def _best(left_out: _LeftOut, reduced_items: Symbols, items: Symbols, concentrat
 
 
 class _Objective(NamedTuple):
-    """Log probability of pairs left out as a function of the exponents (c, d), which have standard normals about 1.
+    """Log probability of n left-out pairs and log prior of the exponents (c, d), which are normal about 1 with sd 1.
 
     Attributes
     ----------
     log_mass : ndarray, (m,)
-        Of the candidates.
+        log(beta_j + k) of m candidate items.
     preferences, weights : ndarray, (n, m)
-        Mean preferences, and log weights of the candidates in a sum over items; -inf for those seen.
+        Mean preferences for the candidates, and their log weights in a sum over items, -inf for the user's own items.
     of_left_out : ndarray, (n, 2)
-        Log mass and mean preference of the pairs left out.
+        Log mass and mean preference of the item of each left-out pair.
     """
 
     log_mass: np.ndarray
@@ -224,7 +224,7 @@ class _Objective(NamedTuple):
     of_left_out: np.ndarray
 
     def maximised(self, exponents: np.ndarray) -> tuple[np.ndarray, float]:
-        """Return the best exponents by Newton's method, and the log probability there, without the prior's."""
+        """Return the best exponents, (2,), by Newton's method, and the log probability there, without the log prior."""
         value, gradient, hessian = self.evaluated(exponents)
         for _ in range(_ROUNDS):
             step = -np.linalg.solve(hessian, gradient)
@@ -255,7 +255,7 @@ class _Objective(NamedTuple):
 
 
 def _candidates(concentration: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return items, (m,), and log weights of a sum over these that estimates one over all items."""
+    """Return m candidate items, (m,), and the log weights, (m,), with which they estimate a sum over all items."""
     n = len(concentration)
     if n <= _CANDIDATES:
         return np.arange(n), np.zeros(n)
@@ -267,6 +267,6 @@ def _candidates(concentration: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _joined(first: _LeftOut, second: _LeftOut) -> _LeftOut:
-    """Return the pairs of both."""
+    """Return the left-out pairs of both arguments."""
     users, before = (Symbols(*map(np.concatenate, zip(*pair))) for pair in zip(first[:2], second[:2]))
     return _LeftOut(users, before, *map(np.concatenate, zip(first[2:], second[2:])))

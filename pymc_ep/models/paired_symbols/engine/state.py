@@ -19,7 +19,7 @@ __all__ = ["PairedProblem", "State", "Summary", "first_state"]
 
 
 class PairedProblem(Protocol):
-    """Model of an engine: its prior at hyperparameters, and the expected log prior."""
+    """Interface of a model to an engine: its prior at given hyperparameters, and the expected log prior."""
 
     def prior(self, theta: np.ndarray) -> PairedPrior:
         """Return the prior at theta, (p,)."""
@@ -34,26 +34,26 @@ class State(NamedTuple):
     Attributes
     ----------
     users : Rows or Handles
-        Of all users; within the engine, of the users of each part.
+        Posterior factors of all users; within the engine, handles of the users of each part.
     items : Rows
-        The same object as the users where both sides are the same symbols.
+        Posterior factors of the items; the same object as the users where both sides are the same symbols.
     gammas : tuple of GammaFactor
         Posteriors of the learned precisions.
     theta : ndarray, (p,)
         Unconstrained hyperparameters.
     xi : float
-        xi* of the cells without observed pairs.
+        Parameter xi* of the cells without observed pairs.
     user_total : float
-        Sum of the concentrations of all users.
+        Sum of the posterior concentrations of all users.
     sums : Handles or ndarray, (I, 4)
         `pair_sums` of the users of each part, or of the symbols where both sides are the same.
     log_bound : float
         Lower bound on the log density of the pairs.
     objective : float
-        `log_bound` and the log prior of the hyperparameters.
+        Sum of `log_bound` and the log prior of the hyperparameters.
     change : float
-        Rise of the objective in the last sweep, per pair; in a sweep from extrapolated factors the mean of the last
-        three.
+        Rise of the objective per pair in the last sweep; after a sweep from extrapolated factors, the mean rise of the
+        last three sweeps.
     loop : int
         Number of sweeps.
     trail : tuple of State
@@ -75,19 +75,19 @@ class State(NamedTuple):
 
     @property
     def sides(self) -> tuple[Rows, ...]:
-        """Users and items, once where they are the same."""
+        """Users and items, or one entry where both are the same symbols."""
         return (self.users,) if self.users is self.items else (self.users, self.items)
 
 
 class Summary(NamedTuple):
-    """Numbers for predictions, beside the factors.
+    """Values that predictions need in addition to the posterior factors.
 
     Attributes
     ----------
     log_normalisers : pair of float
         Log sums over users and over items, which normalise the posterior of a censored symbol.
     calibration : Calibration, optional
-        None where it was not asked for, or too few users have two items.
+        None if no calibration was asked for, or too few users have two items.
     """
 
     log_normalisers: tuple[float, float]
@@ -101,7 +101,7 @@ def first_state(
     dtype: str = "float64",
     points: tuple[Points, ...] = (Points(), Points()),
 ) -> State:
-    """Return factors with their priors' variances and small random means, and uniform censored symbols.
+    """Return the first state: prior variances, random means near the prior means, and uniform censored symbols.
 
     Parameters
     ----------
@@ -109,11 +109,11 @@ def first_state(
     theta : ndarray, (p,)
         Unconstrained hyperparameters.
     seed : int
-        Of the means.
+        Seed of the random means.
     dtype : str
-        Storage of factors and biases.
+        Dtype of factors and biases.
     points : tuple of Points
-        Which of the users and of the items are points; one where these are the same.
+        Which parts of users and of items are points; one entry where both are the same symbols.
     """
     rng = np.random.default_rng(seed)
     sides = []

@@ -7,9 +7,9 @@ from pymc_ep.models.paired_symbols.engine.values import Rows
 __all__ = ["Sweeps"]
 
 _SWEEPS = 3
-"""Number of successive factors from which further ones are extrapolated."""
+"""Number of successive states from which factors are extrapolated."""
 _HYPER_STEPS = 5
-"""Number of L-BFGS steps in the hyperparameters after each sweep: a sweep moves the rows more than these."""
+"""Number of L-BFGS steps in the hyperparameters after each sweep. More do not pay, as the next sweep moves the rows."""
 
 
 class Sweeps(BoundAscent[State]):
@@ -18,13 +18,13 @@ class Sweeps(BoundAscent[State]):
     Parameters
     ----------
     total : float
-        D.
+        Number D of pairs.
     extrapolate : bool
         Whether every third sweep starts from extrapolated factors.
     learn : bool
         Whether hyperparameters, other than precisions with Gamma priors, are updated too.
     tol : float
-        The iteration ends once the bound changes by no more nats a pair in a sweep.
+        The iteration ends once a sweep raises the objective by no more than `tol` nats a pair.
     """
 
     def __init__(self, total: float, *, extrapolate: bool, learn: bool, tol: float):
@@ -32,7 +32,10 @@ class Sweeps(BoundAscent[State]):
         self.total, self.extrapolate, self.learn = total, extrapolate, learn
 
     def step(self, problem: PairedProblem, state: State) -> State:
-        """Make one sweep; every third one from extrapolated factors, unless that lowers the objective."""
+        """Return the state after a sweep.
+
+        Every third sweep starts from extrapolated factors, unless these lower the objective.
+        """
         trail = (*state.trail, state)
         if not self.extrapolate or len(trail) < _SWEEPS:
             after = self._swept(problem, state)
@@ -48,11 +51,11 @@ class Sweeps(BoundAscent[State]):
         return after._replace(change=rise, loop=state.loop + 1, trail=())
 
     def may_end(self, state: State) -> bool:
-        """Return whether a round of sweeps is complete."""
+        """Return whether a round of sweeps is complete: three sweeps with extrapolation, else one."""
         return state.loop > 0 and not state.trail
 
     def _swept(self, problem: PairedProblem, state: State) -> State:
-        """Return the state after a sweep, and updates of precisions and hyperparameters."""
+        """Return the state after a sweep and then updates of hyperparameters and learned precisions."""
         state = self._sweep(problem, state)
         if self.learn and state.theta.size:
             users, items = self._all_users(state).symbols, state.items.symbols
@@ -66,11 +69,11 @@ class Sweeps(BoundAscent[State]):
         return rise / max(1.0, self.total)
 
     def _all_users(self, state: State) -> Rows:
-        """Return the users of all parts."""
+        """Return the posterior factors of the users of all parts."""
         return state.users
 
     def _sweep(self, problem: PairedProblem, state: State) -> State:
-        """Return the state after a sweep."""
+        """Return the state after an update of all symbols and popularities, with the bound of the state before."""
         raise NotImplementedError
 
     def _evaluated(self, problem: PairedProblem, state: State, *, update: bool = False) -> State:

@@ -1,7 +1,8 @@
 """Variational Bayes for symbols that are paired with each other, as authors of a paper.
 
-Pairs {i, j} have no order, and no symbol is paired with itself. With s the posterior of both symbols of a censored
-pair, the bound has the observed part of the bound of two sides, once for each pair, and
+Pairs {i, j} have no order, and no symbol is paired with itself. Let s be the posterior of either symbol of a censored
+pair, and Om_ij the expected bound of log sig(-a_ij). Observed pairs have the same terms of the bound as with two sides,
+once for each pair. The terms of D' censored pairs are
 
     D' (2 sum_i s_i E log pi_i + sum_{i != j} s_i s_j Om_ij - 2 sum_i s_i log s_i),
 
@@ -40,13 +41,13 @@ from pymc_ep.models.paired_symbols.kernel import Censored, Symbols, pair_sums, u
 __all__ = ["SymmetricBayes"]
 
 _HALVINGS = 10
-"""Largest number of halvings of a step of censored symbols, which then stay as they are."""
+"""Largest number of steps 1, 1/2, 1/4, ... that are tried for the posterior of a censored symbol, else unchanged."""
 _GAUSSIAN = Points()
 """Neither factors nor biases are points."""
 
 
 class SymmetricBayes(Sweeps):
-    """Coordinate ascent of the bound. States have the same rows as users and as items.
+    """Coordinate ascent of the bound. `users` and `items` of a state are the same rows.
 
     Parameters
     ----------
@@ -87,17 +88,17 @@ class SymmetricBayes(Sweeps):
         return state
 
     def packed(self, state: State) -> State:
-        """Return the state, and those before it, with the rows once."""
+        """Return the state and its trail without `users`, which equal `items`."""
         once = state._replace(users=None)
         return once._replace(trail=tuple(previous._replace(users=None) for previous in state.trail))
 
     def unpacked(self, problem: PairedProblem, packed: State) -> State:
-        """Return the state, and those before it, with the rows as users and as items."""
+        """Return the state and its trail with `users` restored from `items`."""
         trail = tuple(_of_rows(previous, previous.items) for previous in packed.trail)
         return _of_rows(packed, packed.items)._replace(trail=trail)
 
     def summarised(self, problem: PairedProblem, state: State, *, calibrate: bool = False) -> Summary:
-        """Return numbers for predictions; no pairs are left out for a calibration."""
+        """Return the log normalisers of a censored symbol, for predictions; there is no calibration."""
         (symbols, (concentration, s)), xi = state.users, state.xi
         _, logits = self._tied(symbols, concentration, s, state.sums, xi)
         total = float(logsumexp(logits))
@@ -113,7 +114,7 @@ class SymmetricBayes(Sweeps):
         return _of_rows(trail[-1], with_censored(further, logits, float(logsumexp(logits))))
 
     def _sweep(self, problem: PairedProblem, state: State) -> State:
-        """Update popularities and censored symbols, then the rows in turn; each line raises the bound."""
+        """Return the state after updates of popularities, censored symbols, and rows in turn; each raises the bound."""
         prior = problem.prior(state.theta)
         number = 2.0 * self._number(prior)
         symbols, popularity = state.users
@@ -134,7 +135,7 @@ class SymmetricBayes(Sweeps):
         return _of_rows(state, Rows(symbols, popularity))
 
     def _censored(self, state: State, concentration: np.ndarray) -> np.ndarray:
-        """Return the posterior of a censored symbol after a step to its fixed point that raises the bound."""
+        """Return the posterior of a censored symbol after a step to its fixed point, cut until the bound rises."""
         symbols, s, xi = state.users.symbols, state.users.popularity.censored, state.xi
         before, logits = self._tied(symbols, concentration, s, state.sums, xi)
         log_s, step = np.log(np.maximum(s, np.finfo(float).tiny)), 1.0
@@ -150,7 +151,7 @@ class SymmetricBayes(Sweeps):
     def _tied(
         self, symbols: Symbols, concentration: np.ndarray, s: np.ndarray, sums: np.ndarray, xi: float
     ) -> tuple[float, np.ndarray]:
-        """Return the part of the bound with s, of one censored pair, and the logits of s at a fixed point, (I,)."""
+        """Return the terms of the bound in s, for one censored pair, and the logits of the fixed point of s, (I,)."""
         expected_log = digamma(concentration) - digamma(concentration.sum())
         # sum_{j != i} s_j Om*_ij, then sum_{j != i} s_j Om_ij in `preference`.
         others = background_terms(symbols, background(symbols, s), xi) - s * Diagonal.of(symbols).terms(xi)

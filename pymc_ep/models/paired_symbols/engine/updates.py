@@ -26,13 +26,13 @@ __all__ = [
 ]
 
 _ROUNDS, _SAME = 1_000, 1e-10
-"""Largest number of iterations for a fixed point of popularities, and the change of a logarithm at convergence."""
+"""Largest number of iterations for a fixed point of popularities, and largest change of a logarithm at its end."""
 _COMPLETE = 1e-8
-"""Least probability of a censored pair in a cell without observed pairs, below which xi* has no effect and stays."""
+"""Probability that a censored pair lies in a cell without observed pairs, at which xi* has no effect and is kept."""
 
 
 def background(symbols: Symbols, weights: np.ndarray) -> Background:
-    """Return the moments of the symbols of one side with weights, (J,)."""
+    """Return the `Background` of the symbols of one side, given their weights t, (J,)."""
     mean, bias = symbols.mean, symbols.bias
     weighted = weights[:, None] * mean
     # sum_j t_j E v_j v_j^T, with E v v^T = (E v) (E v)^T + diag(Var v).
@@ -42,7 +42,7 @@ def background(symbols: Symbols, weights: np.ndarray) -> Background:
 
 
 class Crossed(NamedTuple):
-    """E a and E a^2 of a censored pair, without any correction of cells with observed pairs."""
+    """E a and E a^2 of a censored pair, whose cell (i, j) has the probability s_i t_j."""
 
     mean: float
     square: float
@@ -56,7 +56,7 @@ class Diagonal(NamedTuple):
 
     @classmethod
     def of(cls, symbols: Symbols) -> "Diagonal":
-        """Return the shares of pairs of a symbol with itself in `crossed` and `background_terms`."""
+        """Return E a and E a^2 of pairs of a symbol with itself, which `crossed` and `background_terms` include."""
         m, a, bias, bias_variance = (array.astype(float) for array in symbols)
         # a = u^T u' + b + b': E a^2 = (E a)^2 + sum_k Var u_k (2 (E u_k)^2 + Var u_k) + 2 Var b.
         mean = np.einsum("ik,ik->i", m, m) + 2.0 * bias
@@ -68,7 +68,7 @@ class Diagonal(NamedTuple):
 
 
 def crossed(users: Background, items: Background) -> Crossed:
-    """Return the moments of a of a censored pair from the backgrounds of both sides."""
+    """Return E a and E a^2 of a censored pair from the backgrounds of both sides."""
     # E (u^T v + b + c)^2 = tr(E[u u^T] E[v v^T]) + 2 (E[u]^T E[c v] + E[b u]^T E[v] + E[b] E[c]) + E b^2 + E c^2.
     square = (
         np.sum(users.outer * items.outer)
@@ -80,9 +80,10 @@ def crossed(users: Background, items: Background) -> Crossed:
 
 
 def best_xi(pair: Crossed, square: float, weight: float, before: float) -> float:
-    """Return xi*, the root mean square of a over censored pairs in cells without observed ones.
+    """Return xi*, the root mean square of a over censored pairs in cells without observed pairs.
 
-    `square` and `weight` are sums of s_i t_j E a_ij^2 and of s_i t_j over the cells with observed pairs.
+    `square` and `weight` are sums of s_i t_j E a_ij^2 and of s_i t_j over the cells with observed pairs. If other cells
+    have hardly any probability, return `before`.
     """
     # xi*^2 = (E a^2 - sum_G s_i t_j E a_ij^2) / (1 - sum_G s_i t_j), over the cells G with observed pairs.
     mass, rest = 1.0 - weight, pair.square - square
@@ -92,7 +93,8 @@ def best_xi(pair: Crossed, square: float, weight: float, before: float) -> float
 def cell_terms(sums: np.ndarray, xi: float) -> np.ndarray:
     """Return sum_j t_j (Om_ij - Om*_ij), (I,), over cells with observed pairs.
 
-    Om_ij is the expected bound of log sig(-a_ij) at the cell's own xi_ij, and Om*_ij the one at xi*.
+    Om_ij is the expected bound of log sig(-a_ij) at the cell's own xi_ij, and Om*_ij the bound at xi*. `sums`, (I, 4),
+    are the `pair_sums`.
     """
     # Om_ij = log sig(xi_ij) - xi_ij / 2 - E a_ij / 2 at xi_ij^2 = E a_ij^2; E a_ij / 2 is also in Om*_ij.
     return sums[:, 1] - sums[:, 3] * _height(xi) + curvature(xi) * sums[:, 2]
@@ -133,8 +135,8 @@ def _height(xi: float) -> float:
 def constant_popularity(prior: np.ndarray, counts: np.ndarray, n_censored: float) -> Popularity:
     """Return the fixed point of popularities and censored symbols where preferences are left out.
 
-    With E a = 0 in all cells (appendix C) the posterior of a censored symbol is proportional to exp(E log p_i), and
-    neither depends on preferences. exp(psi(x)) is nearly x - 1/2, so that the first guess is close.
+    With E a = 0 in all cells (appendix C) the posterior of a censored symbol is proportional to exp(E log pi_i), with
+    popularities pi, and depends on no preference. exp(digamma(x)) is nearly x - 1/2, so that the first guess is close.
     """
     censored = softmax(digamma(prior + counts))
     for _ in range(_ROUNDS):
@@ -159,13 +161,15 @@ def censored_logits(
     Parameters
     ----------
     concentration : ndarray, (I,)
-        Of the Dirichlet posterior, whose sum over all symbols is `total`.
+        Concentrations of the Dirichlet posterior of popularities; `total` is their sum over all symbols.
     symbols : Symbols
+        Own symbols.
     other : Background
-        Of the other side.
+        Background of the other side.
     sums : ndarray, (I, 4)
         `pair_sums` of the own symbols.
     xi : float
+        Parameter xi* of the cells without observed pairs.
     constant : bool
         Whether the preferences are left out, as if E a = 0 in all cells (appendix C): rare symbols are then not pruned.
     """
@@ -175,5 +179,5 @@ def censored_logits(
 
 
 def squares(block: Block, mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
-    """Return E (u - m)^2 times the prior's factor of the precision, at the shape of the block."""
+    """Return p E (u - m)^2 in the block's shape; p is the prior precision without a learned factor, m the mean."""
     return block.precision * ((mean - block.mean) ** 2 + variance)

@@ -1,6 +1,7 @@
-"""Steps of a sweep at a part of the users: functions of `Partitions.run`.
+"""Steps of a sweep for one part of the users: functions that `Partitions.run` calls.
 
-Each takes the pairs of the part, its users' values and shared values, and returns a new value and a term of a sum.
+Each takes the pairs of the part, values of its users and shared values. It returns a new value of the part, and a term
+of a sum over parts.
 """
 
 from typing import NamedTuple
@@ -47,7 +48,7 @@ __all__ = [
 
 
 class Shared(NamedTuple):
-    """Items and censored pairs, as all parts see them.
+    """Values that are the same for all parts: items, censored pairs and settings.
 
     Attributes
     ----------
@@ -55,12 +56,13 @@ class Shared(NamedTuple):
     t : ndarray, (J,)
         Posterior of the item of a censored pair.
     of_items : Background
+        Background of the items.
     number : float
-        D'.
+        Number D' of censored pairs.
     total : float
-        Sum of the concentrations of all users.
+        Sum of the posterior concentrations of all users.
     xi : float
-        xi* of the cells without observed pairs.
+        Parameter xi* of the cells without observed pairs.
     gammas : tuple of GammaFactor
     points : Points
         Which parts of the users are points.
@@ -118,8 +120,8 @@ def logits(
 ) -> tuple[np.ndarray, float]:
     """Return unnormalised log posterior probabilities of a censored user, (I,), and their log sum.
 
-    The items themselves, which are large, are not needed: the arguments are fields of `Shared` and whether preferences
-    are left out.
+    Items, which are large, are not passed: the last five arguments are fields of `Shared`, and `constant`, whether
+    preferences are left out.
     """
     posterior = Popularity.of(side.concentration, pairs.users, number, users.popularity.censored)
     out = censored_logits(posterior.concentration, total, users.symbols, of_items, sums, xi, constant=constant)
@@ -131,7 +133,8 @@ def update(
 ) -> tuple[Rows, tuple[Background, np.ndarray]]:
     """Return updated users, and their `item_sums`.
 
-    Without `logits` popularities and censored users stay as they are.
+    `logits`, (I,), less `normaliser` are the log posterior of a censored user. Without logits, popularities and the
+    posterior of a censored user are not updated.
     """
     popularity = users.popularity
     if logits is not None:
@@ -157,7 +160,7 @@ def update(
 
 
 def item_sums(pairs: PairCounts, users: Rows, shared: Shared) -> tuple[None, tuple[Background, np.ndarray]]:
-    """Return the background of the users and the items' `pair_sums`, (J, 4)."""
+    """Return the background of the users, and the `pair_sums` of the items with these users, (J, 4)."""
     s = users.popularity.censored
     sums = pair_sums(pairs.by_item, shared.items, users.symbols, s, backend=shared.backend)
     return None, (background(users.symbols, s), sums)
@@ -166,13 +169,13 @@ def item_sums(pairs: PairCounts, users: Rows, shared: Shared) -> tuple[None, tup
 def item_statistics(
     pairs: PairCounts, users: Rows, items: Symbols, censored: Censored, rows: slice | np.ndarray, backend: str
 ) -> tuple[None, Statistics]:
-    """Return the sums over the cells of some items."""
+    """Return the `Statistics` of the items `rows`, over their cells with the users of the part."""
     item_censored = censored._replace(other=users.popularity.censored)
     return None, row_statistics(cells_of(pairs.by_item, rows), items, users.symbols, item_censored, backend=backend)
 
 
 def cells_of(cells: Cells, rows: slice | np.ndarray) -> Cells:
-    """Return the cells of some rows, successive ones or any."""
+    """Return the cells of the own symbols `rows`, a slice or an array of indices."""
     if isinstance(rows, slice):
         ends = cells.ends[rows.start : rows.stop + 1]
         cell_slice = slice(int(ends[0]), int(ends[-1]))
@@ -184,7 +187,7 @@ def cells_of(cells: Cells, rows: slice | np.ndarray) -> Cells:
 
 
 def trail_lengths(pairs: PairCounts, *trail: Rows) -> tuple[None, np.ndarray]:
-    """Return the squared lengths, (2,), that the extrapolation of all users depends on."""
+    """Return the `squared_lengths` of the users of the part, (2,), given three successive states."""
     return None, squared_lengths(trail)
 
 
@@ -197,5 +200,5 @@ def extrapolate(
 
 
 def normalise(pairs: PairCounts, further: tuple[Rows, np.ndarray], normaliser: float) -> tuple[Rows, None]:
-    """Return extrapolated users, given the logarithm of the sum over all of them."""
+    """Return extrapolated users with a normalised posterior of a censored user; `normaliser` is a log sum."""
     return with_censored(*further, normaliser), None

@@ -23,7 +23,7 @@ __all__ = [
 
 
 _FIRST_SCALE = 0.1
-"""Standard deviation of the first means, in prior standard deviations."""
+"""Standard deviation of the first means about the prior means, in prior standard deviations."""
 
 
 class PairCounts(NamedTuple):
@@ -32,7 +32,7 @@ class PairCounts(NamedTuple):
     Attributes
     ----------
     by_user, by_item : Cells
-        The same cells, in the order of users and of items.
+        The same cells, with users and with items as own symbols.
     users, items : ndarray, (I,) and (J,)
         Number of pairs of each user and of each item.
     rows : ndarray or slice
@@ -81,9 +81,9 @@ class Block(NamedTuple):
     Attributes
     ----------
     mean, precision : ndarray, (I, K) or (I,)
-        If the precision is learned, a factor of it.
+        Prior means and precisions. A learned precision is `precision` times a variable with a Gamma density.
     learned : int
-        Index of the Gamma factor that multiplies the precision; -1 without one.
+        Index of this Gamma density; -1 without one.
     """
 
     mean: np.ndarray
@@ -98,7 +98,7 @@ class Side(NamedTuple):
     ----------
     factors, bias : Block
     concentration : ndarray, (I,)
-        Of the Dirichlet prior of the popularities.
+        Concentrations of the Dirichlet prior of the popularities.
     """
 
     factors: Block
@@ -115,7 +115,7 @@ class PairedPrior(NamedTuple):
     gammas : tuple of GammaFactor
         Priors of the precisions that are learned.
     censored_ratio : float
-        Number of censored pairs for each observed one, D' / D.
+        Number of censored pairs per observed pair, D' / D.
     log_prior : float
         Log density of the hyperparameters.
     """
@@ -133,7 +133,7 @@ class Popularity(NamedTuple):
     Attributes
     ----------
     concentration : ndarray, (I,)
-        Of the Dirichlet posterior.
+        Concentrations of the Dirichlet posterior.
     censored : ndarray, (I,)
         Posterior of the symbol of a censored pair, s or t, which sums to one.
     """
@@ -175,7 +175,7 @@ class Points(NamedTuple):
 
 
 def rows_of(values: Any, rows: Any) -> Any:
-    """Return some rows of an array, or of the arrays in nested tuples; other values are the same for all rows."""
+    """Return some rows of an array, or of the arrays in nested tuples; other values are returned unchanged."""
     if isinstance(values, np.ndarray):
         return values[rows]
     if isinstance(values, tuple):
@@ -194,7 +194,7 @@ def expected_priors(side: Side, gammas: tuple[GammaFactor, ...]) -> Priors:
 
 
 def first_symbols(side: Side, gammas: tuple[GammaFactor, ...], rng: np.random.Generator) -> Symbols:
-    """Return factors with the prior's variances, and small random means: means of zero are a saddle of the bound."""
+    """Return symbols with prior variances and random means near the prior means: zero means are a saddle point."""
     priors = expected_priors(side, gammas)
     sd = 1.0 / np.sqrt(priors.precision)
     mean = priors.mean + _FIRST_SCALE * sd * rng.standard_normal(sd.shape)

@@ -1,7 +1,7 @@
 """Variational Bayes for paired symbols: coordinate ascent in closed form (Paquet, Koenigstein and Winther 2014).
 
-Users lie in parts, with their pairs. A sweep asks the parts for four sums: moments of the users for xi*, the
-normaliser of censored users, moments of the updated users, and statistics of blocks of items. Items are updated here.
+Users lie in parts, with their pairs. A sweep asks the parts for four sums: moments of the users for xi*, the normaliser
+of censored users, moments of the updated users, and statistics of blocks of items. Items are updated in this process.
 """
 
 from typing import Any
@@ -53,18 +53,18 @@ class VariationalBayes(Sweeps):
     ----------
     pairs : DividedPairs
     sequential : bool
-        Whether factors of a row are updated one after the other instead of all at once.
+        Whether the factors of a symbol are updated one after the other instead of all at once.
     constant_messages : bool
         Whether preferences are left out of the posteriors of popularities and censored symbols, which then stay at
         their fixed point, and not at the maximum of the bound.
     points : pair of Points
-        Which of the users and of the items are points.
+        Which parts of the users and of the items are points.
     extrapolate : bool
         Whether every third sweep starts from extrapolated factors.
     learn : bool
         Whether hyperparameters, other than precisions with Gamma priors, are updated too.
     tol : float
-        The iteration ends once the bound changes by no more nats a pair in a sweep.
+        The iteration ends once a sweep raises the objective by no more than `tol` nats a pair.
     backend : {"auto", "numpy", "c", "numba", "jax"}
     """
 
@@ -87,7 +87,7 @@ class VariationalBayes(Sweeps):
         self._placed: tuple[np.ndarray, PairedPrior, Any] | None = None
 
     def init(self, problem: PairedProblem, start: Any = None) -> State:
-        """Return the first state with its bound, given the values of all users."""
+        """Return the first state with its bound; `start` has the values of all users."""
         return self.partitions.attempt(lambda: self._first(problem, start))
 
     def _first(self, problem: PairedProblem, start: State) -> State:
@@ -106,15 +106,18 @@ class VariationalBayes(Sweeps):
         return self._kept(self._evaluated(problem, distributed))
 
     def step(self, problem: PairedProblem, state: State) -> State:
-        """Make one sweep; every third one from extrapolated factors, unless that lowers the objective."""
+        """Return the state after a sweep.
+
+        Every third sweep starts from extrapolated factors, unless these lower the objective.
+        """
         return self.partitions.attempt(lambda: self._kept(super(VariationalBayes, self).step(problem, state)))
 
     def whole(self, state: State) -> State:
-        """Return the state with the values of all users, in the place of handles."""
+        """Return the state with the values of all users instead of handles, and without `sums` and trail."""
         return state._replace(users=self._all_users(state), sums=None, trail=())
 
     def packed(self, state: State) -> State:
-        """Return the state, and those before it, with the values of all users in the place of handles."""
+        """Return the state and its trail with the values of all users instead of handles."""
 
         def collected() -> State:
             sums = self.pairs.joined(self.partitions.collect(state.sums))
@@ -123,7 +126,7 @@ class VariationalBayes(Sweeps):
         return self.partitions.attempt(collected)
 
     def unpacked(self, problem: PairedProblem, packed: State) -> State:
-        """Return the state, and those before it, with handles in the place of the values of all users."""
+        """Return the state and its trail with handles instead of the values of all users."""
 
         def placed() -> State:
             trail = tuple(previous._replace(users=self._placed_users(previous)) for previous in packed.trail)
@@ -133,7 +136,7 @@ class VariationalBayes(Sweeps):
         return self.partitions.attempt(placed)
 
     def summarised(self, problem: PairedProblem, state: State, *, calibrate: bool = True) -> Summary:
-        """Return numbers for predictions, beside the factors of the last state."""
+        """Return the log normalisers of censored symbols, for predictions, and a calibration if `calibrate`."""
         return self.partitions.attempt(lambda: self._summarised(problem, state, calibrate=calibrate))
 
     def _summarised(self, problem: PairedProblem, state: State, *, calibrate: bool) -> Summary:
@@ -199,9 +202,9 @@ class VariationalBayes(Sweeps):
         return last._replace(users=moved, items=with_censored(rows, logits, float(logsumexp(logits))))
 
     def _sweep(self, problem: PairedProblem, state: State) -> State:
-        """Update the censored users and the users, then xi*, the censored items and the items.
+        """Return the state after updates of censored users, users, xi*, censored items and items, in this order.
 
-        Each line raises the bound.
+        Each update raises the bound.
         """
         prior, sides = self._prior(problem, state.theta)
         number, t = self._number(prior), state.items.popularity.censored
@@ -237,7 +240,7 @@ class VariationalBayes(Sweeps):
     ) -> Popularity:
         """Return the updated posteriors of the items' popularities and of a censored item.
 
-        Popularities are updated before it and after it. With constant messages all stay at their fixed point.
+        Popularities are updated before the censored item and after it. With constant messages both stay unchanged.
         """
         symbols, before = state.items
         if self.constant:
@@ -248,7 +251,7 @@ class VariationalBayes(Sweeps):
         return Popularity.of(prior, counts, number, np.exp(logits - logsumexp(logits)))
 
     def _items(self, side: Side, state: State, censored: Censored) -> Symbols:
-        """Return the updated items, block after block."""
+        """Return the updated items, computed in blocks of items."""
         items, priors = state.items.symbols, expected_priors(side, state.gammas)
         n_items, width = items.mean.shape
         per_item = 8 * sum(Statistics.widths(width))

@@ -1,19 +1,20 @@
 """Row updates of the paired-symbol model (Paquet, Koenigstein and Winther 2014), NumPy bodies.
 
-Own symbols i are paired with other symbols j, c_ij times, and a_ij = u_i^T v_j + b_i + b_j. All factors are
-independent Gaussians. The bound
+Symbols i of one side, the own symbols, are updated given the other symbols j. A cell (i, j) has c_ij observed pairs and
+the preference a_ij = u_i^T v_j + b_i + b_j. All factors and biases are independent Gaussians. The bound of the logistic
+function sig,
 
     log sig(a) >= log sig(xi) + (a - xi) / 2 - lam(xi) (a^2 - xi^2),    lam(xi) = (sig(xi) - 1/2) / (2 xi),
 
-is quadratic in a, and tightest at xi^2 = E a^2. D' censored pairs have the expected counts D' s_i t_j. All cells
-without observed pairs share one parameter xi*, so that they enter through moments of the other symbols, the
-`Background`:
+is quadratic in a, and tightest at xi^2 = E a^2. The own and the other symbol of a censored pair have the posteriors s
+and t, so that D' censored pairs have the expected counts D' s_i t_j. All cells without observed pairs share one
+parameter xi*, so that they enter through moments of the other symbols, the `Background`:
 
     outer = sum_j t_j E v_j v_j^T,   mean = sum_j t_j E v_j,   mean_bias = sum_j t_j E b_j v_j,
     bias = sum_j t_j E b_j,          bias_square = sum_j t_j E b_j^2.
 
-Cells with observed pairs correct that by w_ij = 2 c_ij lam_ij + 2 D' s_i t_j (lam_ij - lam*). Nothing is stored for a
-cell: xi_ij follows from the present moments wherever it is used.
+Cells with observed pairs add terms of weights w_ij = 2 c_ij lam_ij + 2 D' s_i t_j (lam_ij - lam*), where lam_ij =
+lam(xi_ij) and lam* = lam(xi*). Nothing is stored for a cell: xi_ij is computed from the present moments in each use.
 """
 
 from collections.abc import Iterator
@@ -42,9 +43,9 @@ __all__ = [
 ]
 
 _CHUNK = 2**18
-"""Number of entries of K x K matrices in a chunk of cells."""
+"""Largest number of entries of all K x K matrices of a chunk of cells."""
 SERIES = 1e-3
-"""Largest xi for the series of lam(xi), whose error there is 1e-15."""
+"""Value of xi below which lam(xi) is computed by its series, whose error there is 1e-15."""
 
 
 class Symbols(NamedTuple):
@@ -78,7 +79,7 @@ class Priors(NamedTuple):
 
 
 class Background(NamedTuple):
-    """Moments of the symbols of one side, weighted by the posterior t of their censored pairs.
+    """Sums of moments over the symbols of one side, weighted by their posterior t in a censored pair; see the module.
 
     Attributes
     ----------
@@ -86,7 +87,7 @@ class Background(NamedTuple):
     mean, mean_bias : ndarray, (K,)
     bias, bias_square : float
     weight : float
-        Sum of the weights.
+        Sum of the weights t: 1 over all symbols.
     """
 
     outer: np.ndarray
@@ -98,22 +99,22 @@ class Background(NamedTuple):
 
 
 NOTHING = Background(np.zeros((0, 0)), np.zeros(0), np.zeros(0), 0.0, 0.0)
-"""Stands for a background that is not used."""
+"""Background for functions that do not use one."""
 
 
 class Censored(NamedTuple):
-    """Censored pairs, as the own symbols see them.
+    """Number and posterior of the censored pairs, for an update of the own symbols.
 
     Attributes
     ----------
     number : float
-        D'.
+        Number D' of censored pairs.
     own, other : ndarray, (I,) and (J,)
         Posteriors s and t of the own and of the other symbol of a censored pair.
     background : Background
-        Of the other symbols.
+        Background of the other symbols.
     xi : float
-        xi* of the cells without observed pairs.
+        Parameter xi* of the cells without observed pairs.
     """
 
     number: float
@@ -129,11 +130,11 @@ class Cells(NamedTuple):
     Attributes
     ----------
     ends : ndarray of int64, (I + 1,)
-        Own symbol i has the cells from ``ends[i]`` to ``ends[i + 1]``.
+        Own symbol i has the cells ``ends[i]:ends[i + 1]``.
     others : ndarray of int32, (G,)
         The other symbol of each cell.
     counts : ndarray, (G,)
-        Number of pairs c_ij > 0.
+        Number c_ij > 0 of observed pairs of each cell.
     """
 
     ends: np.ndarray
@@ -161,7 +162,7 @@ class Statistics(NamedTuple):
 
     @staticmethod
     def widths(n_factors: int) -> tuple[int, int, int, int]:
-        """Return the numbers of columns."""
+        """Return the number of columns of each of the four fields, for `n_factors` factors."""
         return n_factors * (n_factors + 1) // 2, n_factors, n_factors, 2
 
 
@@ -177,8 +178,8 @@ def curvature(xi: ArrayLike) -> np.ndarray:
 def pair_sums(cells: Cells, own: Symbols, other: Symbols, weights: np.ndarray) -> np.ndarray:
     """Return sums over the cells of each own symbol, (I, 4), at the tightest bounds xi_ij^2 = E a_ij^2.
 
-    The columns are sum c (log sig(xi) - xi / 2 + E a / 2), sum t (log sig(xi) - xi / 2), sum t E a^2 and sum t, with
-    the weights t, (J,), of the other symbols.
+    The columns are sum c (log sig(xi) - xi / 2 + E a / 2), sum t (log sig(xi) - xi / 2), sum t E a^2 and sum t. Here t
+    are the `weights`, (J,), of the other symbols.
     """
     out = np.zeros((len(cells.ends) - 1, 4))
     for i, j, count in _chunks(cells, own.mean.shape[1]):
@@ -196,9 +197,9 @@ def row_statistics(cells: Cells, own: Symbols, other: Symbols, censored: Censore
     ----------
     cells : Cells
     own, other : Symbols
-        Before the update.
+        Symbols before the update.
     censored : Censored
-        Its background is not used.
+        The background is not used.
     """
     n_own, width = own.mean.shape
     lower = np.tril_indices(width)
@@ -229,11 +230,11 @@ def solve_rows(
     ----------
     statistics : Statistics
     own : Symbols
-        Before the update.
+        Symbols before the update.
     priors : Priors
-        Of the own symbols.
+        Priors of the own symbols.
     censored : Censored
-        The posterior of the other symbol is not used.
+        The posterior t of the other symbol is not used.
     sequential : bool
         Whether the factors of a symbol are updated one after the other; by default all at once, which is the joint
         maximum of the bound.
@@ -284,7 +285,7 @@ def update_rows(
 
 
 def with_symbol(background: Background, symbol: Symbols, weight: Any) -> Background:
-    """Return a background with one symbol more, or with a negative weight one less. Arrays may be JAX's."""
+    """Return a background with one symbol added, or for a negative weight removed. Arrays may be JAX arrays."""
     mean, variance, bias = symbol.mean[0], symbol.variance[0], symbol.bias[0]
     return Background(
         background.outer + weight * (mean[:, None] * mean + np.eye(len(mean)) * variance),
@@ -304,19 +305,20 @@ def update_in_turn(
     sequential: bool = False,
     points: tuple[bool, bool] = (False, False),
 ) -> Symbols:
-    """Return symbols that are paired with each other after an update of each, given the present values of the others.
+    """Return one set of symbols, paired with each other, after an update of each in turn, given all others at present.
 
-    No symbol is paired with itself, so that the background of a symbol leaves it out.
+    No symbol is paired with itself, so that the background for a symbol leaves out the symbol itself.
 
     Parameters
     ----------
     cells : Cells
-        Of a symmetric count matrix without a diagonal.
+        Cells of a symmetric matrix of counts whose diagonal is zero.
     own : Symbols
+        Symbols before the update.
     priors : Priors
     censored : Censored
-        The number is 2 D', for both orders of a pair, the own and the other posterior are the same, and the background
-        has all symbols as they are before the update.
+        The number is 2 D', as a pair has two orders. The posteriors s and t are the same. The background is of all
+        symbols before the update.
     sequential : bool
         As in `solve_rows`.
     points : (bool, bool)

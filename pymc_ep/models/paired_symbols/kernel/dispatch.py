@@ -12,15 +12,15 @@ from pymc_ep.models.paired_symbols.kernel.body import Cells, Censored, Priors, S
 __all__ = ["pair_sums", "row_backend", "row_statistics", "solve_rows", "update_in_turn", "update_rows"]
 
 _FEW = 200_000
-"""Largest size for NumPy, cells times squared factors. A sweep takes some milliseconds there, and Numba's body some
-seconds to compile on a new machine."""
+"""Largest problem for NumPy, as the number of cells times the squared number of factors. A sweep of that size takes
+some milliseconds, and Numba's body some seconds to compile on a new machine."""
 _FEW_ROWS = 50
-"""Largest number of rows that NumPy updates in turn. A row takes 0.8 ms there. Numba's body takes 3 us, after some
+"""Largest number of rows that NumPy updates in turn. NumPy takes 0.8 ms a row, and Numba's body 3 us, after some
 seconds of compilation on a new machine."""
 
 
 def row_backend(backend: str, n_cells: int, width: int) -> str:
-    """Return the bodies that suit so many cells and factors, or the ones asked for."""
+    """Return the given backend, or for ``"auto"`` the one that suits `n_cells` cells and `width` factors."""
     if backend != "auto":
         return backend
     return "numpy" if n_cells * width**2 <= _FEW else "numba"
@@ -41,7 +41,7 @@ def pair_sums(cells: Cells, own: Symbols, other: Symbols, weights: np.ndarray, *
 def row_statistics(
     cells: Cells, own: Symbols, other: Symbols, censored: Censored, *, backend: str = "auto"
 ) -> Statistics:
-    """Return the sums over the cells of each own symbol from which it is updated; see the NumPy body."""
+    """Return the sums over the cells of each own symbol from which `solve_rows` updates it; see the NumPy body."""
     chosen = row_backend(backend, len(cells.others), own.mean.shape[1])
     weights = censored.own, censored.other
     if chosen == "c":
@@ -87,7 +87,7 @@ def update_rows(
     sequential: bool = False,
     backend: str = "auto",
 ) -> Symbols:
-    """Return the own symbols after an update, whose sums over cells are not stored; see the NumPy body."""
+    """Return the own symbols after updates of bounds, biases and factors; see the NumPy body."""
     chosen = row_backend(backend, len(cells.others), own.mean.shape[1])
     arrays = (*priors, censored.own, censored.other, *censored.background[:4], censored.number)
     if chosen == "c":
@@ -110,7 +110,7 @@ def update_in_turn(
     points: tuple[bool, bool] = (False, False),
     backend: str = "auto",
 ) -> Symbols:
-    """Return symbols that are paired with each other after updates in turn; see the NumPy body."""
+    """Return symbols, paired with each other, after an update of each in turn; see the NumPy body."""
     chosen = backend if backend != "auto" else "numpy" if len(own.bias) <= _FEW_ROWS else "numba"
     arrays = (*priors, censored.own, *censored.background[:4], censored.number)
     if chosen == "c":
@@ -129,7 +129,7 @@ def _lam(censored: Censored) -> float:
 
 
 def _as_stored(own: Symbols, updated: Sequence[np.ndarray]) -> Symbols:
-    """Return symbols of the storage type of the own ones."""
+    """Return the updated symbols in the dtype of the own symbols."""
     return Symbols(*(array.astype(own.mean.dtype, copy=False) for array in updated))
 
 

@@ -1,4 +1,4 @@
-"""Numba body of updates in turn: the bodies of a row, one row after the other."""
+"""Numba body of `update_in_turn`: the Numba functions that update one row are called for each row in turn."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +25,7 @@ def _add_symbol(
     of_mean: np.ndarray,
     of_mean_bias: np.ndarray,
 ) -> float:
-    """Add a weighted symbol to the moments of all symbols; return its term of the bias moment."""
+    """Add `weight` times a symbol's moments to `outer`, `of_mean`, `of_mean_bias`; return `weight` times its bias."""
     for k in range(len(mean)):
         weighted = weight * mean[k]
         of_mean[k] += weighted
@@ -60,7 +60,7 @@ def update_in_turn(
     bias: np.ndarray,
     bias_variance: np.ndarray,
 ) -> None:
-    """Update the symbols where they are; see the NumPy body."""
+    """Update `mean`, `variance`, `bias` and `bias_variance` in place, symbol after symbol; see the NumPy body."""
     width = mean.shape[1]
     precision, shift, slope = np.empty((width, width)), np.empty(width), np.empty(width)
     rest, rest_mean, rest_mean_bias, rest_bias = outer.copy(), of_mean.copy(), of_mean_bias.copy(), of_bias

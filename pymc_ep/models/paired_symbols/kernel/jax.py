@@ -30,9 +30,9 @@ from pymc_ep.numerics.backend.namespace_jax import require_float64
 __all__ = ["pair_sums", "row_statistics", "solve_rows", "update_in_turn", "update_rows"]
 
 _CHUNK = 2**20
-"""Largest number of entries of K x K matrices of a chunk of cells, 8 MiB."""
+"""Largest number of entries of all K x K matrices of a chunk of cells, 8 MiB."""
 _BLOCK = 2**22
-"""Largest number of entries of K x K matrices of a block of rows, 32 MiB."""
+"""Largest number of entries of all K x K matrices of a block of rows, 32 MiB."""
 
 
 def _curvature(xi: jax.Array) -> jax.Array:
@@ -53,7 +53,10 @@ def _moments(own: Symbols, other: Symbols, i: jax.Array, j: jax.Array) -> tuple[
 def _over_chunks(
     add: Callable[..., Any], first: Any, i: jax.Array, others: jax.Array, counts: jax.Array, step: int, n_rows: int
 ) -> Any:
-    """Return the sum of `add` over chunks of cells; cells that fill up the last chunk belong to one row more."""
+    """Return the total, from `first`, after ``add(total, i, others, counts)`` for each chunk of `step` cells.
+
+    Cells that fill up the last chunk have the own row `n_rows`, one beyond the rows.
+    """
     n = len(others)
     step = max(1, min(step, n))
     fill = -n % step
@@ -65,14 +68,14 @@ def _over_chunks(
 
 
 def _with_one_more(symbols: Symbols) -> Symbols:
-    """Return symbols with one more, to which cells that fill up a chunk belong."""
+    """Return symbols with a row of zeros appended, the own row of cells that fill up a chunk."""
     return Symbols(*(jnp.concatenate([array, jnp.zeros((1, *array.shape[1:]), array.dtype)]) for array in symbols))
 
 
 def sums_of_rows(
     i: jax.Array, others: jax.Array, counts: jax.Array, own: Symbols, other: Symbols, weights: jax.Array
 ) -> jax.Array:
-    """Return the sums of `pair_sums`, (I, 4), given the own row of each cell."""
+    """Return the sums of `pair_sums`, (I, 4), given the own row `i` of each cell."""
     n_own, width = own.mean.shape
     padded = _with_one_more(own)
 
@@ -162,7 +165,7 @@ def updated_rows(
 def updated_in_turn(
     cells: Cells, own: Symbols, priors: Priors, censored: Censored, sequential: bool, points: tuple[bool, bool]
 ) -> Symbols:
-    """Return symbols that are paired with each other after updates one after the other; see the NumPy body."""
+    """Return symbols, paired with each other, after an update of each in turn; see the NumPy body."""
     ends, others, counts = map(jnp.asarray, cells)
     none = Statistics(*(jnp.zeros((1, n)) for n in Statistics.widths(own.mean.shape[1])))
 
@@ -267,7 +270,7 @@ def update_in_turn(
     sequential: bool = False,
     points: tuple[bool, bool] = (False, False),
 ) -> Symbols:
-    """Return symbols that are paired with each other after updates one after the other; see the NumPy body."""
+    """Return symbols, paired with each other, after an update of each in turn; see the NumPy body."""
     require_float64()
     doubles = _doubles(own), Priors(*(np.asarray(array, dtype=float) for array in priors))
     updated = _jit_in_turn(cells, *doubles, censored, sequential=bool(sequential), points=points)
@@ -275,12 +278,12 @@ def update_in_turn(
 
 
 def _seen(censored: Censored, rows: slice) -> Censored:
-    """Return the censored pairs as a block of rows sees them."""
+    """Return the censored pairs with the posterior s of a block of own rows, padded to a power of two."""
     return censored._replace(own=_padded(np.asarray(censored.own, dtype=float)[rows], 0.0))
 
 
 def _write(out: Any, rows: slice, block: Any) -> None:
-    """Write the fields of a block of rows, without its padding."""
+    """Write the fields of `block`, without its padding, to `rows` of the fields of `out`."""
     for total, values in zip(out, block):
         total[rows] = np.asarray(values)[: rows.stop - rows.start]
 
@@ -292,9 +295,9 @@ def _row_blocks(n_rows: int, width: int) -> Iterator[slice]:
 
 
 def _blocks(cells: Cells, width: int) -> Any:
-    """Yield blocks of rows: their slice, others and counts of their cells, and the rows of these within the block.
+    """Yield blocks of rows: the slice of rows, others and counts of their cells, and each cell's row in the block.
 
-    Lengths are rounded up to powers of two, so that few functions are compiled.
+    Arrays of cells are padded to lengths of powers of two, so that few functions are compiled.
     """
     for rows in _row_blocks(len(cells.ends) - 1, width):
         size = 1 << max(rows.stop - rows.start - 1, 0).bit_length()

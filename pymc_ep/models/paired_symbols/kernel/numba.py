@@ -1,4 +1,9 @@
-"""Numba bodies of the row updates of the paired-symbol model: own symbols in parallel, nothing stored for a cell."""
+"""Numba bodies of the row updates of the paired-symbol model: own symbols in parallel, nothing stored for a cell.
+
+Means and variances of factors are m and a for own symbols, n and b for other symbols. Posteriors of the own and of the
+other symbol of a censored pair are s and t. The fields of the background are `outer`, `of_mean`, `of_mean_bias` and
+`of_bias`.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +29,7 @@ _jit_part = jit(fastmath=FAST, inline="always")
 def _moments(
     m: np.ndarray, a: np.ndarray, n: np.ndarray, b: np.ndarray, biases: float, bias_variances: float
 ) -> tuple[float, float]:
-    """Return E a and E a^2 of a cell."""
+    """Return E a_ij and E a_ij^2 of a cell, given sums of means and of variances of both biases."""
     mean, spread = 0.0, 0.0
     for k in range(len(m)):
         mean += m[k] * n[k]
@@ -36,7 +41,7 @@ def _moments(
 
 @_jit_part
 def curvature(xi: float) -> float:
-    """Return lam(xi)."""
+    """Return lam(xi) = tanh(xi / 2) / (4 xi)."""
     if xi < SERIES:
         return 0.125 - xi * xi / 96.0
     # tanh(xi / 2) by one exponential.
@@ -60,7 +65,7 @@ def pair_sums(
     t: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """Write the sums of each own symbol, (I, 4); see the NumPy body."""
+    """Write sums over the cells of each own symbol to `out`, (I, 4); see the NumPy body."""
     for i in numba.prange(len(ends) - 1):
         own_mean, own_variance = m[i], a[i]
         observed, height, square, weight = 0.0, 0.0, 0.0, 0.0
@@ -100,7 +105,10 @@ def add_cells(
     shift: np.ndarray,
     slope: np.ndarray,
 ) -> tuple[float, float]:
-    """Write the sums over the cells of an own symbol; return the sums of its bias."""
+    """Write sums over the cells of one own symbol to `precision`, `shift` and `slope`; return both sums of its bias.
+
+    The cells are ``begin:end``, and `censored` is D' s_i. See `Statistics`.
+    """
     width = len(m)
     for k in range(width):
         shift[k], slope[k] = 0.0, 0.0
@@ -132,7 +140,7 @@ def add_cells(
 
 @_jit_part
 def _relax(precision: np.ndarray, shift: np.ndarray, before: np.ndarray, out: np.ndarray) -> None:
-    """Write one round of coordinate ascent from `before`."""
+    """Write `before` after a round of coordinate ascent on P x = shift to `out`; `precision` is P's lower triangle."""
     for k in range(len(shift)):
         out[k] = before[k]
     for k in range(len(shift)):
@@ -147,7 +155,7 @@ def _relax(precision: np.ndarray, shift: np.ndarray, before: np.ndarray, out: np
 
 @_jit_part
 def _solve(precision: np.ndarray, shift: np.ndarray, out: np.ndarray) -> None:
-    """Write the solution of a positive definite system, whose lower triangle becomes its Cholesky factor."""
+    """Write the solution of P x = shift to `out`; overwrite `precision`, P's lower triangle, and `shift`."""
     width = len(shift)
     # C of P = C C^T row by row, and y_k of C y = shift after row k.
     for k in range(width):
@@ -196,7 +204,10 @@ def finish_row(
     new_mean: np.ndarray,
     new_variance: np.ndarray,
 ) -> tuple[float, float]:
-    """Write the factors of an own symbol, given the sums over its cells; return mean and variance of its bias."""
+    """Write updated factors of one own symbol to `new_mean` and `new_variance`, given the sums over its cells.
+
+    Return mean and variance of its bias.
+    """
     width = len(m)
     scale, along = 2.0 * lam * censored, 0.0
     for k in range(width):
@@ -248,7 +259,7 @@ def row_statistics(
     slope: np.ndarray,
     of_bias: np.ndarray,
 ) -> None:
-    """Write the sums over the cells of each own symbol; see the NumPy body."""
+    """Write the fields of `Statistics` to `precisions`, `shift`, `slope` and `of_bias`; see the NumPy body."""
     width = m.shape[1]
     for i in numba.prange(len(ends) - 1):
         precision = np.empty((width, width))
@@ -303,7 +314,7 @@ def solve_rows(
     new_bias: np.ndarray,
     new_bias_variance: np.ndarray,
 ) -> None:
-    """Write the updated own symbols, given the sums over their cells; see the NumPy body."""
+    """Write the updated own symbols to the last four arrays, given sums over their cells; see the NumPy body."""
     width = m.shape[1]
     for i in numba.prange(len(m)):
         precision, shift = np.empty((width, width)), shifts[i].copy()
@@ -367,7 +378,7 @@ def update_rows(
     new_bias: np.ndarray,
     new_bias_variance: np.ndarray,
 ) -> None:
-    """Write the updated own symbols, whose sums over cells are not stored; see the NumPy body."""
+    """Write the updated own symbols to the last four arrays; see the NumPy body."""
     width = m.shape[1]
     for i in numba.prange(len(ends) - 1):
         precision, shift, slope = np.empty((width, width)), np.empty(width), np.empty(width)

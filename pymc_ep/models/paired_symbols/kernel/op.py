@@ -14,17 +14,17 @@ __all__ = ["PairSums", "RowStatistics", "SolveRows", "UpdateInTurn", "UpdateRows
 _CELLS = (PLACES, INDICES, FLAT)
 _SYMBOLS = (MATRIX, MATRIX, FLAT, FLAT)
 _MOMENTS = (MATRIX, FLAT, FLAT, NUMBER)
-"""Of the background."""
+"""Types of the first four fields of a `Background`."""
 _OWN_SHAPES = ("n_own, width", "n_own, width", "n_own", "n_own")
 """Shapes of the fields of the own symbols."""
 
 
 class _RowOp(ArrayOp):
-    """An Op of the rows of the own symbols."""
+    """Base class of Ops whose outputs have a row for each own symbol."""
 
     source = Path(__file__).with_name("body.c")
     sized_by = 3
-    """The input of shape (own symbols, factors)."""
+    """Index of the input of shape (own symbols, factors)."""
 
     def c_sizes(self, arrays: Sequence[str], pointers: Sequence[str]) -> str:
         """Return C declarations of the numbers of own symbols and of factors."""
@@ -37,7 +37,10 @@ def _symbols(pointers: Sequence[str]) -> str:
 
 
 class PairSums(_RowOp):
-    """Op of `pair_sums` of this package: cells, own and other symbols and weights, to sums (I, 4)."""
+    """Op of `pymc_ep.models.paired_symbols.kernel.pair_sums`.
+
+    Inputs are the fields of cells, own symbols and other symbols, then the weights, (J,); the output are sums, (I, 4).
+    """
 
     __props__ = ()
     types = (*_CELLS, *_SYMBOLS, *_SYMBOLS, FLAT)
@@ -196,6 +199,6 @@ def _numbers(pointers: Sequence[str]) -> list[str]:
 
 
 def _background(moments: Sequence[np.ndarray]) -> Background:
-    """Return the background with its first four fields."""
+    """Return a background whose first four fields are `moments`, and whose weights sum to one."""
     outer, mean, mean_bias, bias = moments
     return Background(outer, mean, mean_bias, float(bias), 0.0)

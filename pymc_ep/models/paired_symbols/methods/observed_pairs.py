@@ -15,12 +15,12 @@ from pymc_ep.models.paired_symbols.files import Side, pairs_in_files
 __all__ = ["observed_pairs"]
 
 _COLUMNS = ("user", "item")
-"""Columns of files where the rows of the matrices have no dim."""
+"""Names of the columns of files, for matrices whose rows have no dim."""
 
 
 @contextmanager
 def observed_pairs(call: Call[CompiledPairedSymbols], partitions: Any, client: Any) -> Iterator[DividedPairs]:
-    """Provide the pairs of the model as one part, or the pairs of files in parts.
+    """Provide the pairs of the model as one part, or the pairs of files in parts, for a ``with`` block.
 
     Parameters
     ----------
@@ -28,12 +28,12 @@ def observed_pairs(call: Call[CompiledPairedSymbols], partitions: Any, client: A
     partitions : str, path, or sequence of these, optional
         Parquet files.
     client : distributed.Client, optional
-        Whose workers hold the parts.
+        Cluster whose workers hold the parts.
 
     Raises
     ------
     InvalidDataError
-        If there are pairs in both or in neither.
+        If both the model and files have pairs, or neither.
     ValueError
         For a client without files.
     """

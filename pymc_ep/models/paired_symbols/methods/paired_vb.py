@@ -50,9 +50,9 @@ _BOUND = "lower bound on the log density of the stream of pairs and its censored
 _WITH_POINTS = "lower bound on the log density of the stream of pairs, its censored pairs and the estimated {}"
 """Description of the log evidence with point estimates of some variables."""
 _PRUNED = 1e-3
-"""Largest root mean square of inner products of fitted rows that counts as none: far below any effect on a pair."""
+"""Root mean square of u_i^T v_j, at posterior means, below which all factors count as pruned: far below any effect."""
 _CONSTANT = "constant_messages"
-"""Option, and entry of ``fit_state`` from which new rows are updated in the same way."""
+"""Name of the option, and of its value in ``fit_state``, by which new rows are updated like fitted ones."""
 _SIDES = ("user", "item")
 
 
@@ -81,7 +81,7 @@ def solve(call: Call) -> Solution:
 def _engine(
     call: Call[CompiledPairedSymbols], settings: dict[str, Any], points: tuple[Points, ...], *divided: Any
 ) -> Iterator[tuple[VariationalBayes, DividedPairs] | tuple[SymmetricBayes, PairCounts]]:
-    """Provide the engine and its pairs, from the files and on the cluster that `divided` names, if any."""
+    """Provide the engine and its pairs; `divided` are the options ``partitions`` and ``client``, or None."""
     form = call.form
     engine_options = {
         "sequential": settings["update"] == "sequential",
@@ -102,9 +102,9 @@ def _engine(
 
 
 def maximum_at(settings: dict[str, Any], form: CompiledPairedSymbols, theta: np.ndarray) -> Maximum:
-    """Return the bound at hyperparameters theta, (p,), as ``hyper="fixed"`` finds it.
+    """Return the maximum of the bound at hyperparameters theta, (p,), as a fit with ``hyper="fixed"`` finds it.
 
-    They are in the expected log density of factors and biases alone.
+    Only the expected log density of factors and biases depends on theta, and gives the gradient.
     """
     call = Call(form, theta, "fixed")
     _, points = _points(form, (), learned=False)
@@ -116,7 +116,7 @@ def maximum_at(settings: dict[str, Any], form: CompiledPairedSymbols, theta: np.
 
 
 def _sampling_settings(form: CompiledPairedSymbols, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options for a bound at its maximum over all factors; raise for others, and for pairs in files."""
+    """Return all options; raise where the bound is not maximised over all factors, and for pairs in files."""
     settings = _checked(OPTIONS | options)
     if named := _points(form, settings["estimate"], learned=False)[0]:
         raise UnsupportedModelError(
@@ -169,7 +169,7 @@ def _swept(
     *,
     calibrate: bool,
 ) -> tuple[Run[State], dict[str, np.ndarray], Summary]:
-    """Return the end of the iteration, the arrays from which its posterior is rebuilt, and numbers for predictions."""
+    """Return the finished run, the arrays from which its posterior is rebuilt, and the summary for predictions."""
     form, record = call.form, call.checkpoint.record()
     ascent = run(engine, form, first, max_iter=settings["max_iter"] + 1, report=call.report, record=record)
     # Before the first sweep popularities know nothing of the pairs.
@@ -198,7 +198,7 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _points(form: CompiledPairedSymbols, estimate: Any, *, learned: bool) -> tuple[tuple[str, ...], tuple[Points, ...]]:
-    """Return the names of point estimates, and the points of each side.
+    """Return the names of the variables with point estimates, and which parts of each side are points.
 
     Raises
     ------
@@ -342,9 +342,9 @@ def _rows(state: Mapping[str, np.ndarray], name: str) -> Rows:
 
 
 def _from_start(form: CompiledPairedSymbols, first: State, call: Call[Any]) -> State:
-    """Return the state of an earlier fit.
+    """Return the first state with the values of the earlier fit ``call.start``.
 
-    Rows that are new have their first values, and rows that are gone are left out.
+    New rows keep their first values, and rows that the model no longer has are left out.
 
     Raises
     ------
@@ -374,7 +374,7 @@ def _from_start(form: CompiledPairedSymbols, first: State, call: Call[Any]) -> S
 
 
 def _placed(first: np.ndarray, before: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return rows of an earlier fit, and first values of rows, (n,), that it has not, which are -1."""
+    """Return `first` with rows of an earlier fit, of indices `rows`, (n,); new rows, of index -1, are unchanged."""
     if before.shape[1:] != first.shape[1:]:
         return before
     out, fitted = first.copy(), rows >= 0
@@ -383,7 +383,7 @@ def _placed(first: np.ndarray, before: np.ndarray, rows: np.ndarray) -> np.ndarr
 
 
 def _state(first: State, start: Mapping[str, np.ndarray]) -> State:
-    """Return the first state with saved arrays in place of its own."""
+    """Return the first state with the saved arrays of `start` instead of its own."""
     dtype, sides = first.items.symbols.mean.dtype, []
     for name, _ in zip(_SIDES, first.sides):
         symbols, popularity = _rows(start, name)

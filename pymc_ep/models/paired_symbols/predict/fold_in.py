@@ -1,4 +1,4 @@
-"""Posterior of new users or items of paired symbols, given those that were fitted."""
+"""Posterior of new users or items of paired symbols, given a fit of other ones."""
 
 import warnings
 from typing import Any, NamedTuple
@@ -28,13 +28,13 @@ from pymc_ep.results.row_labels import numbered_rows
 __all__ = ["fold_in"]
 
 _TOL = 1e-6
-"""Largest change of a converged row's means of factors and bias, in standard deviations."""
+"""Largest change of a mean, of factors or bias, of a row that has converged, in posterior standard deviations."""
 _ROUNDS = 500
-"""Largest number of updates of all rows: far more than rows need, and those left are reported."""
+"""Largest number of updates of each row: far more than rows need. A warning counts rows that have not converged."""
 
 
 class _Folded(NamedTuple):
-    """New rows: factors and biases, and whether they converged."""
+    """Factors and biases of n new rows, and whether each converged, (n,)."""
 
     symbols: Symbols
     converged: np.ndarray
@@ -54,7 +54,7 @@ def fold_in(
     dims : (str, str)
         Dims of the rows of both matrices.
     given : SciPy sparse, (new rows, fitted rows of the other side), or array_like, (D, 2)
-        Counts, or pairs of a new row, counted from 0, and a fitted row, by position or label.
+        Counts, or pairs of a new row, numbered from 0, and a fitted row, by position or label.
 
     Raises
     ------
@@ -85,7 +85,7 @@ def fold_in(
 
 
 def _new_pairs(model: pm.Model, what: str, other: str, given: Any, n_others: int) -> np.ndarray:
-    """Return rows of a new row, a fitted row, and maybe a count; fitted rows are given by position or label."""
+    """Return pairs of new row and fitted row by position, (D, 2), or both and a count, (n, 3), from `given`."""
     if isinstance(given, dict):
         raise InvalidDataError(f"{what} are a mapping; give a SciPy sparse matrix of counts, or pairs, (D, 2).")
     if (pairs := labelled_pairs(given)) is not None:
@@ -100,9 +100,9 @@ def _new_pairs(model: pm.Model, what: str, other: str, given: Any, n_others: int
 
 
 def _folded(posterior: PairedSymbolsPosterior, side: int, pairs: PairCounts) -> _Folded:
-    """Return new rows at the maximum of the bound, given all that was fitted.
+    """Return new rows at the maximum of the bound, given the posteriors of the fit.
 
-    The posterior of censored symbols is normalised by its sum over the fitted rows: new rows are few beside these.
+    The posterior of a censored symbol is normalised by its sum over the fitted rows, since new rows are few.
     """
     prior = posterior.prior
     old_side = (prior.users, prior.items)[side]
@@ -131,7 +131,7 @@ def _folded(posterior: PairedSymbolsPosterior, side: int, pairs: PairCounts) -> 
 
 
 def _prior_of_rows(names: SideOfPairs, side: Side, n: int) -> Side:
-    """Return the prior of new rows, the common one of fitted rows; raise if these differ."""
+    """Return the prior of n new rows, the common prior of the fitted rows; raise if fitted rows' priors differ."""
     for entries, block in ((names.factors, side.factors), (names.bias, side.bias)):
         if (block.mean != block.mean[0]).any() or (block.precision != block.precision[0]).any():
             raise UnsupportedModelError(

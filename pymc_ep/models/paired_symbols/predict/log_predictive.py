@@ -38,7 +38,7 @@ class PairPredictions:
     ) -> xr.Dataset:
         """Return log p(item | user) of new observed pairs, (D,), or of the cells of new counts, (n,).
 
-        Where both sides are the same symbols it is log p(second | first), among all others.
+        Where both sides are the same symbols, it is log p(second | first), over all symbols except the first.
 
         Parameters
         ----------
@@ -84,7 +84,7 @@ class PairPredictions:
         posterior: PairedSymbolsPosterior | FitMixture[PairedSymbolsPosterior],
         data: Mapping[str, Any],
     ) -> xr.Dataset:
-        """Refuse: symbols have no order, so that pairs have no probability integral transform."""
+        """Raise UnsupportedModelError: symbols have no order, so that pairs have no probability integral transform."""
         raise UnsupportedModelError(
             f"Pairs of symbols such as {posterior.form.form.pairs.name!r} have no order, and so no probability "
             f"integral transform; compare log_predictive of held-out pairs, or rank_items."

@@ -21,7 +21,7 @@ from pymc_ep.tables.rows import Ranked, at_one_value, best_first
 __all__ = ["PairRows"]
 
 _CALIBRATED = "calibrated_probability"
-"""Score of the items of a user in fits that were calibrated, and its name in results."""
+"""Name of the score of a user's items in calibrated fits, also in results."""
 
 
 class PairRows:
@@ -35,12 +35,12 @@ class PairRows:
 
     @staticmethod
     def sizes(posterior: PairedSymbolsPosterior) -> tuple[int, int]:
-        """Return their numbers of rows."""
+        """Return the numbers of rows of the two matrices."""
         return posterior.form.shapes[:2]
 
     @staticmethod
     def rebuild(idata: Container, model: pm.Model) -> PairedSymbolsPosterior:
-        """Return the posterior of a fit; raise for one of sampled hyperparameters."""
+        """Return the posterior of a fit; raise UnsupportedModelError if its hyperparameters were sampled."""
         return at_one_value(paired_symbols_posterior(idata, model))
 
     @staticmethod
@@ -50,7 +50,7 @@ class PairRows:
 
     @staticmethod
     def by(posterior: PairedSymbolsPosterior, side: int) -> tuple[str, ...]:
-        """Return the scores that rows are ranked by, the default first."""
+        """Return the names of scores by which rows can be ranked for rows of `side`, the default first."""
         scores = ("probability", "predictor_mean")
         return scores if posterior.calibration is None or side else (_CALIBRATED, *scores)
 
@@ -69,7 +69,7 @@ class PairRows:
     def folded(
         posterior: PairedSymbolsPosterior, side: int, new: xr.Dataset, cells: Mapping[str, Any]
     ) -> "RankedPairs":
-        """Return folded-in rows, with the posterior in which these stand in place of the fitted ones."""
+        """Return the folded-in rows `new` of a side, in a posterior where they replace the fitted rows."""
         _require_no_cells(posterior, cells)
         form = posterior.form.form
         side_form, y = form.sides[side], form.pairs.name
@@ -98,7 +98,7 @@ class PairRows:
 
 
 class RankedPairs:
-    """Rows of one side, which are ranked by the next pair; see `pymc_ep.tables.rows.Rows`."""
+    """Rows of one side, for which rows of the other are ranked by the next pair; see `pymc_ep.tables.rows.Rows`."""
 
     numbers_per_pair = 8
 
@@ -108,11 +108,11 @@ class RankedPairs:
 
     @cached_property
     def seen(self) -> Pairs:
-        """Pairs that were observed, in the order of these rows; raise if they are in files."""
+        """Observed pairs, with these rows as own rows; raise InvalidDataError if the pairs are in files."""
         return self._seen()
 
     def block(self, indices: np.ndarray, by: str) -> "PairBlock":
-        """Return k rows with all others."""
+        """Return k rows, at positions `indices`, with all rows of the other side, to be ranked by the score `by`."""
         posterior, side = self._posterior, self._side
         mean, sd = posterior.preferences(side, indices)
         log_p = posterior.log_probabilities_of(side, indices, mean, sd)
@@ -124,14 +124,14 @@ class RankedPairs:
 
 
 class PairBlock:
-    """Some rows with all rows of the other side; see `pymc_ep.tables.rows.RankedBlock`."""
+    """k rows of one side with all J rows of the other side; see `pymc_ep.tables.rows.RankedBlock`."""
 
     def __init__(self, mean: np.ndarray, sd: np.ndarray, log_p: np.ndarray, by: str, scores: np.ndarray):
         self._mean, self._sd, self._log_p, self._by = mean, sd, log_p, by
         self.scores, self.log_weights = scores.copy(), by != "predictor_mean"
 
     def ranked(self, others: np.ndarray) -> Ranked:
-        """Return given others, the best first."""
+        """Return the given rows of the other side, `others`, (k, n), the best first, with their values."""
         mean, sd, log_p = (np.take_along_axis(array, others, axis=1) for array in (self._mean, self._sd, self._log_p))
         values = {"probability": np.exp(log_p), "predictor_mean": mean, "predictor_sd": sd}
         scores = np.take_along_axis(self.scores, others, axis=1)
@@ -143,7 +143,7 @@ class PairBlock:
 
 
 def _observed(posterior: PairedSymbolsPosterior, side: int) -> Pairs:
-    """Return the observed pairs of the model."""
+    """Return the observed pairs of the model, with rows of `side` as own rows; raise if the pairs are in files."""
     form = posterior.form
     if not form.observed()[0].size:
         raise InvalidDataError(
