@@ -1,4 +1,4 @@
-"""Tables of two kinds of rows, such as users and items: rankings of one for the other, neighbours, and new rows."""
+"""Predictions of two matrices with rows, such as users and items: rankings for each other, neighbours, new rows."""
 
 from pymc_ep.tables.ranking import row_verbs
 from pymc_ep.tables.rows import Ranked, RankedBlock, RowPredictions, Rows, best_first

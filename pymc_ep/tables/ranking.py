@@ -1,4 +1,4 @@
-"""Rankings of the rows of two matrices, such as items for users, and new rows: the verbs of forms with such rows."""
+"""Functions ``recommend``, ``rank_items``, ``similar`` and ``fold_in`` for forms with two matrices of rows."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -21,13 +21,13 @@ _NUMBERS = 2**22
 
 
 def row_verbs(predictions: RowPredictions) -> dict[str, Callable[..., xr.Dataset]]:
-    """Return the verbs of a form with two matrices of rows, by name, for `pymc_ep.forms.FormEntry.verbs`."""
+    """Return the four functions of a form with two matrices of rows, by name, for `pymc_ep.forms.FormEntry.verbs`."""
     verbs = (("recommend", _recommend), ("rank_items", _rank_items), ("similar", _similar), ("fold_in", _fold_in))
     return {name: partial(verb, predictions) for name, verb in verbs}
 
 
 class _Fitted(NamedTuple):
-    """A fit with two matrices of rows."""
+    """A fit with two matrices of rows: the matrices' names, dims of rows and numbers of rows."""
 
     predictions: RowPredictions
     posterior: Any
@@ -41,7 +41,7 @@ class _Fitted(NamedTuple):
 
 
 class _Wanted(NamedTuple):
-    """Rows of one side: positions within `rows`, and labels, (k,) each."""
+    """The k rows of one side that are asked for: their positions in `rows` and their labels, (k,) each."""
 
     rows: Rows
     numbers: np.ndarray
@@ -60,7 +60,7 @@ def _recommend(
     cells: Mapping[str, Any] | None,
     **rows: Any,
 ) -> xr.Dataset:
-    """Return the rows that rank highest for rows of the other matrix; see `pymc_ep.recommend`."""
+    """Return the highest-ranking rows of one matrix for given rows of the other; see `pymc_ep.recommend`."""
     check_whole("n", n)
     check_flag("exclude_observed", exclude_observed)
     fitted = _fitted(predictions, idata, model)
@@ -94,7 +94,7 @@ def _rank_items(
     cells: Mapping[str, Any] | None,
     **pairs: Any,
 ) -> xr.Dataset:
-    """Return the ranks of pairs among all of their first row; see `pymc_ep.rank_items`."""
+    """Return the rank of each pair among all pairs of its first row; see `pymc_ep.rank_items`."""
     check_flag("exclude_observed", exclude_observed)
     fitted = _fitted(predictions, idata, model)
     if len(pairs) != 2:
@@ -127,7 +127,7 @@ def _rank_items(
 
 
 def _similar(predictions: RowPredictions, idata: Container, model: pm.Model, *, n: int, **rows: Any) -> xr.Dataset:
-    """Return the nearest rows of the same matrix; see `pymc_ep.similar`."""
+    """Return the nearest rows in the same matrix for given rows; see `pymc_ep.similar`."""
     check_whole("n", n)
     fitted = _fitted(predictions, idata, model)
     ((key, given),) = _one(rows, "similar").items()
@@ -171,7 +171,7 @@ def _fold_in(predictions: RowPredictions, idata: Container, model: pm.Model, *, 
 
 
 def _score(fitted: _Fitted, side: int, by: str | None) -> str:
-    """Return the score that rows of a side are ranked by."""
+    """Return the score by which to rank for rows of a side: `by`, or the default; raise for an unknown one."""
     offered = fitted.predictions.by(fitted.posterior, side)
     if by is None:
         return offered[0]
@@ -195,7 +195,7 @@ def _one(rows: Mapping[str, Any], caller: str) -> Mapping[str, Any]:
 def _wanted(
     model: pm.Model, fitted: _Fitted, rows: Mapping[str, Any], caller: str, cells: Mapping[str, Any] | None
 ) -> tuple[int, _Wanted]:
-    """Return the side and the rows that are ranked for."""
+    """Return the side, 0 or 1, of the rows that are asked for, and these rows, fitted or folded in."""
     ((key, given),) = _one(rows, caller).items()
     side = side_named(model, fitted.names, key)
     dim = fitted.dims[side]
@@ -222,7 +222,11 @@ def _chunks(wanted: _Wanted) -> list[slice]:
 def _best(
     wanted: _Wanted, places: slice, n: int, by: str, exclude_observed: bool, barred: np.ndarray
 ) -> tuple[Ranked, np.ndarray]:
-    """Return the best `n` others of some of the rows, or as many as there are, and how many of each row are left."""
+    """Return the `n` best rows of the other side, or all if fewer, for each of k rows, and the number left, (k,).
+
+    The k rows are at `places` of `wanted`. Rows where `barred`, (J,), is true are left out, and with `exclude_observed`
+    observed pairs: they come last.
+    """
     block = _block(wanted, wanted.numbers[places], by, exclude_observed)
     block.scores[:, barred] = -np.inf
     n = min(n, block.scores.shape[1])
@@ -233,7 +237,7 @@ def _best(
 
 
 def _block(wanted: _Wanted, numbers: np.ndarray, by: str, exclude_observed: bool) -> RankedBlock:
-    """Return rows with all others, with scores of -inf for pairs that are left out."""
+    """Return rows with all rows of the other side; with `exclude_observed`, observed pairs have scores of -inf."""
     block = wanted.rows.block(numbers, by)
     if exclude_observed:
         seen, _ = wanted.rows.seen.of_rows(numbers)
@@ -242,9 +246,10 @@ def _block(wanted: _Wanted, numbers: np.ndarray, by: str, exclude_observed: bool
 
 
 def _places(wanted: _Wanted, targets: np.ndarray, by: str, exclude_observed: bool) -> list[tuple[np.ndarray, ...]]:
-    """Return, for chunks of pairs, the numbers of candidates above, beside and in all, and the log probability of each.
+    """Return four arrays, (k,), for each chunk of k pairs: numbers of candidates, and log probabilities of the pairs.
 
-    Numbers are NaN for a pair that was left out itself, and log probabilities for scores of another kind.
+    The candidates are the rows with a higher score than the pair's, other rows with the same score, and all rows. The
+    first number is NaN for a pair that is itself left out. Log probabilities are NaN where scores are no log weights.
     """
     chunks: list[tuple[np.ndarray, ...]] = []
     for places in _chunks(wanted):

@@ -1,4 +1,4 @@
-"""Interface of fits with two matrices of rows, such as users and items: rankings of one side for the other."""
+"""Interface of fits with two matrices of rows, such as users and items: rankings of rows of each for the other."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -18,13 +18,14 @@ Own = TypeVar("Own", bound=FullPosterior)
 
 
 class Ranked(NamedTuple):
-    """Rows of the other side, the best of each row first.
+    """Rankings of n rows of the other side for each of k rows, the best first.
 
     Attributes
     ----------
     others : ndarray of int, (k, n)
+        Positions of the ranked rows.
     values : dict of str to ndarray, (k, n)
-        Values of each pair, under the names of the result.
+        Values of each pair, by their names in the result.
     """
 
     others: np.ndarray
@@ -32,7 +33,7 @@ class Ranked(NamedTuple):
 
 
 def best_first(others: np.ndarray, values: Mapping[str, np.ndarray], scores: np.ndarray) -> Ranked:
-    """Return rows of the other side and their values, (k, n) each, in the order of falling scores, (k, n)."""
+    """Return rows of the other side and their values, (k, n) each, sorted in each row by falling scores, (k, n)."""
     order = np.argsort(-scores, axis=1, kind="stable")
     ordered = {name: np.take_along_axis(array, order, axis=1) for name, array in values.items()}
     return Ranked(np.take_along_axis(others, order, axis=1), ordered)
@@ -50,29 +51,29 @@ def at_one_value(posterior: Own | FitMixture[Own]) -> Own:
 
 
 class RankedBlock(Protocol):
-    """Some rows of one matrix with all rows of the other.
+    """k rows of one matrix with all J rows of the other.
 
     Attributes
     ----------
     scores : ndarray, (k, J)
-        The largest is the best.
+        Score of each pair; larger is better.
     log_weights : bool
-        Whether the scores are logarithms of probabilities over the others, up to a constant of each row.
+        Whether each row of scores holds log probabilities of the J rows, up to a constant.
     """
 
     scores: np.ndarray
     log_weights: bool
 
     def ranked(self, others: np.ndarray) -> Ranked:
-        """Return given others, (k, n), the best first, with the result's values of each pair."""
+        """Return the given rows of the other matrix, `others`, (k, n), the best first, with each pair's values."""
 
 
 class Rows(Protocol):
-    """Rows of one matrix, fitted or folded in, which are ranked against all rows of the other."""
+    """Rows of one matrix, fitted or folded in, for which all rows of the other matrix are ranked."""
 
     @property
     def seen(self) -> Pairs:
-        """Pairs that were observed, in the order of these rows."""
+        """Observed pairs, with these rows as own rows, in their order."""
 
     @property
     def n_others(self) -> int:
@@ -80,10 +81,10 @@ class Rows(Protocol):
 
     @property
     def numbers_per_pair(self) -> int:
-        """Array elements that a block takes for each pair."""
+        """Number of array elements that `block` takes for each pair."""
 
     def block(self, indices: np.ndarray, by: str) -> RankedBlock:
-        """Return k rows with all others, scored by one of `RowPredictions.by`."""
+        """Return k rows, at `indices`, with all rows of the other matrix; `by` is one of `RowPredictions.by`."""
 
 
 class RowPredictions(Protocol):
@@ -96,22 +97,22 @@ class RowPredictions(Protocol):
         """Return the names of the two matrices."""
 
     def sizes(self, posterior: Any) -> tuple[int, int]:
-        """Return their numbers of rows."""
+        """Return the numbers of rows of the two matrices."""
 
     def factors(self, posterior: Any, side: int) -> np.ndarray:
         """Return the posterior means of a matrix, (I, K)."""
 
     def rows(self, posterior: Any, side: int, cells: Mapping[str, Any]) -> Rows:
-        """Return the fitted rows of a side; `cells` are values that differ from pair to pair."""
+        """Return the fitted rows of a side; `cells` are further values of each pair, such as an offset."""
 
     def folded(self, posterior: Any, side: int, new: xr.Dataset, cells: Mapping[str, Any]) -> Rows:
-        """Return rows that `fold_in` returned."""
+        """Return the rows of a side in `new`, which `fold_in` returned; `cells` as in `rows`."""
 
     def fold_in(self, model: pm.Model, posterior: Any, side: int, dims: tuple[str, str], given: Any) -> xr.Dataset:
         """Return the posterior of new rows of a side, given their observations."""
 
     def by(self, posterior: Any, side: int) -> tuple[str, ...]:
-        """Return the scores that rows of a side are ranked by, the default first."""
+        """Return the names of scores by which rows can be ranked for rows of `side`, the default first."""
 
     def remark(self, posterior: Any) -> str:
         """Return the definition of the probability by which rows are ranked; raise where there is none."""
