@@ -1,4 +1,4 @@
-"""The form of sequences as functions of arrays."""
+"""Compiled functions of models of sequences: data, shapes and priors of weights as arrays."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -18,10 +18,10 @@ from pymc_ep.modes import bodies_of, mode_of, numpy_mode
 __all__ = ["CompiledSequences"]
 
 _WINDOW = 4096
-"""Events of a window of all users of a group, to an order of magnitude, for the work of a step."""
+"""Number of events of a window of a group of users, to an order of magnitude, for `CompiledSequences.work`."""
 
 _NDIMS = (4, 3, 2, 2, 1, 3)
-"""Axes of the tables of weights."""
+"""Number of axes of each table of weights, in the order of `Weights`."""
 
 
 class CompiledSequences(DrawFunctions):
@@ -33,7 +33,7 @@ class CompiledSequences(DrawFunctions):
     hyper_start : sequence of ndarray
         Unconstrained values of the hyperparameters at PyMC's initial point: none.
     compile_kwargs : dict, optional
-        Keywords of `pytensor.function`, which choose between NumPy and JAX; the form's functions run on NumPy.
+        Keywords of `pytensor.function`; their mode chooses NumPy or JAX for training. The form's own run on NumPy.
     """
 
     form: SequencesForm
@@ -47,17 +47,17 @@ class CompiledSequences(DrawFunctions):
         self.restart(hyper_start)
 
     def observed(self) -> list[np.ndarray]:
-        """Return the observations as they are now, rows of user and item, (N, 2)."""
+        """Return the present observations, a list of one array: rows of user and item, (N, 2)."""
         return [np.asarray(self._data()[0])]
 
     @property
     def initial(self) -> float:
-        """Entries of the states before all events."""
+        """Value of all entries of the states before the first events."""
         return float(self._data()[1])
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Shapes of the tables of weights, as the variables of the model have them."""
+        """Shapes of the six tables of weights, as in the model; absent tables have a first axis of length zero."""
         present_shapes = iter(self._data()[4:])
         given = [None if entry is None else tuple(map(int, next(present_shapes))) for entry in self.form.tables]
         recurrent, inputs = given[0], given[1]
@@ -67,12 +67,12 @@ class CompiledSequences(DrawFunctions):
 
     @property
     def half_lives(self) -> np.ndarray:
-        """Half-lives of the memories, (K,)."""
+        """Half-lives of the K memories, in events, (K,)."""
         return np.asarray(self._data()[2])
 
     @property
     def contexts(self) -> np.ndarray:
-        """Contexts of the events as they are now, (N,), by rows; (0,) without any."""
+        """Present contexts of the events, (N,), in the order of the rows; (0,) without contexts."""
         return np.asarray(self._data()[3])
 
     @property
@@ -87,11 +87,11 @@ class CompiledSequences(DrawFunctions):
 
     @property
     def work(self) -> float:
-        """Multiplications of the logits of a window."""
+        """Number of multiplications for the logits of a window of events."""
         return float(min(len(self.observed()[0]), _WINDOW)) * np.prod(self.shapes[2])
 
     def sequences(self) -> tuple[Sequences, np.ndarray]:
-        """Return the sequences as they are now, and the row of each event, (N,).
+        """Return the present sequences, and the row of the observations that is each event, (N,).
 
         Raises
         ------
@@ -117,7 +117,7 @@ class CompiledSequences(DrawFunctions):
     def arranged(
         self, users: np.ndarray, items: np.ndarray, contexts: np.ndarray, n_users: int
     ) -> tuple[Sequences, np.ndarray]:
-        """Return the sequences of rows, (N,) each, with the form's memories, and the row of each event, (N,)."""
+        """Return the sequences of N rows of user, item and context, with the form's memories, and each event's row."""
         sequences, order = Sequences.of_rows(users, items, n_users, self.n_items, self.half_lives)
         if not len(self.contexts):
             return sequences, order
@@ -151,7 +151,9 @@ class CompiledSequences(DrawFunctions):
             )
 
     def priors(self, dtype: str) -> tuple[Priors, Prior | None]:
-        """Return the priors of the weights, and of the shared matrices about which users' matrices lie.
+        """Return the priors of the six tables of weights, and of the shared matrices, the mean of users' matrices.
+
+        The latter is None where users' matrices have no such mean.
 
         Raises
         ------
@@ -168,7 +170,7 @@ class CompiledSequences(DrawFunctions):
         return table_priors, shared
 
     def fingerprint(self) -> dict[str, np.ndarray]:
-        """Return a fingerprint of all but the weights, which shows whether a result belongs to the model."""
+        """Return arrays by name that identify data and constants, to check whether a result belongs to the model."""
         return {
             "sequences": digest(self.observed()[0].astype(np.int64)),
             "contexts": digest(self.contexts.astype(np.int64)),
@@ -222,7 +224,7 @@ def _listed(numbers: np.ndarray) -> str:
 
 
 def _checked(prior: WeightPrior, mean: Any, precision: Any, ndim: int, dtype: str) -> Prior:
-    """Return a prior with so many axes; raise unless it is a Gaussian or none."""
+    """Return a prior with arrays of `ndim` axes; raise for a mean or a precision out of range."""
     bad = ~np.isfinite(mean)
     if bad.any():
         raise InvalidDataError(f"{prior.name!r} has the prior mean {np.asarray(mean)[bad][0]}; correct it.")

@@ -1,4 +1,4 @@
-"""Sequences of items by users, under a recurrent network whose matrices are each user's own."""
+"""Distribution of sequences of items by users, under a recurrent network with matrices of each user."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,11 +23,11 @@ from pymc_ep.models.sequences.sequence_data import relabelled, stored_contexts, 
 __all__ = ["CollaborativeRNN", "CollaborativeRNNRV"]
 
 _HALF_LIVES = (5.0, np.inf)
-"""By default. Of 5, 20 and 80 events, 5 is by far the best for check-ins of Brightkite; for Foursquare it is 20,
-and 5 costs a few hundredths of a nat more."""
+"""Default half-lives, in events. Of 5, 20 and 80 events, 5 is by far the best for check-ins of Brightkite. For
+Foursquare 20 is the best, and 5 costs a few hundredths of a nat more."""
 _SPREAD = 1.0
-"""By default. On check-ins and films 0.3 is as good or better by 0.01 nats a later event, and without memories by 0.07;
-for people whose ways have little in common it is far worse."""
+"""Default standard deviation of users' matrices about shared ones. On check-ins and films 0.3 is as good or better by
+0.01 nats a later event, and without memories by 0.07. For people whose ways have little in common, 0.3 is far worse."""
 
 
 class CollaborativeRNNRV(RandomVariable):
@@ -58,7 +58,7 @@ class CollaborativeRNNRV(RandomVariable):
 
 
 def _drawn(rng: np.random.Generator, *parameters: Any) -> np.ndarray:
-    """Return rows of user and item, (N, 2): one event of all users after the other."""
+    """Return drawn rows of user and item, (N, 2); the t-th events of all users are drawn together."""
     *tables, initial, half_lives, contexts, users = parameters
     weights, users = Weights(*tables), np.asarray(users, dtype=np.int64)
     require_rows(weights, users, np.zeros_like(users), contexts)
@@ -108,16 +108,17 @@ class CollaborativeRNN(Discrete):
               h_t = \tanh(W_{y_t} + a_{x_{t+1}} + R_u h_{t-1})
 
     or, with ``cell="gru"``, :math:`h_t = (1 - w_t) h_{t-1} + w_t \tanh(W_{y_t} + a_{x_{t+1}} + R_u (r_t h_{t-1}))` with
-    gates :math:`w_t, r_t` that are logistic functions of such sums. The matrices R of all gates belong to user u;
-    rows of W, the inputs, of v, the outputs, and of a, biases of the context x of the event to predict, are shared by
-    all users. States begin with :math:`h_0`, whose entries are all `initial`, so that a user's first item is
-    predicted alike for all users.
+    gates :math:`w_t, r_t` that are logistic functions of such sums. Here :math:`h_t`, (D,), is the state of user u
+    after item :math:`y_t`. Each user has matrices :math:`R_u` for all gates. All users share the inputs W and the
+    outputs v, with a row for each item, and the biases a, with a row for each context x of the event to predict. All
+    entries of :math:`h_0` are `initial`, so that the first item has the same probabilities for all users.
 
-    With `repeats` the item may also be one of the user's own past: beside the I items the softmax chooses memories,
-    with logits :math:`m_k^\top h_t + b_k + \log I`, and memory k yields an item as often as it occurred there (as in
-    the pointers of [2]_). In a memory of half-life H an event counts half as much after H others. An empty memory
-    yields all items alike. Items that the user had before also have another logit than new ones,
-    :math:`v_i^\top h_t + z^\top h_t + c`: where nobody chooses an item twice, as with films, training lowers it.
+    With `repeats` the softmax chooses among the I items and memories of the user's past, whose logits are
+    :math:`m_k^\top h_t + b_k + \log I`. Memory k then yields one of the user's earlier items with the probability of
+    its share among the earlier events (as in the pointers of [2]_). In a memory of half-life H an event counts half as
+    much after H others. An empty memory yields all items with equal probability. Items that the user had before also
+    have another logit than new ones, :math:`v_i^\top h_t + z^\top h_t + c`: where nobody chooses an item twice, as with
+    films, training lowers it.
 
     Parameters
     ----------
@@ -130,35 +131,35 @@ class CollaborativeRNN(Discrete):
     pooled : bool
         Whether all users share the matrices R.
     repeats : bool or sequence of float
-        Half-lives, in events, of the memories from which items are repeated, which may be infinite. True stands for 5
-        and infinity, an empty sequence for known items of another weight alone, and False for nothing of this.
+        Half-lives of the memories, in events, which may be infinite. True stands for 5 and infinity. An empty sequence
+        is for no memories, but another logit of items that the user had before; False is for neither.
     context : list of array_like of int, or pymc.Data, (N,), optional
-        Context of each event, known before its item, such as the hour: positions of labels, as many for each user as it
-        has events, or one for each row of data. By default the context of the observed table, if any. Labels
-        are coordinates of the table's dim of the context, or of ``<name>_context``.
+        Context of each event, such as the hour, which is known before the item: an array of positions of labels for
+        each user, one for each event, or data with a position for each row. By default the context of the observed
+        table, if any. Labels are coordinates of the table's dim of the context, or of ``<name>_context``.
     recurrent, inputs, outputs, memory, known, bias : optional
         Priors of R, (users, gates, D, D), or (gates, D, D) if pooled; of W, (items, gates, D); of v, (items, D); of m
-        and b, (memories, D + 1); of z and c, (D + 1,); of a, (contexts, gates, D), with one context if none are given:
-        a distribution such as ``pm.Normal.dist(0, 1)``, by default `pymc.Flat`, or a variable of the model. Variables
-        are named ``<name>_recurrent``, ``<name>_input``, ``<name>_output``, ``<name>_memory``, ``<name>_known`` and
-        ``<name>_bias``. Gates are in the order candidate, update, reset. ``bias=False`` is for none: with
-        ``repeats=False`` and ``spread=False`` it is the network of the paper.
+        and b, (memories, D + 1); of z and c, (D + 1,); of a, (contexts, gates, D), with one context if none are given.
+        Each is a distribution such as ``pm.Normal.dist(0, 1)``, by default `pymc.Flat`, or a variable of the model. New
+        variables are named ``<name>_recurrent``, ``<name>_input``, ``<name>_output``, ``<name>_memory``,
+        ``<name>_known`` and ``<name>_bias``. Gates are in the order candidate, update, reset. ``bias=False`` is for no
+        biases: with ``repeats=False`` and ``spread=False`` too, this is the network of [1]_.
     spread : bool or float
-        Standard deviation of each user's R about matrices that all share, the variable ``<name>_recurrent_mean``. True
-        stands for 1, unless users share R or it has a prior; False is for R that know nothing of each other.
+        Standard deviation of each user's R about a mean that all users share, the variable ``<name>_recurrent_mean``.
+        True stands for 1, or for False if users share R or it has a prior; False is for R without a shared mean.
     initial : float
-        Entries of the state before all events.
+        Value of all entries of the state before the first event.
     n_users : int, optional
         Number of users, where nothing is observed and there are no coordinates `user`.
     lengths : array_like of int, (users,), optional
         Number of events of each user to draw, where nothing is observed; one by default.
     user, item : str, optional
         Dims of users and items; by default the columns of the table that is observed, otherwise ``user`` and ``item``.
-        Where the model has no coordinates of these names they are the labels of that table, or numbered from zero.
+        If the model has no coordinates of a dim, the table's labels are added, or numbers from zero.
     observed : list of array_like of int, SequenceTable, or pymc.Data, (N, 2)
         Positions of the items of each user, in their order; a table of `pymc_ep.from_events`, whose labels are found
-        in the coordinates of the model; or rows of user and item. All are stored as such rows, and the coordinates
-        ``<name>_column`` are the dims of users and items.
+        in the coordinates of the model; or rows of user and item. All are stored as rows of user and item, and the
+        coordinates ``<name>_column`` are the dims of users and items.
 
     Raises
     ------
@@ -286,15 +287,15 @@ class CollaborativeRNN(Discrete):
         memory : tensor_like, (memories, D + 1), optional
         known : tensor_like, (D + 1,), optional
         bias : tensor_like, (contexts, gates, D), optional
-            None by default.
+            By default there are no biases.
         users : array_like of int, (N,)
-            User of each event; events of a user are in their order.
+            User of each event; the events of a user are in order of time.
         contexts : array_like of int, (N,), optional
             Context of each event.
         initial : float
         half_lives : sequence of float, (memories,)
         **kwargs
-            For the variable.
+            Keywords of `pymc.Distribution.dist`.
         """
         recurrent, inputs, outputs = map(pt.as_tensor_variable, (recurrent, inputs, outputs))
         if recurrent.ndim == 3:
@@ -338,7 +339,7 @@ def _require_architecture(name: str, hidden: Any, cell: Any, initial: Any) -> No
 
 
 def _half_lives(name: str, repeats: Any) -> tuple[float, ...] | None:
-    """Return the half-lives of memories; None where nothing is known of a user's past."""
+    """Return the half-lives of memories, empty for no memories; None for no term of a user's past at all."""
     if isinstance(repeats, bool | np.bool_):
         return _HALF_LIVES if repeats else None
     try:
@@ -373,7 +374,7 @@ def _agreed(model: pm.Model, name: str, what: str, dim: str, given: int | None, 
 def _about_shared(
     name: str, spread: Any, pooled: bool, recurrent: Any, shape: tuple[int, ...], dims: Sequence[str]
 ) -> Any:
-    """Add matrices that all users share to the model, and return the prior of each user's about these."""
+    """Add mean matrices that all users share to the model; return the prior of each user's matrices about them."""
     if pooled or recurrent is not None:
         other = "pooled=True" if pooled else "recurrent="
         raise ValueError(f"{name!r} has spread={spread!r} and {other}, of which one alone says how users differ.")
@@ -383,7 +384,7 @@ def _about_shared(
 
 
 def _weights(model: pm.Model, name: str, prior: Any, shape: tuple[int, ...], dims: Sequence[str]) -> Any:
-    """Return weights: a new variable of the model with this prior, or the variable that is given in its place."""
+    """Return weights: a new variable of the model with this prior, or `prior` itself if it is no distribution."""
     if prior is None:
         prior = pm.Flat.dist()
     if not isinstance(prior, Variable):

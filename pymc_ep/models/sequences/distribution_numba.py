@@ -13,7 +13,7 @@ from pymc_ep.models.sequences.distribution import CollaborativeRNNRV
 
 @numba_core_rv_funcify.register(CollaborativeRNNRV)
 def collaborative_rnn(op: CollaborativeRNNRV, node: Apply) -> Callable[..., Any]:
-    """Return the function of generator and parameters that draws the sequences once."""
+    """Return the function ``random(rng, *parameters)``, which draws rows of user and item, (N, 2)."""
 
     @numba_njit
     def random(

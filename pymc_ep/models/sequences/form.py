@@ -2,10 +2,11 @@
 
     P(y_{t+1} = i | y_1 .. y_t) = softmax(V h_t)_i,        h_t = cell(h_{t-1}, y_t, x_{t+1}; R_u, W, a),
 
-with recurrent matrices R of each user, or of all, inputs W, outputs V and biases a of the context x of the event to
-predict: points, with a Gaussian prior or none. The means of the matrices may be a variable that users share. Beside
-items, the softmax may choose memories of the user's own items, with outputs of their own, and the logits of items that
-the user had before may be shifted.
+for the items y_t of user u, with the context x_{t+1} of the event to predict. The weights are recurrent matrices R_u of
+each user, or one R for all users, inputs W, outputs V and biases a of contexts. They are estimated by points, and have
+Gaussian priors or flat ones. The prior mean of users' matrices may be a variable that all users share. In addition to
+items, the softmax may choose memories of the user's earlier items, which have outputs of their own, and the logits of
+items that the user had before may be shifted.
 """
 
 from dataclasses import dataclass, field
@@ -19,16 +20,16 @@ __all__ = ["SequenceGroup", "SequencesForm", "WeightPrior"]
 
 
 class WeightPrior(NamedTuple):
-    """Independent Gaussians of the entries of weights.
+    """Prior of one variable of weights: independent Gaussians of its entries, or flat.
 
     Attributes
     ----------
     name : str
-        The random variable.
+        Name of the random variable.
     stand_in : TensorVariable
-        Placeholder of its values in all graphs of the form.
+        Placeholder of the variable's values in all graphs of the form.
     mean, precision : TensorVariable
-        Constants that broadcast to the shape of the variable. The precision is zero without a prior.
+        Constants that broadcast to the shape of the variable. The precision is zero for a flat prior.
     """
 
     name: str
@@ -43,15 +44,15 @@ class SequenceGroup(NamedTuple):
     Attributes
     ----------
     name : str
-        The observed variable.
+        Name of the observed variable.
     observed : TensorVariable, (N, 2)
         Rows of user and item.
     initial : TensorVariable, ()
-        Entries of the states before all events.
+        Value of all entries of the states before the first events.
     half_lives : TensorVariable, (K,)
-        Half-lives of the memories.
+        Half-lives of the memories, in events.
     contexts : TensorVariable, (N,) or (0,)
-        Contexts of the events.
+        Contexts of the events, if any.
     site : None
         Sequences have no univariate site.
     """
@@ -66,20 +67,21 @@ class SequenceGroup(NamedTuple):
 
 @dataclass(frozen=True)
 class SequencesForm(LatentForm):
-    """Weights of the network and the sequences observed.
+    """A model of sequences: priors of the network's weights, and the observed sequences.
 
     Attributes
     ----------
     recurrent, inputs, outputs : WeightPrior
+        Recurrent matrices R, inputs W and outputs V.
     shapes : tuple of TensorVariable
-        Shapes of the weights that are present, without the users where they share the matrices.
+        Shapes of the weights that are present; matrices that users share have no axis of users.
     sequences : SequenceGroup
     memory, known, bias : WeightPrior, optional
-        Outputs of memories and of known items, and biases of the gates.
+        Outputs of memories, weights of the shift of known items' logits, and biases of the gates.
     shared : WeightPrior, optional
-        Matrices about which users' matrices lie.
+        Variable that is the prior mean of users' matrices.
     deterministics : dict of str to TensorVariable
-        Functions of the weights.
+        Deterministic variables by name, as functions of the weights.
     ignored : tuple of str
         Random variables of the model that no observed variable depends on.
     """
@@ -98,7 +100,7 @@ class SequencesForm(LatentForm):
 
     @property
     def tables(self) -> tuple[WeightPrior | None, ...]:
-        """The weights by the fields of `pymc_ep.models.sequences.kernel.Weights`; None for weights that are absent."""
+        """The weights in the order of `pymc_ep.models.sequences.kernel.Weights`; None for weights that are absent."""
         return self.recurrent, self.inputs, self.outputs, self.memory, self.known, self.bias
 
     @property
@@ -108,7 +110,7 @@ class SequencesForm(LatentForm):
 
     @property
     def variables(self) -> tuple[WeightPrior, ...]:
-        """All variables that are trained: the weights, and the matrices that users share."""
+        """All variables that are trained: the weights, and the shared mean of users' matrices."""
         return self.weights if self.shared is None else (*self.weights, self.shared)
 
     @property

@@ -1,4 +1,4 @@
-"""Points of a trained recurrent network, in the place of a posterior, and its predictions."""
+"""Point estimates of a recurrent network's weights, which serve as its posterior, and predictions from them."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,15 +23,15 @@ __all__ = ["SequencesPosterior"]
 
 @dataclass(frozen=True, eq=False)
 class SequencesPosterior:
-    """Weights of a `SequencesForm`, all of them points.
+    """Point estimates of the weights of a `SequencesForm`.
 
     Attributes
     ----------
     form : CompiledSequences
     weights : Weights
-        With one set of recurrent matrices where users share these.
+        Recurrent matrices are one set where users share them.
     shared : ndarray, (G, D, D)
-        Matrices about which users' matrices lie; empty without any.
+        Prior mean of users' matrices for G gates and D units; empty if no variable is such a mean.
     """
 
     form: CompiledSequences
@@ -80,7 +80,7 @@ class SequencesPosterior:
         return JointDraws(values, {self.form.form.sequences.name: _repeated(log_p, size)})
 
     def scores(self, sequences: Sequences, begins: np.ndarray | None = None) -> Scores:
-        """Return log probabilities of events, of each user from `begins` on, and the last states of all users."""
+        """Return log probabilities of events, for each user from ``begins[user]`` on, and the users' last states."""
         first = initial_states(len(sequences.lengths), self.weights, self.form.initial)
         return log_probabilities(self.weights, sequences, first, begins)
 
@@ -94,7 +94,7 @@ class SequencesPosterior:
         return len(self._observed[0].lengths)
 
     def next_log_probabilities(self, users: np.ndarray, context: int = 0) -> np.ndarray:
-        """Return the log probabilities of all items as the next one of some users, (k, I), in a context."""
+        """Return the log probability of each item as the next one of k users, (k, I), if its context is `context`."""
         (observed, order), form = self._observed, self.form
         places = [np.arange(observed.ends[user], observed.ends[user + 1]) for user in users]
         histories = [observed.items[user_places] for user_places in places]

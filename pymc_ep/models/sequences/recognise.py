@@ -27,7 +27,7 @@ _WHATS = ("recurrent matrices", "inputs", "outputs", "memories", "known items", 
 def recognise_sequences(
     model: Model, latent: Sequence[str] | None = None, wanted: Sequence[str] = ()
 ) -> SequencesForm | None:
-    """Read a model with a `CollaborativeRNN`.
+    """Return the form of a model with a `CollaborativeRNN`; None for a model without one.
 
     Parameters
     ----------
@@ -35,12 +35,12 @@ def recognise_sequences(
     latent : sequence of str, optional
         If given, it must name all weights.
     wanted : sequence of str, optional
-        Variables to predict; this form has none.
+        Variables to predict; ignored, as this form predicts none.
 
     Raises
     ------
     UnsupportedModelError
-        If the model has such sequences, but does not fit the form otherwise.
+        If the model has a `CollaborativeRNN`, but is not of the form otherwise.
     """
     sequences = [rv for rv in model.observed_RVs if isinstance(rv.owner.op, CollaborativeRNNRV)]
     if not sequences:
@@ -93,7 +93,7 @@ def _build(model: Model, rv: TensorVariable) -> SequencesForm:
 
 
 def _free(model: Model, rv: TensorVariable, what: str, graph: TensorVariable) -> TensorVariable:
-    """Return the free variable that weights are; raise where they are functions of variables, or constants."""
+    """Return the free variable of the weights `graph`; raise if they are a function of variables, or constant."""
     variable = _without_leading_axes(graph)
     if variable not in model.free_RVs:
         raise UnsupportedModelError(
@@ -104,7 +104,7 @@ def _free(model: Model, rv: TensorVariable, what: str, graph: TensorVariable) ->
 
 
 def _without_leading_axes(graph: TensorVariable) -> TensorVariable:
-    """Return the graph below leading axes of length one, or the graph itself where there are none."""
+    """Return a graph without leading axes of length one that were added to it."""
     node = graph.owner
     if node is None or not isinstance(node.op, DimShuffle):
         return graph
@@ -114,7 +114,7 @@ def _without_leading_axes(graph: TensorVariable) -> TensorVariable:
 
 
 def _shared_mean(model: Model, recurrent: TensorVariable, others: Sequence[TensorVariable]) -> TensorVariable | None:
-    """Return the variable that is the mean of the matrices of all users; None where there is none."""
+    """Return the variable that is the prior mean of all users' matrices; None where no variable is."""
     if not isinstance(recurrent.owner.op, NormalRV):
         return None
     mean = _without_leading_axes(parameters_of(recurrent)[0])
@@ -124,7 +124,7 @@ def _shared_mean(model: Model, recurrent: TensorVariable, others: Sequence[Tenso
 def _prior(
     rv: TensorVariable, variable: TensorVariable, stand_in: TensorVariable, shared: TensorVariable | None
 ) -> WeightPrior:
-    """Return the prior of weights, Gaussian or flat; raise for others."""
+    """Return the prior of weights, Gaussian or flat; raise for other priors. The mean is zero where it is `shared`."""
     if isinstance(variable.owner.op, FlatRV):
         return WeightPrior(variable.name, stand_in, pt.constant(0.0), pt.constant(0.0))
     if not isinstance(variable.owner.op, NormalRV):

@@ -23,7 +23,10 @@ __all__ = [
 
 
 def stored_rows(name: str, observed: Any, lengths: Any, n_items: int) -> tuple[Any, Any, int | None]:
-    """Return the stored rows, the users of these or of the rows to draw, and the number of users, where known."""
+    """Return rows of user and item to store, (N, 2), users of rows, stored or to draw, (N,), and number of users.
+
+    Each of them is None where it is not known.
+    """
     if isinstance(observed, Variable):
         if observed.ndim != 2:
             raise InvalidDataError(f"{name!r} has data of {observed.ndim} dimensions; give rows of user and item.")
@@ -38,7 +41,7 @@ def stored_rows(name: str, observed: Any, lengths: Any, n_items: int) -> tuple[A
 
 
 def stored_contexts(model: Model, name: str, observed: Any, context: Any, users: Any, n_users: int) -> tuple[Any, str]:
-    """Return the contexts of the events of users, (N,) or none, and their dim, whose coordinates the model has."""
+    """Return the contexts of all events, (N,), or (0,) without any, and their dim, with coordinates in the model."""
     dim = getattr(observed, "context", None) or f"{name}_context"
     given = getattr(observed, "contexts", None) if context is None else context
     if isinstance(given, Variable):
@@ -61,7 +64,7 @@ def stored_contexts(model: Model, name: str, observed: Any, context: Any, users:
 def packed_sequences(
     name: str, observed: Any, n_items: int | None, *, empty: bool = False, users: Sequence[Any] | None = None
 ) -> np.ndarray:
-    """Return rows of user and item, (N, 2), of sequences of items, one for each user.
+    """Return rows of user and item, (N, 2), from the sequence of items of each user.
 
     Parameters
     ----------
@@ -95,9 +98,10 @@ def packed_sequences(
 
 
 def relabelled(name: str, table: SequenceTable, dims: Sequence[str], coords: Mapping[str, Any]) -> SequenceTable:
-    """Return a table of all users of some coordinates, by the positions of its labels in these.
+    """Return a table in which items, contexts and users have the positions of their labels in `coords`.
 
-    Dims that the coordinates do not have stay as they are, and users without events have none.
+    It has all users of the coordinates; users that are not in `table` have no events. Dims without coordinates are
+    unchanged.
 
     Parameters
     ----------
@@ -105,7 +109,7 @@ def relabelled(name: str, table: SequenceTable, dims: Sequence[str], coords: Map
         The observed variable, for messages.
     table : SequenceTable
     dims : sequence of str
-        Dims of users and items, and of contexts where they are known.
+        Dims of users and items, and of contexts if they have one.
     coords : mapping of str to array_like
 
     Raises
@@ -136,7 +140,7 @@ def relabelled(name: str, table: SequenceTable, dims: Sequence[str], coords: Map
 
 
 def _places(name: str, dim: str, table_labels: np.ndarray, labels: Any) -> np.ndarray:
-    """Return the positions of a table's labels among others."""
+    """Return the position of each of a table's labels among `labels`; raise for a label that is not among them."""
     position = {label: k for k, label in enumerate(np.asarray(labels).tolist())}
     if unknown := [label for label in table_labels.tolist() if label not in position]:
         raise InvalidDataError(
@@ -149,7 +153,7 @@ def _places(name: str, dim: str, table_labels: np.ndarray, labels: Any) -> np.nd
 def packed_contexts(
     name: str, contexts: Any, lengths: Sequence[int], n_contexts: int | None, *, users: Sequence[Any] | None = None
 ) -> np.ndarray:
-    """Return the contexts of all events, (N,), of arrays for each user, as many as it has events.
+    """Return the contexts of all events, (N,), from an array for each user with the contexts of its events.
 
     Parameters
     ----------
@@ -166,7 +170,7 @@ def packed_contexts(
     Raises
     ------
     InvalidDataError
-        For other lengths than the sequences have, and numbers that are not whole or out of range.
+        For arrays of other lengths than `lengths`, and contexts that are not whole numbers or out of range.
     """
     labelled = _parts(name, "context", contexts, users)
     if len(labelled) != len(lengths):
@@ -207,7 +211,7 @@ def _require_range(name: str, what: str, numbers: np.ndarray, n: int | None, whe
 
 
 def _parts(name: str, what: str, sequences: Any, users: Sequence[Any] | None) -> list[tuple[Any, np.ndarray]]:
-    """Return each user's label and its items or contexts, as integers; raise unless they are whole numbers in a row."""
+    """Return each user's label, and its items or contexts as integers; raise unless these are whole numbers, (n,)."""
     if isinstance(sequences, Mapping | str) or not isinstance(sequences, Iterable):
         raise InvalidDataError(
             f"{name!r} takes sequences, one array of {what}s for each user, and got a {type(sequences).__name__}; give "

@@ -20,7 +20,7 @@ __all__ = ["paired_symbols_posterior"]
 def paired_symbols_posterior(
     idata: Container, model: pm.Model
 ) -> PairedSymbolsPosterior | FitMixture[PairedSymbolsPosterior]:
-    """Rebuild the posterior of a fit of paired symbols.
+    """Return the posterior of a fit of paired symbols, rebuilt from its result.
 
     Raises
     ------

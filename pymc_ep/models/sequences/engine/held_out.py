@@ -9,7 +9,7 @@ __all__ = ["held_out_total"]
 
 
 def held_out_total(weights: Weights, problem: Problem) -> float:
-    """Return the sum of the log probabilities of held-out events; states have passed through all events before."""
+    """Return the sum of the log probabilities of held-out events, given all earlier events of their users."""
     first = initial_states(len(problem.lengths), weights, problem.initial)
     # The caller sees what is not finite.
     with np.errstate(over="ignore", invalid="ignore"):

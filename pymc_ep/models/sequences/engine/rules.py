@@ -12,14 +12,15 @@ _LEAST = 1e-8
 
 
 class Rule(NamedTuple):
-    """Weights of the past in the averages of gradients and of their squares, and how the latter forget.
+    """Decay factors of the moving averages of gradients and of squared gradients, and how squares enter the latter.
 
     Attributes
     ----------
     first, second : float
+        Factors of the previous average of gradients, and of squared gradients, in each update.
     additive : bool
-        Whether the average of squares moves towards each by ``1 - second`` times this square, so that small gradients
-        hardly lower it, and not by ``1 - second`` times the difference.
+        Whether a new square g^2 moves the average v towards itself by ``1 - second`` times g^2, so that small gradients
+        hardly lower v. Otherwise it moves v by ``1 - second`` times the difference g^2 - v.
     """
 
     first: float
@@ -28,19 +29,20 @@ class Rule(NamedTuple):
 
 
 RULES = {"yogi": Rule(0.0, 0.99, additive=True), "rmsprop": Rule(0.0, 0.99), "adam": Rule(0.9, 0.999)}
-"""RMSprop (Tieleman and Hinton 2012) is Adam (Kingma and Ba 2015) without an average of the gradients themselves, and
-Yogi is here too (Zaheer, Reddi, Sachan, Kale and Kumar 2018, Algorithm 2); all averages are divided by the sum of their
-weights, so that the first step is no longer than others.
+"""Rules by name. RMSprop (Tieleman and Hinton 2012) is Adam (Kingma and Ba 2015) without an average of the gradients
+themselves. Yogi (Zaheer, Reddi, Sachan, Kale and Kumar 2018, Algorithm 2) is used without that average here too. All
+averages are divided by the sum of their weights, so that the first step is no longer than others.
 
-Most items are met in few steps of an epoch, by large gradients, and pushed down a little in all others. Where the
-average forgets the former between two of them the latter are made too large, and their sum outweighs the former (Reddi,
-Kale and Kumar 2018). In steps that weighed short windows as long ones RMSprop so ended at 5.8 nats a held-out check-in
-of Brightkite, where with 0.999 it fell below 3.7; Foursquare cost 4.51 with 0.99 and 4.64 with 0.999, and 4.34 by Yogi.
-Where steps weigh all events alike, and with memories, all three end alike there and on films."""
+The logit of most items has large positive gradients in few steps of an epoch, and small negative ones in all others. If
+the average of squares forgets the large gradients in between, the small steps are scaled up too much, and their sum
+outweighs the large steps (Reddi, Kale and Kumar 2018). While a step weighed short windows like long ones, RMSprop so
+ended at 5.8 nats a held-out check-in of Brightkite; with 0.999 instead of 0.99 it fell below 3.7. Foursquare cost 4.51
+with 0.99 and 4.64 with 0.999, and 4.34 by Yogi. With steps that weigh all events alike, and with memories, all three
+rules end alike on both and on films."""
 
 
 def stepped(rule: Rule, rate: float, weights: Array, gradient: Array, moments: Moments) -> tuple[Array, Moments]:
-    """Return the weights after a step up the gradient, and the moments after it."""
+    """Return the weights after a step of length `rate` up the gradient, scaled by `rule`, and the new moments."""
     xp = namespace(weights, gradient)
     count = moments.count + 1
     times = count.astype(weights.dtype).reshape(-1, *[1] * (weights.ndim - 1))

@@ -1,9 +1,9 @@
 """Training of a recurrent network: stochastic steps on windows of sequences, until held-out events get no likelier.
 
-An iteration of the loop is the pass of one group of users: their sequences in windows of some length, the states
-carried from window to window, and a step of the weights after each. An epoch is a pass of all users. Within it the
-recurrent matrices of a user are needed once, so that users that have passed have theirs set aside in the state, and put
-into the table at its end: no step writes into the arrays of an earlier state.
+An iteration of the loop trains on one group of users. Their sequences are cut into windows, states are carried from
+window to window, and the weights take a step after each window. An epoch trains on all users, each in one iteration.
+After it, the recurrent matrices of a user are kept apart in the state. They are put into the table at the end of the
+epoch: no step writes into the arrays of an earlier state.
 """
 
 from collections.abc import Callable
@@ -37,25 +37,26 @@ class State(NamedTuple):
     learned : Learned
         Recurrent matrices as at the start of the epoch, unless they are shared; all other weights as they are now.
     shared : ndarray, (G, D, D)
-        Matrices about which users' matrices lie; empty without any.
+        Shared matrices, the mean of users' matrices; empty if users' matrices have no such mean.
     visited : tuple of Visited
-        Users that have passed in this epoch.
+        Recurrent matrices of the users trained so far in this epoch, one entry for each group.
     best, best_shared : Weights, ndarray
-        Weights and shared matrices of the best epoch.
+        Weights and shared matrices after the best epoch.
     first_nats, best_nats : float
-        Nats a held-out event before all epochs, and of the best one.
+        Loss, in nats a held-out event, before the first epoch and after the best one.
     best_epoch, epoch, group : int
-        Numbers of epochs that are over, and of groups that have passed in the present one.
+        Number of the best epoch, 0 for the start, of finished epochs, and of groups trained so far in this epoch.
     order : ndarray of int, (P,)
-        Users with events, as they pass in this epoch.
+        Users with events, in the order of their training in this epoch.
     most : int
         Number of events of the largest window that a group can have.
     total : float
         Sum of the log probabilities of the training events of this epoch so far.
     trace : ndarray, (epochs, 2)
-        Nats a held-out event, or without any a training event, after each epoch, and nats a training event in it.
+        Nats a held-out event after each epoch, or a training event if none is held out, and nats a training event in
+        each epoch.
     failed_user, failed_event : int
-        A user of the window whose gradient is not finite, and its first event; -1 without one.
+        A user of the first window whose gradient is not finite, and the window's first event; -1 without such a window.
     """
 
     learned: Learned
@@ -83,20 +84,21 @@ class Training:
     ----------
     settings : Settings
     batch : int
-        Length of the windows that gradients go back through.
+        Length, in events, of the windows within which gradients are propagated back.
     users_per_batch : int
-        Users of a group.
+        Number of users of a group.
     ridge : float
-        Precision of a Gaussian about zero, beside the priors, of all weights but the shared matrices.
+        Precision of a Gaussian of mean zero that multiplies the priors of all weights, not of the shared matrices.
     sampled : int, optional
-        Number of items that the softmax of a window sums over beside its own; by default all.
+        Number of items that the softmax of a window sums over in addition to the window's items; by default all items.
     dropout : float
-        Share of the entries of states that predictions do without in training.
+        Share of the entries of states that are set to zero in predictions during training.
     epochs : int
+        Largest number of epochs.
     patience : int
-        Epochs without a lower loss on held-out events after which training ends.
+        Training ends after this number of epochs without a lower loss on held-out events.
     held_out : bool
-        Whether there are held-out events; without any training ends after all epochs.
+        Whether there are held-out events. Otherwise training ends after all epochs.
     seed : int
     jax : bool
         Whether updates run in JAX.
@@ -135,7 +137,7 @@ class Training:
         return -(-int((problem.lengths > 0).sum()) // self.users_per_batch)
 
     def init(self, problem: Problem, start: tuple[Learned, np.ndarray] | None = None) -> State:
-        """Return the first state, of given weights and shared matrices."""
+        """Return the first state; `start` are weights with their moments, and the shared matrices."""
         assert start is not None, "training starts from weights"
         learned, shared = start
         nats = self._held_out(problem, learned.weights)
@@ -162,7 +164,7 @@ class Training:
         return self.unpacked(problem, state) if self.jax else state
 
     def step(self, problem: Problem, state: State) -> State:
-        """Pass one group of users; at the end of the epoch, see how likely the held-out events are."""
+        """Return the state after training on one group of users; at the end of an epoch, with the loss after it."""
         begin = state.group * self.users_per_batch
         end = begin + self.users_per_batch
         users = longest_first(problem.lengths, state.order[begin:end])
@@ -197,7 +199,7 @@ class Training:
         return self._epoch_over(problem, state) if end >= len(state.order) else state
 
     def objective(self, state: State) -> float:
-        """Return the nats a held-out event, or without any a training event, after the last epoch."""
+        """Return the nats a held-out event, or a training event if none is held out, after the last epoch."""
         return float(state.trace[-1, 0]) if len(state.trace) else state.first_nats
 
     def change(self, state: State) -> float:
@@ -225,21 +227,24 @@ class Training:
         return Status(True, self._sentence(state, f"none of the {self.patience} after it has a lower loss"))
 
     def exhausted(self, state: State, iterations: int) -> str:
-        """Return the sentence for a training of all its epochs."""
+        """Return the status sentence for a training that ended with its largest number of epochs."""
         return self._sentence(state, "more may lower it further: raise epochs")
 
     def result(self, problem: Problem, state: State) -> tuple[Weights, np.ndarray]:
-        """Return weights and shared matrices of the best epoch, or the present ones where there is none yet."""
+        """Return weights and shared matrices after the best epoch.
+
+        In the first epoch, and without held-out events, return the present ones.
+        """
         if state.epoch and self.held_out:
             return state.best, state.best_shared
         return converted(np.asarray, _merged(state).weights), state.shared
 
     def packed(self, state: State) -> State:
-        """Return the state with arrays of NumPy."""
+        """Return the state with NumPy arrays."""
         return converted(np.asarray, state) if self.jax else state
 
     def unpacked(self, problem: Problem, packed: State) -> State:
-        """Return the state with arrays of the update's own kind."""
+        """Return the state with the arrays that updates take: weights and moments of JAX where updates run in JAX."""
         if not self.jax:
             return packed
         learned, visited = converted(to_jax, (packed.learned, packed.visited))
@@ -249,20 +254,20 @@ class Training:
         return np.random.default_rng((self.seed, *place))
 
     def _order(self, problem: Problem, epoch: int) -> np.ndarray:
-        """Return the users with events, as they pass in an epoch."""
+        """Return the users with events to train on, in the random order of an epoch, (P,)."""
         return self._rng(epoch).permutation(np.flatnonzero(problem.lengths))
 
     def _priors(self, problem: Problem, state: State, users: np.ndarray) -> Priors:
-        """Return the priors of the matrices of some users, and of the other tables."""
+        """Return the priors of all tables, with the ridge, and with the rows of `users` of recurrent matrices."""
         recurrent, *others = problem.priors
         if problem.of_shared is not None:
             recurrent = recurrent._replace(mean=state.shared[None])
         return tuple(prior.with_ridge(self.ridge) for prior in (recurrent.rows(users), *others))
 
     def _shares(self, problem: Problem, window: Window, users: np.ndarray, *, shared: bool) -> Shares:
-        """Return the shares that a window of some users has of their events, of its items' events, and of all.
+        """Return the shares of each user's events, of each item's events, and of all events that lie in a window.
 
-        Shares of outputs that the softmax samples are larger by the number of outputs that each stands for.
+        Where the softmax samples outputs, the share of each is multiplied by the number of outputs that it represents.
         """
         every = np.array([len(window.items) / problem.n_trained])
         of_users = np.bincount(window.users, minlength=len(users)) / problem.lengths[users]
@@ -300,7 +305,7 @@ class Training:
         return after._replace(best=weights, best_shared=shared, best_nats=nats, best_epoch=epoch)
 
     def _held_out(self, problem: Problem, weights: Weights) -> float | None:
-        """Return the nats a held-out event; None where none is held out."""
+        """Return the nats a held-out event, infinite if not finite; None if no event is held out."""
         n = int(problem.held_out.sum())
         if not n:
             return None
@@ -314,7 +319,7 @@ class Training:
 
 
 def _passed(state: State, users: np.ndarray, local: Learned) -> State:
-    """Return the state after a group of users."""
+    """Return the state after the training of a group of users, given their weights and moments in `local`."""
     weights, moments = state.learned
     if len(weights.recurrent) == 1:
         return state._replace(learned=local)
@@ -325,7 +330,7 @@ def _passed(state: State, users: np.ndarray, local: Learned) -> State:
 
 
 def _merged(state: State) -> Learned:
-    """Return the tables with the recurrent matrices of all users that have passed."""
+    """Return the tables, with the recurrent matrices and moments of all users trained so far in this epoch."""
     if not state.visited:
         return state.learned
     users = np.concatenate([visit.users for visit in state.visited])
@@ -339,9 +344,9 @@ def _merged(state: State) -> Learned:
 def _about_shared(
     learned: Learned, shared: np.ndarray, trained: np.ndarray, precision: np.ndarray, prior: Prior
 ) -> tuple[Learned, np.ndarray]:
-    """Return the mode of the shared matrices, (G, D, D), given the matrices of trained users, which lie about them.
+    """Return weights, and the mode of the shared matrices, (G, D, D), given the matrices of users in `trained`, (U,).
 
-    Matrices of other users, on which no event that is trained on depends, are put at the mode.
+    No event that is trained on depends on the matrices of other users, which are set to the mode.
     """
     recurrent = learned.weights.recurrent
     # (sum_u p R_u + q m) / (sum_u p + q) maximises sum_u log N(R_u; M, 1 / p) + log N(M; m, 1 / q) over M.

@@ -21,7 +21,7 @@ class Settings(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """Shares of the events that lie in a window, which takes the same shares of the priors.
+    """Shares of the events that lie in a window; its gradient includes the same shares of the log priors.
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class Shares(NamedTuple):
     items : ndarray, (I,)
         Share of each item's events.
     outputs : ndarray, (1 or I,)
-        Share of all events; where there are candidates, times the factor of each, and zero for other items.
+        Share of all events. With candidates, this share times the factor of each candidate, and zero for other items.
     memory, known, bias : ndarray, (1,)
         Share of all events.
     """
@@ -44,7 +44,7 @@ class Shares(NamedTuple):
 
 
 class Updated(NamedTuple):
-    """Sum of the log probabilities of a window, states after it, (P, D), weights, and whether all was finite."""
+    """Sum of log probabilities of a window, states after it, (P, D), weights, and whether sum and step are finite."""
 
     total: Array
     last: Array
@@ -62,29 +62,29 @@ def updated(
     most: int,
     settings: Settings,
 ) -> Updated:
-    """Return weights after a step up the gradient of the log probability of a window's events and their prior.
+    """Return weights after a step up the gradient of the log probability of a window's events plus the log prior.
 
-    The gradient is divided by the largest number of events of a window, not by the number in this one: windows of an
-    epoch then weigh all events alike, though the last ones of a group, of its longest users alone, have few of them.
+    The gradient is divided by `most`, not by the number of events of this window. All events of an epoch then weigh
+    alike, although the last windows of a group have few events, as only its longest users reach them.
 
-    Arrays of `learned` belong to this group of users alone, and are overwritten. Rows of recurrent matrices and of
-    inputs without an event in the window, of outputs that are no candidates, and their moments, stay as they are.
+    Arrays of `learned` belong to this group of users alone, and are overwritten. Rows of recurrent matrices and inputs
+    without an event in the window, rows of outputs that are no candidates, and their moments are unchanged.
 
     Parameters
     ----------
     learned : Learned
-        With the recurrent matrices of the P users of the group, or one set.
+        Weights with the recurrent matrices of the P users of the group, or with one set.
     window : Window
-        Of the first users of the group.
+        Events of the first users of the group.
     first : ndarray, (P, D)
-        States before it.
+        States before the window.
     kept : ndarray, (n, D), optional
         Dropout, see `window_gradient`.
     priors : tuple of Prior
-        The first of the P users.
+        Priors of the tables; the first is of the P users' matrices, or of one set.
     shares : Shares
     most : int
-        Number of events that a window of the longest users has.
+        Number of events of the largest window that a group can have.
     settings : Settings
     """
     tables = list(learned.weights)

@@ -1,4 +1,4 @@
-"""Values of the training of a recurrent network: weights with the moments of their gradients, priors, the problem."""
+"""Data of the training of a recurrent network: weights, moving averages of their gradients, priors, the problem."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,34 +11,34 @@ from pymc_ep.numerics.backend.namespace import Array
 __all__ = ["Learned", "Moments", "Prior", "Priors", "Problem", "Rows", "Visited", "converted", "first_learned"]
 
 Rows = np.ndarray | slice
-"""Some rows of a table."""
+"""Indices of some rows of a table."""
 
 
 class Prior(NamedTuple):
-    """Independent Gaussians of the entries of weights; both arrays broadcast to these, with as many dimensions.
+    """Independent Gaussian priors of the entries of a table of weights.
 
     Attributes
     ----------
     mean, precision : ndarray
-        Where the precision is zero there is no prior.
+        Arrays that broadcast to the table, with as many axes. The prior is flat where the precision is zero.
     """
 
     mean: np.ndarray
     precision: np.ndarray
 
     def with_ridge(self, precision: float) -> "Prior":
-        """Return the product with a Gaussian about zero."""
+        """Return the product of the prior and a Gaussian of mean zero and the given precision, normalised."""
         # N(w; m, 1 / p) N(w; 0, 1 / r) is proportional to N(w; p m / (p + r), 1 / (p + r)).
         total = self.precision + precision
         return Prior(self.precision * self.mean / np.where(total > 0, total, 1.0), total)
 
     def rows(self, rows: Rows) -> "Prior":
-        """Return the prior of some rows."""
+        """Return the prior of some rows of the table."""
         mean, precision = (array if len(array) == 1 else array[rows] for array in self)
         return Prior(mean, precision)
 
     def pull(self, weights: Array, share: Array) -> Array:
-        """Return a share, a number for each row, of the gradient of the log density."""
+        """Return the gradient of the log density in the weights, times a `share` for each row, (rows,) or (1,)."""
         # d log N(w; m, 1 / p) / dw = p (m - w).
         return (self.mean - weights) * (self.precision * share.reshape(-1, *[1] * (weights.ndim - 1)))
 
@@ -48,7 +48,7 @@ Priors = tuple[Prior, ...]
 
 
 class Problem(NamedTuple):
-    """Sequences, where their held-out tails begin, and priors.
+    """Data of a training: sequences, the length of each trained part, and priors.
 
     Attributes
     ----------
@@ -56,14 +56,14 @@ class Problem(NamedTuple):
     lengths : ndarray of int, (U,)
         Number of each user's events that are trained on; those that follow are held out.
     item_counts : ndarray of int, (I,)
-        Number of each item's events that are trained on, at least one.
+        Number of each item's events that are trained on, or one for an item without any.
     initial : float
-        Entries of the states before all events.
+        Value of all entries of the states before the first events.
     priors : tuple of Prior
-        Of the tables of weights.
+        Priors of the tables of weights.
     of_shared : Prior, optional
-        Prior of the matrices, (G, D, D), about which users' matrices lie, with the precision of ``priors[0]``. None
-        where the mean of users' matrices is known.
+        Prior of the shared matrices, (G, D, D), which are the mean of users' matrices; ``priors[0]`` has the precision
+        about them. None where the mean of users' matrices is a constant.
     """
 
     sequences: Sequences
@@ -85,12 +85,12 @@ class Problem(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """Moving averages of gradients of a table of weights.
+    """Moving averages of the gradients of a table of weights.
 
     Attributes
     ----------
     first, second : ndarray
-        Of the gradient and of its square. The first is empty where the rule needs none.
+        Averages of the gradient and of its square. `first` is empty where the rule does not use it.
     count : ndarray of int, (rows,)
         Number of updates of each row.
     """
@@ -111,13 +111,13 @@ class Moments(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """Weights and the moments of each table of them."""
+    """Tables of weights, and the moving averages of the gradients of each table."""
 
     weights: Weights
     moments: tuple[Moments, ...]
 
     def rows(self, users: Rows) -> "Learned":
-        """Return copies, with the recurrent matrices of some users."""
+        """Return copies of all tables, of which the recurrent matrices have only the rows `users`."""
         weights, (recurrent, *others) = self
         some = Learned(weights._replace(recurrent=weights.recurrent[users]), (recurrent.rows(users), *others))
         return converted(lambda array: array.copy(), some)
@@ -139,12 +139,12 @@ class Visited(NamedTuple):
 
 
 def first_learned(weights: Weights, *, with_first: bool) -> Learned:
-    """Return weights without any update."""
+    """Return weights with moments of zero, as before any update."""
     return Learned(weights, tuple(Moments.zero(table, with_first=with_first) for table in weights))
 
 
 def converted(convert: Callable[[Array], Array], value: Any) -> Any:
-    """Return nested tuples with each array converted, and all else as it is."""
+    """Return nested tuples with each array converted, and other values unchanged."""
     if isinstance(value, tuple):
         entries = (converted(convert, entry) for entry in value)
         return type(value)(*entries) if hasattr(value, "_fields") else tuple(entries)

@@ -1,4 +1,4 @@
-"""Sums over blocks of events, as many of them as there are events for, so that one shape serves all windows."""
+"""Sums over the first n of B blocks of events, for n known only at run time: arrays of all windows have one shape."""
 
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +17,7 @@ Block = Callable[[Any, Any, jax.Array, Any], jax.Array]
 def summed_blocks(block: Block, shared: Any, constants: Any, states: jax.Array, others: Any, n: jax.Array) -> jax.Array:
     """Return the sum of a function of the first n of B blocks; the gradient is taken in the same pass.
 
-    A loop of a length that is not known when it is compiled has no gradient of JAX's own.
+    JAX has no gradient of a loop whose length is not known at compilation.
 
     Parameters
     ----------
@@ -27,11 +27,12 @@ def summed_blocks(block: Block, shared: Any, constants: Any, states: jax.Array, 
     shared : nested tuples of jax.Array
         Arguments that all blocks have in common.
     constants : nested tuples of jax.Array
-        The same, without a gradient.
+        Further common arguments, without a gradient.
     states : jax.Array, (B, rows, D)
     others : nested tuples of jax.Array, (B, ...)
-        Without a gradient.
+        Further arguments of each block, without a gradient.
     n : jax.Array of int
+        Number of blocks that are summed.
     """
 
     def add(k: jax.Array, total: jax.Array) -> jax.Array:

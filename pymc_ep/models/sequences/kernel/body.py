@@ -1,30 +1,31 @@
 """NumPy body of the collaborative recurrent network: log probabilities of the next items, and their gradient.
 
-Ko, Maystre and Grossglauser (2016). With item y_t of a user, its state h_t, (D,), and gates by rows,
+Ko, Maystre and Grossglauser (2016). Let y_t be item t of a user, of I items, and h_t, (D,), the user's state after it.
+The state follows from
 
     tanh:  h_t = tanh(W y_t + R h_{t-1})
     GRU:   h_t = (1 - w) h_{t-1} + w c,    c = tanh(W_c y_t + R_c (r h_{t-1})),    w, r = sig(W y_t + R h_{t-1}),
 
-and P(y_{t+1} = i | y_1 .. y_t) is proportional to exp(v_i^T h_t): the state that predicts an item has not seen it. The
-columns W y are rows of a table of inputs, (I, G, D), and v_i those of a table of outputs, (I, D). The number of gates G
-tells the cell, 1 for tanh and 3 for GRU: candidate, update, reset. The matrices R, (U, G, D, D), are one set for each
-user, or one for all where U is 1.
+and P(y_{t+1} = i | y_1 .. y_t) is proportional to exp(v_i^T h_t): an item is predicted from the state before it. The
+table of inputs, (I, G, D), has the row W y for each item y, and the table of outputs, (I, D), the rows v_i. The number
+of gates G tells the cell: 1 for tanh (candidate), and 3 for GRU (candidate c, update w, reset r). Recurrent matrices R,
+(U, G, D, D), are one set for each of U users, or one set for all users where U is 1.
 
-Beside items, the softmax may choose memories of the user's own events, with logits m_k^T h_t + b_k + log I of a table
-(K, D + 1) whose last column is b. Memory k then yields item i with the share s_k(i) that it has there, see
-`pymc_ep.models.sequences.kernel.memory`:
+In addition to items, the softmax may choose one of K memories of the user's own events, with the logits
+m_k^T h_t + b_k + log I. Their table, (K, D + 1), has the rows m_k, b_k. Memory k then yields item i with the
+probability s_k(i), the item's share in the memory, see `pymc_ep.models.sequences.kernel.memory`:
 
     P(y_{t+1} = i | y_1 .. y_t)  is proportional to  exp(v_i^T h_t) + I sum_k exp(m_k^T h_t + b_k) s_k(i).
 
-Items among the events of the user before, which it knows, may be likelier than others or less likely: to v_i^T h_t is
-added z^T h_t + c, of a row (D + 1,) whose last entry is c, or nothing without such a row, (0,).
+Items among the user's earlier events, the known items, may be likelier than others or less likely: z^T h_t + c is added
+to their logits v_i^T h_t. The row z, c, (D + 1,), is empty, (0,), where known items are like others.
 
-Gates may have biases, a table (C, G, D) with a row for each context x_{t+1} of the event to predict that is known
-before its item, such as the hour: to W y_t is added the row of x_{t+1}. Without contexts there is one row, and none
-where there are no biases.
+Gates may have biases, a table (C, G, D) with a row for each context, such as the hour. The row of the context x_{t+1}
+of the event to predict, which is known before its item, is added to W y_t. Without contexts C is 1, and without biases
+C is 0.
 
-Events of several users lie by time, the users of longer sequences first, so that users with an event at a time are the
-first of the users at the time before, and nothing is padded.
+Events of several users are sorted by time, and at each time by user, users of longer sequences first. The users with an
+event at one time are then the first of the users at the time before, and nothing is padded.
 """
 
 from typing import NamedTuple
@@ -52,17 +53,17 @@ __all__ = [
 CELLS = {"tanh": ("candidate",), "gru": ("candidate", "update", "reset")}
 """Gates of each cell."""
 BLOCK = 2**19
-"""Largest number of logits of a block of events, 4 MiB, unless a single event has more: of 2**17 to 2**23 the fastest
-for 10,000 items in either precision."""
+"""Largest number of logits of a block of events, 4 MiB, unless a single event has more. Of 2**17 to 2**23 it is the
+fastest for 10,000 items in either precision."""
 
 
 class Weights(NamedTuple):
-    """Weights of the network.
+    """Tables of weights of the network; see the module.
 
     Attributes
     ----------
     recurrent : ndarray, (U, G, D, D)
-        U is 1 where users share them.
+        U is 1 where users share the matrices.
     inputs : ndarray, (I, G, D)
     outputs : ndarray, (I, D)
     memory : ndarray, (K, D + 1)
@@ -78,12 +79,12 @@ class Weights(NamedTuple):
     bias: np.ndarray
 
     def shift(self, states: np.ndarray) -> np.ndarray:
-        """Return the shift of the logits of known items, (n,), in states, (n, D)."""
+        """Return z^T h + c, (n,), the shift of the logits of known items, for each of n states h, (n, D)."""
         return states @ self.known[:-1] + self.known[-1]
 
 
 class Window(NamedTuple):
-    """Consecutive events of P users, by time.
+    """Consecutive events of P users, sorted by time.
 
     Attributes
     ----------
@@ -91,9 +92,9 @@ class Window(NamedTuple):
     counts : ndarray of int, (T,)
         Number of users with an event at each time, which never rises.
     past : Past, optional
-        Past that predictions of the events need, and their states do not.
+        Past of the events, which predictions of the events need, but not the states.
     following : ndarray of int, (n,), optional
-        Contexts of the events that follow; without, all have the first one.
+        For each event, the context of its user's next event; by default 0 for all.
     candidates : Candidates, optional
         Items that the softmax sums over; by default all.
     """
@@ -106,24 +107,24 @@ class Window(NamedTuple):
 
     @property
     def users(self) -> np.ndarray:
-        """Places of the users of the events, (n,)."""
+        """Index of each event's user among the P users, (n,)."""
         return np.arange(len(self.items)) - np.repeat(self.begins, self.counts)
 
     @property
     def begins(self) -> np.ndarray:
-        """First event of each time, (T,)."""
+        """Index of the first event at each time, (T,)."""
         return np.cumsum(self.counts) - self.counts
 
 
 class Tape(NamedTuple):
-    """Values of the forward pass at all events, by time.
+    """Values of the forward pass at all events of a window, sorted by time.
 
     Attributes
     ----------
     states : ndarray, (n, D)
-        States that predict the events.
+        State before each event, from which the event is predicted.
     gates : ndarray, (n, G, D)
-        Candidate, update and reset once an event is seen.
+        Candidate, update and reset in the step of the state at each event.
     last : ndarray, (P, D)
         States after all events of the window.
     """
@@ -134,7 +135,7 @@ class Tape(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """Gradient in the weights.
+    """Gradient in the weights, from the events of a window.
 
     Attributes
     ----------
@@ -144,7 +145,7 @@ class Gradient(NamedTuple):
     inputs : ndarray, (k, G, D)
         Rows of these items; the other rows are zero.
     outputs : ndarray, (I or c, D)
-        Rows of the window's candidates, where it has some.
+        Rows of all items, or of the window's c candidates if it has any.
     memory : ndarray, (K, D + 1)
     known : ndarray, (D + 1,) or (0,)
     bias : ndarray, (C, G, D)
@@ -168,7 +169,10 @@ class Windowed(NamedTuple):
 
 
 def forward(weights: Weights, window: Window, first: np.ndarray) -> Tape:
-    """Return the states of P users, from states before the window, (P, D); `recurrent` has a set for each, or one."""
+    """Return the states of P users in a window, given the states before it, `first`, (P, D).
+
+    The recurrent matrices are one set for each of these users, or one set for all.
+    """
     recurrent, inputs = weights.recurrent, weights.inputs
     states = np.empty((len(window.items), first.shape[1]), dtype=first.dtype)
     gates = np.empty((len(window.items), *inputs.shape[1:]), dtype=first.dtype)
@@ -223,14 +227,14 @@ def window_gradient(
     Parameters
     ----------
     weights : Weights
-        With the recurrent matrices of the P users alone, or one set.
+        Weights with the recurrent matrices of only the P users, or with one set.
     window : Window
     first : ndarray, (P, D)
         States before the window.
     kept : ndarray, (n, D), optional
-        Factors of the states in the predictions: dropout.
+        Dropout: factors of the states in the predictions.
     cotangents : ndarray, (n,), optional
-        Weights of the events in the sum.
+        Weights of the events in the sum; by default 1.
     """
     tape = forward(weights, window, first)
     seen = tape.states if kept is None else tape.states * kept
@@ -251,10 +255,10 @@ def log_softmax(
     cotangents: np.ndarray | None = None,
     candidates: Candidates | None = None,
 ) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Return log probabilities, (n,), of items, (n,), and the gradients of their weighted sum.
+    """Return log probabilities, (n,), of n items, and gradients of their sum with the weights `cotangents`, (n,).
 
-    The latter are in the states and in the weights of outputs, of the candidates where there are some, of memories and
-    of known items. Without `cotangents`, (n,), they are left out, as empty arrays.
+    Gradients are in the states, (n, D), and in the weights of outputs (of candidates only, if any), of memories and of
+    known items. Without `cotangents` they are empty arrays.
     """
     outputs, log_items = weights.outputs, np.log(len(weights.outputs))
     if candidates is not None:
@@ -318,7 +322,7 @@ def log_softmax(
 
 
 def summed_rows(index: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct values of an index, (n,), ascending, and the sums of the rows, (n, ...), of each."""
+    """Return the k distinct values of `index`, (n,), ascending, and the sum of the rows of each, (k, ...)."""
     distinct, place = np.unique(index, return_inverse=True)
     flat = rows.reshape(len(rows), int(np.prod(rows.shape[1:])))
     table = csr_array((np.ones(len(rows), rows.dtype), (place, np.arange(len(rows)))), shape=(len(distinct), len(rows)))
@@ -326,7 +330,7 @@ def summed_rows(index: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def _backward(weights: Weights, window: Window, tape: Tape, of_states: np.ndarray) -> Gradient:
-    """Return the gradient in recurrent matrices and inputs, from the gradient in the states that predict, (n, D)."""
+    """Return the gradient in recurrent matrices, inputs and biases, given the gradient in `tape.states`, (n, D)."""
     recurrent, (_, n_gates, width) = weights.recurrent, weights.inputs.shape
     begins, counts = window.begins.tolist(), window.counts.tolist()
     # Gradient before the nonlinearities of each event that another one follows; zero at the last ones of the window.
@@ -364,7 +368,7 @@ def _backward(weights: Weights, window: Window, tape: Tape, of_states: np.ndarra
 
 
 def _outer_sums(recurrent: np.ndarray, window: Window, tape: Tape, inner: np.ndarray) -> np.ndarray:
-    """Return sums of outer products of `inner` and the vectors that the matrices multiply, of each user or of all."""
+    """Return the gradient in recurrent matrices, given `inner`, (n, G, D), the gradient before nonlinearities."""
     n, n_gates, width = inner.shape
     # dR = sum_t da_t x_t^T, with x = r h for the candidate and h for the other gates.
     reset = tape.states * tape.gates[:, 2] if n_gates == 3 else None

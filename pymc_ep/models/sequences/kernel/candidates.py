@@ -1,4 +1,4 @@
-"""Items that a softmax sums over in the place of all: items of a window's events, and a sample of the others."""
+"""Items that a softmax sums over instead of all items: the items of a window's events, and a sample of the others."""
 
 from typing import NamedTuple
 
@@ -8,16 +8,16 @@ __all__ = ["Candidates", "sampled_candidates"]
 
 
 class Candidates(NamedTuple):
-    """Items whose exponentials, each times a factor, are summed in the place of all items'.
+    """Items that a softmax sums over: exponentials of their logits, times factors, replace the sum over all items.
 
     Attributes
     ----------
     items : ndarray of int, (c,)
-        All different.
+        Distinct items.
     offsets : ndarray, (c,)
         Logarithms of the factors.
     targets : ndarray of int, (n,)
-        Place of each event's item among these.
+        Index in `items` of the item of each event.
     """
 
     items: np.ndarray
@@ -25,17 +25,17 @@ class Candidates(NamedTuple):
     targets: np.ndarray
 
     def places(self, n_items: int) -> np.ndarray:
-        """Return the place of each of all items among these, (I,), or -1."""
+        """Return the index in `items` of each of I items, (I,), -1 for items that are no candidates."""
         positions = np.full(n_items, -1)
         positions[self.items] = np.arange(len(self.items))
         return positions
 
 
 def sampled_candidates(items: np.ndarray, n_items: int, n: int, rng: np.random.Generator) -> Candidates:
-    """Return the distinct values of some items, (n,), and n of the others, drawn without replacement.
+    """Return the distinct values of `items` and `n` of the M other items, drawn without replacement.
 
-    Of M others each drawn item stands for M / n, so that the sum estimates the sum over all items without bias. Its
-    logarithm is biased (as in Jean, Cho, Memisevic and Bengio 2015), by less the larger n, and not at all from M on.
+    Each drawn item stands for M / n items, so that the sum estimates the sum over all items without bias. The logarithm
+    of the sum is biased (as in Jean, Cho, Memisevic and Bengio 2015), less so for larger n, and not at all for n >= M.
     """
     distinct, places = np.unique(items, return_inverse=True)
     others = np.delete(np.arange(n_items), distinct)

@@ -22,31 +22,33 @@ from pymc_ep.models.sequences.kernel.past import Past
 __all__ = ["Grid", "grid_gradient", "grid_of", "grid_total"]
 
 DEVICE_BLOCK = 2**25
-"""Largest number of logits of a block on an accelerator, which small ones leave idle: 128 MiB in single precision."""
+"""Largest number of logits of a block on an accelerator, 128 MiB in single precision; small blocks leave it idle."""
 
 
 class Grid(NamedTuple):
-    """Events of a window at places of a grid of T times and P users; events that count are padded to m, at least T P.
+    """Events of a window in a grid of T times and P users. Arrays of events that count are padded to length m >= T P.
 
     Attributes
     ----------
     items : ndarray of int, (T, P)
-        Zero at places without an event.
+        Item of each event, zero for places without an event.
     there : ndarray of bool, (T, P)
+        Whether a place has an event.
     kept : ndarray, (T, P, D) or ()
-        Dropout; one without.
+        Dropout factors of the states; 1 without dropout.
     places : ndarray of int, (m,)
-        Places in the ravelled grid of the events that count.
+        Index of each event that counts in the ravelled grid.
     valid : ndarray, (m,)
-        One for each of them, zero for padding.
+        1 for events that count, 0 for padding.
     log_shares : ndarray, (m, K)
-        Logarithms of the shares of the events in the memories of their users.
+        Logarithms of the share of each event's item in the K memories of its user.
     listed : ndarray of int, (P, M)
-        Items of each user in the order of its first events, as columns of the softmax, padded by the number of columns.
+        Distinct items of each user in the order of first events, as columns of the softmax, padded by the number of
+        columns.
     counts : ndarray of int, (m,)
-        Number of these, from the first on, that are known before the events.
+        Number of the user's items, the first in `listed`, that are known before each event.
     following : ndarray of int, (T, P), optional
-        Contexts of the events that follow.
+        For each event, the context of its user's next event.
     candidates : Candidates, optional
         Items that the softmax sums over, padded by items whose factor is zero; by default all.
     """
@@ -78,10 +80,10 @@ def grid_of(
     ----------
     window : Window
     n_times, n_users : int
-        Bounds for all windows, T and P.
+        T and P, at least the numbers of times and users of any window.
     n_items : int
     kept : ndarray, (n, D), optional
-        Dropout.
+        Dropout factors of the states.
     dtype : numpy.dtype
     counted : ndarray of bool, (n,), optional
         Events that count; by default all.
@@ -117,7 +119,7 @@ def grid_of(
 
 
 def _listed(past: Past, users: np.ndarray, n_users: int, n_columns: int) -> np.ndarray:
-    """Return the items that each user knows before its last event, (P, M), padded; `users`, (n,), made the events."""
+    """Return the items that each user knows before its last event, (P, M), padded; `users`, (n,), are the events'."""
     n_known, column = np.zeros(n_users, dtype=np.int64), np.arange(past.most)
     np.maximum.at(n_known, users, past.counts)
     begins = np.zeros(n_users, dtype=np.int64)
@@ -129,7 +131,7 @@ def _listed(past: Past, users: np.ndarray, n_users: int, n_columns: int) -> np.n
 
 
 def _padded(candidates: Candidates, n_events: int, n_items: int, m: int, dtype: np.dtype) -> Candidates:
-    """Return as many candidates as windows of so many events may have, at most all items, and m places."""
+    """Return candidates padded to the most that a window of `n_events` events can have, and targets padded to m."""
     n, n_drawn = len(candidates.items), int((candidates.offsets > 0).sum())
     more = max(0, min(n_items, n_events + n_drawn) - n)
     offsets = np.pad(candidates.offsets.astype(dtype), (0, more), constant_values=-np.inf)
@@ -140,9 +142,9 @@ def _padded(candidates: Candidates, n_events: int, n_items: int, m: int, dtype: 
 def grid_gradient(weights: Weights, grid: Grid, first: jax.Array) -> tuple[jax.Array, jax.Array, Weights]:
     """Return the sum of the log probabilities of a window, the states after it, (P, D), and the gradient of the sum.
 
-    `weights` have the recurrent matrices of the P users, or one set. Gradients in matrices and inputs are sums of the
-    gradient before the nonlinearities, (T, P, G, D). They are taken once, after the loop over times, which would
-    otherwise add to whole tables at each time.
+    `weights` have the recurrent matrices of the P users, or one set. Gradients in matrices, inputs and biases are sums
+    of the gradient before the nonlinearities, (T, P, G, D). The sums are taken once, after the loop over times, as the
+    loop would otherwise add to whole tables at each time.
     """
     recurrent, inputs, *tables, bias = weights
     total = jax.value_and_grad(_total, argnums=(0, 1), has_aux=True)
@@ -179,7 +181,10 @@ def _given(weights: Weights, grid: Grid) -> jax.Array:
 def _total(
     x: jax.Array, tables: list[jax.Array], recurrent: jax.Array, grid: Grid, first: jax.Array
 ) -> tuple[jax.Array, tuple[jax.Array, tuple[jax.Array, jax.Array]]]:
-    """Return the sum, the last states, and the vectors that matrices of the candidate and of other gates multiply."""
+    """Return the sum of log probabilities, last states, and the vectors that the matrices multiply, (T, P, D).
+
+    The vectors are two arrays: for the candidate, and for the other gates.
+    """
 
     def step(h: jax.Array, event: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         inputs, there = event
@@ -192,7 +197,7 @@ def _total(
 
 
 def _cell(recurrent: jax.Array, x: jax.Array, h: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return states after inputs, (P, G, D), given states before, (P, D), and the states that the candidate sees."""
+    """Return the states after `h`, (P, D), given inputs `x`, (P, G, D), and the vectors in the candidate's product."""
     if x.shape[1] == 1:
         return jnp.tanh(x[:, 0] + _products(recurrent, h)[:, 0]), h
     # (1 - w) h + w c with c = tanh(x_c + R_c (r h)).
@@ -208,7 +213,7 @@ def _products(matrices: jax.Array, h: jax.Array) -> jax.Array:
 
 
 def _log_softmax(tables: list[jax.Array], states: jax.Array, grid: Grid) -> jax.Array:
-    """Return the sum of log probabilities, of the blocks that have events."""
+    """Return the sum of log probabilities of the events that count, over the blocks that have such events."""
     outputs, memory, known = tables
     items, n_items = grid.items.ravel()[grid.places], len(outputs)
     offsets = jnp.zeros((), states.dtype)
@@ -248,7 +253,7 @@ def _block(
 @jax_funcify.register(SequenceLogp)
 @jax_funcify.register(SequenceGradient)
 def jax_sequences(op: SequenceLogp | SequenceGradient, **kwargs: object) -> Callable[..., Any]:
-    """Return a function that calls back to the host; gradients are graphs of these Ops, and JAX needs none."""
+    """Return a function by which JAX calls the NumPy body on the host; it has no gradient, as graphs take those."""
     gradient = isinstance(op, SequenceGradient)
 
     def call(*inputs: jax.Array) -> Any:

@@ -4,8 +4,8 @@ In a memory of half-life H an event counts half as much after H others, so that 
 
     s(i) = sum_{s < t} [y_s = i] 2^{-(t - 1 - s) / H} / sum_{s < t} 2^{-(t - 1 - s) / H},
 
-the share of the user's events before where H is infinite. The last event counts one, so that no sum vanishes. Before
-the first event all items have the same share.
+which for infinite H is the item's share of the user's earlier events. The last event has the weight one, so that no sum
+vanishes. Before the first event all items have the same share.
 """
 
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ __all__ = ["event_log_shares", "last_log_shares", "recalled"]
 def event_log_shares(
     items: np.ndarray, ends: np.ndarray, n_items: int, half_lives: Sequence[float] | np.ndarray
 ) -> np.ndarray:
-    """Return the logarithms of the shares of events in the memories of their users before them, (N, K).
+    """Return log shares, (N, K): of each event's item in the K memories of its user just before the event.
 
     Parameters
     ----------
     items : ndarray of int, (N,)
-        Events of one user after the other.
+        Items of the events, one user after the other.
     ends : ndarray of int, (U + 1,)
         The events of user u are ``items[ends[u] : ends[u + 1]]``.
     n_items : int
@@ -57,12 +57,12 @@ def event_log_shares(
 def last_log_shares(
     histories: Sequence[np.ndarray], n_items: int, half_lives: Sequence[float] | np.ndarray
 ) -> np.ndarray:
-    """Return the logarithms of the shares of all items after all events of some users, (k, K, I).
+    """Return log shares, (k, K, I): of all I items in the K memories of k users, after all their events.
 
     Parameters
     ----------
     histories : sequence of ndarray of int, (k,)
-        Items of each of these users.
+        Items of the events of each user.
     n_items : int
     half_lives : sequence of float, (K,)
     """
@@ -76,7 +76,7 @@ def last_log_shares(
 
 
 def recalled(uniform: np.ndarray, times: np.ndarray, half_life: float) -> np.ndarray:
-    """Return the ages, in events, that uniform numbers draw from a memory before events at `times`."""
+    """Return ages, in events back from events at `times`, (n,), drawn from a memory by uniform numbers, (n,)."""
     if np.isinf(half_life):
         return 1 + (uniform * times).astype(np.int64)
     # P(age <= a) = (1 - q^a) / (1 - q^t) with q = 2^{-1 / H}, inverted at u: a = log(1 - u (1 - q^t)) / log q.
@@ -86,7 +86,7 @@ def recalled(uniform: np.ndarray, times: np.ndarray, half_life: float) -> np.nda
 
 
 def _total(times: np.ndarray | int, half_life: float) -> np.ndarray:
-    """Return the total weight of all events before `times`."""
+    """Return the total weight in a memory of all events before `times`."""
     if np.isinf(half_life):
         return np.asarray(times, dtype=float)
     # sum_{k < t} q^k = (q^t - 1) / (q - 1), with q = 2^{-1 / H}.

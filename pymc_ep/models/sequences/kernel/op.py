@@ -16,18 +16,18 @@ from pymc_ep.models.sequences.kernel.sequences import Sequences, log_probabiliti
 __all__ = ["WEIGHTS", "SequenceGradient", "SequenceLogp", "initial_states", "require_rows", "sequence_logp"]
 
 _DTYPES = ("int64", "int64", "int64", *["float64"] * 8)
-"""Types of users, items and contexts of the events, weights, entries of initial states, and half-lives of memories."""
+"""Dtypes of the inputs: users, items and contexts of the events, weights, initial states, half-lives of memories."""
 WEIGHTS = slice(3, 9)
-"""Weights among the inputs."""
+"""Slice of the weights among the inputs."""
 
 
 class SequenceLogp(Op):
     """Log probability of each event, (n,), given its user's events before it.
 
-    Inputs are users, items and contexts of the events, (n,) each, in the order of each user, or no contexts, (0,);
-    recurrent matrices, (users or 1, G, D, D); inputs, (I, G, D); outputs, (I, D); memories, (K, D + 1); known items,
-    (D + 1,) or (0,); biases, (C, G, D); the number in all entries of the initial states; and the half-lives of the
-    memories, (K,).
+    Inputs of the Op are users, items and contexts of the events, (n,) each, or no contexts, (0,), where the events of a
+    user are in order of time; recurrent matrices, (users or 1, G, D, D); inputs, (I, G, D); outputs, (I, D); memories,
+    (K, D + 1); known items, (D + 1,) or (0,); biases, (C, G, D); the value of all entries of the initial states; and
+    the half-lives of the memories, (K,).
     """
 
     __props__ = ()
@@ -38,7 +38,7 @@ class SequenceLogp(Op):
         return Apply(self, cast, [pt.dvector("log_probabilities")])
 
     def infer_shape(self, *args: Any) -> list[tuple[Any, ...]]:
-        """Return the shape of the output; the older stack's first argument, the graph, is not needed."""
+        """Return the shape of the output; the graph, a first argument in older versions of PyTensor, is not needed."""
         return [args[-1][0]]
 
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
@@ -68,7 +68,10 @@ class SequenceLogp(Op):
 
 
 class SequenceGradient(Op):
-    """Gradient, in the network's weights, of a weighted sum of outputs of `SequenceLogp`, whose inputs come first."""
+    """Gradient, in the weights, of a weighted sum of the outputs of `SequenceLogp`.
+
+    Inputs are the inputs of `SequenceLogp`, then the weights of the sum, (n,).
+    """
 
     __props__ = ()
 
@@ -88,14 +91,14 @@ class SequenceGradient(Op):
 
     @staticmethod
     def evaluate(*inputs: np.ndarray) -> Weights:
-        """Return the gradient."""
+        """Return the gradient in each table of weights."""
         *arrays, cotangents = inputs
         weights, sequences, order, first = _arranged(*arrays)
         return sum_gradient(weights, sequences, first, np.asarray(cotangents)[order])
 
 
 def _arranged(*inputs: np.ndarray) -> tuple[Weights, Sequences, np.ndarray, np.ndarray]:
-    """Return weights, sequences, the row of each of their events, and the states before them."""
+    """Return weights, sequences, the row of the inputs of each of their events, and the initial states, (U, D)."""
     # Inputs may be arrays of JAX.
     users, items, contexts, *arrays, initial, half_lives = map(np.asarray, inputs)
     weights = Weights(*arrays)

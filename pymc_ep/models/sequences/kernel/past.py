@@ -1,4 +1,4 @@
-"""The past of events: the shares of their items in the memories of their users, and the items known by then."""
+"""The past of events: the share of each event's item in its user's memories, and the items that the user had before."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,15 +16,15 @@ class Past(NamedTuple):
     Attributes
     ----------
     log_shares : ndarray, (n, K)
-        Logarithms of the shares of the items in the memories of their users.
+        Logarithms of the share of each event's item in the K memories of its user.
     listed : ndarray of int, (M,)
-        Items of each user, each once and in the order of first events, one user after the other.
+        Distinct items of each user in the order of their first events, one user after the other.
     begins : ndarray of int, (n,)
-        Place of the first item of the event's user among these.
+        Index in `listed` of the first item of each event's user.
     counts : ndarray of int, (n,)
-        Number of this user's items, from the first on, that are known before the event.
+        Number of items known before each event: they are ``listed[begins : begins + counts]``.
     most : int
-        Number of items of the user that has most.
+        Largest number of distinct items of a user.
     """
 
     log_shares: np.ndarray
@@ -38,9 +38,9 @@ class Past(NamedTuple):
         return self._replace(log_shares=self.log_shares[events], begins=self.begins[events], counts=self.counts[events])
 
     def among(self, places: np.ndarray) -> "Past":
-        """Return the past of these events with items numbered by places, (I,), and without items of place -1.
+        """Return the past of these events with item i renamed to ``places[i]``, or left out where that is -1.
 
-        Only the events' users have lists.
+        `listed` then has items of these events' users only.
         """
         begins, users = np.unique(self.begins, return_inverse=True)
         lengths = np.zeros(len(begins), dtype=np.int64)
@@ -55,7 +55,7 @@ class Past(NamedTuple):
         return self._replace(listed=places[listed[kept]], begins=before[first], counts=counts)
 
     def pairs(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the events that know items, ascending, and these items: pairs that are all different."""
+        """Return all pairs of an event and an item known before it: events, ascending, and items, (m,) each."""
         events = np.repeat(np.arange(len(self.counts)), self.counts)
         # Places begins_e, ..., begins_e + counts_e - 1 of each event e, one event after the other.
         first = np.repeat(self.begins - (np.cumsum(self.counts) - self.counts), self.counts)
@@ -65,12 +65,12 @@ class Past(NamedTuple):
 def event_past(
     items: np.ndarray, ends: np.ndarray, n_items: int, half_lives: Sequence[float] | np.ndarray = ()
 ) -> Past:
-    """Return the past of events.
+    """Return the past of N events.
 
     Parameters
     ----------
     items : ndarray of int, (N,)
-        Events of one user after the other.
+        Items of the events, one user after the other.
     ends : ndarray of int, (U + 1,)
         The events of user u are ``items[ends[u] : ends[u + 1]]``.
     n_items : int
@@ -90,7 +90,7 @@ def event_past(
 
 
 def known_items(histories: Sequence[np.ndarray], n_items: int) -> np.ndarray:
-    """Return a mask of the items known after all events of some users, (k, I), given the items of each user."""
+    """Return a mask of the items that each of k users has had, (k, I), given the items of each user's events."""
     is_known = np.zeros((len(histories), n_items), dtype=bool)
     for row, items in zip(is_known, histories):
         row[items] = True

@@ -1,4 +1,4 @@
-"""Sequences of many users: windows of them, and log probabilities of all their events."""
+"""Sequences of many users: windows of their events, and log probabilities of all events."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -20,10 +20,10 @@ __all__ = [
 ]
 
 _EVENTS = 2**15
-"""Largest number of events of a group of users, beyond the first one, in passes over whole sequences: with 32 units and
-three gates, 32 MiB of states and gates."""
+"""Largest number of events of a group of users, without its first user, in passes over whole sequences. With 32 units
+and three gates, their states and gates take 32 MiB."""
 _TIMES = 512
-"""Length of windows where no gradient is wanted."""
+"""Length of windows, in events of a user, where no gradient is computed."""
 
 
 class Sequences(NamedTuple):
@@ -35,9 +35,9 @@ class Sequences(NamedTuple):
     ends : ndarray of int, (U + 1,)
         The events of user u are ``items[ends[u] : ends[u + 1]]``.
     past : Past
-        Of all events.
+        Past of all events.
     following : ndarray of int, (N,), optional
-        Contexts of the events that follow.
+        For each event, the context of its user's next event.
     """
 
     items: np.ndarray
@@ -49,12 +49,12 @@ class Sequences(NamedTuple):
     def of_parts(
         cls, histories: Sequence[np.ndarray], n_items: int, half_lives: Sequence[float] | np.ndarray = ()
     ) -> "Sequences":
-        """Return the sequences of users, an array of items each, with memories of some half-lives."""
+        """Return the sequences of users, given an array of items of each, with memories of these half-lives."""
         items, ends = np.concatenate(histories), np.append(0, np.cumsum([len(history) for history in histories]))
         return cls(items, ends, event_past(items, ends, n_items, half_lives))
 
     def in_context(self, contexts: np.ndarray, then: int = 0) -> "Sequences":
-        """Return the sequences with contexts of their events, (N,), and one context of the events that come then."""
+        """Return the sequences with contexts of their events, (N,); the event after each user's last has `then`."""
         following = np.append(contexts[1:], then)
         following[self.ends[1:][self.lengths > 0] - 1] = then
         return self._replace(following=following)
@@ -68,7 +68,7 @@ class Sequences(NamedTuple):
         n_items: int,
         half_lives: Sequence[float] | np.ndarray = (),
     ) -> tuple["Sequences", np.ndarray]:
-        """Return the sequences of rows in any order of users, (N,) each, and the row of each event, (N,)."""
+        """Return the sequences of rows of user and item, (N,) each, in any order of users, and each event's row."""
         order = np.argsort(users, kind="stable")
         ends = np.cumsum(np.bincount(users, minlength=n_users))[:-1]
         return cls.of_parts(np.split(items[order], ends), n_items, half_lives), order
@@ -95,20 +95,21 @@ def longest_first(lengths: np.ndarray, users: np.ndarray) -> np.ndarray:
 def window_of(
     sequences: Sequences, lengths: np.ndarray, users: np.ndarray, begin: int, size: int
 ) -> tuple[Window, np.ndarray]:
-    """Return the events at the times from `begin` on, at most `size`, of users whose sequences are cut to `lengths`.
+    """Return the events at the times from `begin` on, `size` times at most, of users with `lengths` events each.
 
     Parameters
     ----------
     sequences : Sequences
     lengths : ndarray of int, (U,)
+        Number of events to which each user's sequence is cut.
     users : ndarray of int, (P,)
-        The longest first.
+        Users in the order of falling lengths.
     begin, size : int
 
     Returns
     -------
     window : Window
-        Of the first of these users, which have an event at `begin`.
+        Events of the first of `users`, all users with an event at time `begin`.
     places : ndarray of int, (n,)
         Place of each event in the sequences.
     """
@@ -127,7 +128,7 @@ def window_of(
 def log_probabilities(
     weights: Weights, sequences: Sequences, first: np.ndarray, begins: np.ndarray | None = None
 ) -> Scores:
-    """Return log probabilities of the events of each user from a given one on, by default of all.
+    """Return log probabilities of each user's events from a given event on, by default of all events.
 
     Parameters
     ----------
@@ -136,7 +137,8 @@ def log_probabilities(
     first : ndarray, (U, D)
         States before all events.
     begins : ndarray of int, (U,), optional
-        Place in the sequence of each user's first event that is wanted; events before it set the state.
+        Index, in each user's sequence, of the first event of which to return the log probability. Earlier events only
+        determine the state.
     """
     lengths, last = sequences.lengths, first.copy()
     values = np.zeros(len(sequences.items), dtype=first.dtype)
@@ -161,16 +163,16 @@ def log_probabilities(
 def next_log_probabilities(
     weights: Weights, states: np.ndarray, log_shares: np.ndarray, is_known: np.ndarray
 ) -> np.ndarray:
-    """Return the log probabilities of all items, (k, I).
+    """Return the log probabilities of all I items as the next item of k users, (k, I).
 
     Parameters
     ----------
     weights : Weights
     states : ndarray, (k, D)
     log_shares : ndarray, (k, K, I)
-        Logarithms of the shares of items in memories.
+        Logarithms of the shares of all items in the K memories of each user.
     is_known : ndarray of bool, (k, I)
-        Whether users know items.
+        Whether each user had each item before.
     """
     logits = states @ weights.outputs.T
     if len(weights.known):
@@ -184,7 +186,7 @@ def next_log_probabilities(
 
 
 def sum_gradient(weights: Weights, sequences: Sequences, first: np.ndarray, cotangents: np.ndarray) -> Weights:
-    """Return the gradient of the weighted sum of the log probabilities of all events, with weights (N,)."""
+    """Return the gradient of the sum of log probabilities of all events, weighted by `cotangents`, (N,)."""
     total, lengths = Weights(*map(np.zeros_like, weights)), sequences.lengths
     for users in _groups(lengths):
         window, places = window_of(sequences, lengths, users, 0, int(lengths[users[0]]))
@@ -202,7 +204,7 @@ def sum_gradient(weights: Weights, sequences: Sequences, first: np.ndarray, cota
 
 
 def _groups(lengths: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield users with events, the longest first, of not too many events together."""
+    """Yield groups of users with events, users of most events first, whose numbers of events `_EVENTS` limits."""
     users = longest_first(lengths, np.arange(len(lengths)))
     group = (np.cumsum(lengths[users]) - 1) // _EVENTS
     yield from (chunk for chunk in np.split(users, np.flatnonzero(np.diff(group)) + 1) if len(chunk))

@@ -41,9 +41,9 @@ OPTIONS: dict[str, Any] = {
 _OF_ENGINE = ("batch", "users_per_batch", "epochs", "patience", "ridge", "sampled", "dropout", "seed")
 _DTYPES = ("float64", "float32")
 _FIRST_CONSTANT = -2.3
-"""Of memories: each is at first as likely as a tenth of all items. From zero, films that nobody sees twice
-(MovieLens 100k) cost 0.03 nats a later event more than without memories, and from here no more (measured where known
-items had the weight of others)."""
+"""First constant in the logits of memories: each memory is at first as likely as a tenth of all items. From a constant
+of zero, films that nobody sees twice (MovieLens 100k) cost 0.03 nats a later event more than without memories, and from
+this constant no more (measured while known items had the logits of others)."""
 _LEAST = 3
 """Smallest number of a user's events at which some of them are held out."""
 _OBJECTIVE = "nats a held-out event after each epoch"
@@ -106,7 +106,7 @@ def _require_body(form: CompiledSequences) -> None:
 
 
 def _problem(form: CompiledSequences, sequences: Sequences, settings: Mapping[str, Any]) -> Problem:
-    """Return sequences, the tail of each that is held out, and priors."""
+    """Return the problem of the training: sequences, numbers of events before the held-out tails, and priors."""
     n = sequences.lengths
     tail = np.where(n >= _LEAST, np.ceil(float(settings["held_out"]) * n), 0).astype(np.int64)
     lengths = n - np.minimum(tail, n - 1)
@@ -119,9 +119,10 @@ def _problem(form: CompiledSequences, sequences: Sequences, settings: Mapping[st
 
 
 def _first(form: CompiledSequences, settings: Mapping[str, Any]) -> tuple[Weights, np.ndarray]:
-    """Return weights drawn from N(0, 1 / D); matrices about shared ones equal these, and biases are zero.
+    """Return weights, drawn from N(0, 1 / D), and shared matrices, empty if there are none.
 
-    The constant of known items is zero too, and the constant of memories is `_FIRST_CONSTANT`.
+    Users' matrices equal the shared matrices. Biases and the constant of known items are zero, and the constant of
+    memories is `_FIRST_CONSTANT`.
     """
     rng = np.random.default_rng(settings["seed"])
     recurrent, *others = form.shapes
@@ -140,9 +141,10 @@ def _first(form: CompiledSequences, settings: Mapping[str, Any]) -> tuple[Weight
 def _from_start(
     form: CompiledSequences, settings: Mapping[str, Any], call: Call[CompiledSequences]
 ) -> tuple[Weights, np.ndarray]:
-    """Return the weights of an earlier fit; rows of new users and items have first values, and others are left out.
+    """Return the weights of an earlier fit, and shared matrices.
 
-    Matrices of new users begin at those that users share, where there are any; all do where the fit has one set.
+    Rows of new users and items have first values, and rows that the model no longer has are left out. Matrices of new
+    users begin at the shared matrices, if any. If the earlier fit has one set of matrices, all users begin there.
 
     Raises
     ------
@@ -211,7 +213,7 @@ def _solution(
 
 
 def _status(problem: Problem, status: Status) -> str:
-    """Return the status with remarks on users and items that were hardly met."""
+    """Return the status with remarks on users of one event and items without events."""
     remarks = [status.sentence]
     sequences = problem.sequences
     if alone := int((sequences.lengths == 1).sum()):
@@ -227,7 +229,7 @@ def _status(problem: Problem, status: Status) -> str:
 
 
 def rebuild(form: CompiledSequences, state: Mapping[str, np.ndarray]) -> SequencesPosterior:
-    """Return the points that a saved ``fit_state`` describes."""
+    """Return the point estimates that a saved ``fit_state`` describes."""
     return SequencesPosterior(form, Weights(*(state[what] for what in Weights._fields)), state["shared"])
 
 

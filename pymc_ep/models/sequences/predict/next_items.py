@@ -27,7 +27,7 @@ def user_and_item(model: pm.Model, posterior: SequencesPosterior) -> tuple[str, 
 
 
 def contexts_of(model: pm.Model, posterior: SequencesPosterior) -> tuple[str, int] | None:
-    """Return the dim of contexts and their number; None where events have none."""
+    """Return the dim of contexts and the number of contexts; None where events have no contexts."""
     form, bias = posterior.form, posterior.form.form.bias
     return None if bias is None or not len(form.contexts) else (model_dims(model, bias.name)[0], form.shapes[-1][0])
 

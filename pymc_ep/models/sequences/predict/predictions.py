@@ -26,7 +26,7 @@ class SequencePredictions:
 
     @staticmethod
     def rebuild(idata: Container, model: pm.Model) -> SequencesPosterior:
-        """Return the points of a fit; raise a ValueError unless it is one of the present model."""
+        """Return the point estimates of a fit; raise a ValueError unless the fit is of the present model."""
         return sequences_posterior(idata, model)
 
     @staticmethod
@@ -38,10 +38,10 @@ class SequencePredictions:
         model : pymc.Model
         posterior : SequencesPosterior
         data : mapping of str to sequences
-            By the name of the observed variable: a list of arrays of items, one for each user, a mapping of some
-            users, by label or position, to theirs, or a table of `pymc_ep.from_events`, whose labels are found in
-            the coordinates of the model. Where events have contexts, such a table with these, or a mapping to pairs of
-            items and contexts.
+            By the name of the observed variable: a list with an array of items of each user; a mapping from some users,
+            by label or position, to their arrays of items; or a table of `pymc_ep.from_events`, whose labels are found
+            in the coordinates of the model. Where events have contexts, a table with contexts, or a mapping from users
+            to pairs of items and contexts.
 
         Raises
         ------
@@ -51,7 +51,7 @@ class SequencePredictions:
         Warns
         -----
         UserWarning
-            Says how many events have items that were never observed, whose weights are those that they started from.
+            If some events have items that were never observed, whose weights still have their first values.
         """
         name = posterior.form.form.sequences.name
         if list(data) != [name]:
@@ -98,7 +98,7 @@ class SequencePredictions:
 
     @staticmethod
     def transforms(model: pm.Model, posterior: SequencesPosterior, data: Mapping[str, Any]) -> xr.Dataset:
-        """Refuse: items have no order, so that events have no probability integral transform."""
+        """Raise UnsupportedModelError: items have no order, so that events have no probability integral transform."""
         raise UnsupportedModelError(
             f"Items such as those of {posterior.form.form.sequences.name!r} have no order, and so no probability "
             f"integral transform; compare log_predictive of later events."
@@ -121,7 +121,7 @@ class SequencePredictions:
 def _continuations(
     model: pm.Model, name: str, given: Any, user: str, sizes: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return users, items and contexts of the events that follow, (n,) each, and (0,) without contexts.
+    """Return users, items and contexts of the n new events, (n,) each; contexts are (0,) where events have none.
 
     `sizes` are the numbers of users and items, and of contexts where there are some.
     """

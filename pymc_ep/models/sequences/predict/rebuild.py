@@ -18,7 +18,7 @@ __all__ = ["sequences_posterior"]
 
 
 def sequences_posterior(idata: Container, model: pm.Model) -> SequencesPosterior:
-    """Rebuild the points of a fit of sequences.
+    """Return the point estimates of a fit of sequences, rebuilt from its result.
 
     Raises
     ------
