@@ -222,7 +222,7 @@ def _chunks(wanted: _Wanted) -> list[slice]:
 def _best(
     wanted: _Wanted, places: slice, n: int, by: str, exclude_observed: bool, barred: np.ndarray
 ) -> tuple[Ranked, np.ndarray]:
-    """Return the `n` best rows of the other side, or all if fewer, for each of k rows, and the number left, (k,).
+    """Return the `n` best rows of the other side for each of k rows, and how many rows are not left out, (k,).
 
     The k rows are at `places` of `wanted`. Rows where `barred`, (J,), is true are left out, and with `exclude_observed`
     observed pairs: they come last.

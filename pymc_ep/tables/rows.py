@@ -40,7 +40,7 @@ def best_first(others: np.ndarray, values: Mapping[str, np.ndarray], scores: np.
 
 
 def at_one_value(posterior: Own | FitMixture[Own]) -> Own:
-    """Return the posterior; raise where hyperparameters were sampled."""
+    """Return the posterior; raise UnsupportedModelError if hyperparameters were sampled."""
     if not isinstance(posterior, FitMixture):
         return posterior
     names = ", ".join(posterior.form.form.hyper_names)
@@ -91,7 +91,7 @@ class RowPredictions(Protocol):
     """Predictions of the rows of two matrices, from which `row_verbs` makes `pymc_ep.recommend` and its siblings."""
 
     def rebuild(self, idata: Any, model: pm.Model) -> Any:
-        """Return the posterior of a fit; raise a ValueError unless it is one of the present model."""
+        """Return the posterior of a fit; raise a ValueError unless the fit is of the present model."""
 
     def names(self, posterior: Any) -> tuple[str, str]:
         """Return the names of the two matrices."""

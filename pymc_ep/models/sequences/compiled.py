@@ -33,7 +33,7 @@ class CompiledSequences(DrawFunctions):
     hyper_start : sequence of ndarray
         Unconstrained values of the hyperparameters at PyMC's initial point: none.
     compile_kwargs : dict, optional
-        Keywords of `pytensor.function`; their mode chooses NumPy or JAX for training. The form's own run on NumPy.
+        Keywords of `pytensor.function`; their mode chooses NumPy or JAX for training. These functions run on NumPy.
     """
 
     form: SequencesForm
@@ -91,7 +91,7 @@ class CompiledSequences(DrawFunctions):
         return float(min(len(self.observed()[0]), _WINDOW)) * np.prod(self.shapes[2])
 
     def sequences(self) -> tuple[Sequences, np.ndarray]:
-        """Return the present sequences, and the row of the observations that is each event, (N,).
+        """Return the present sequences, and the row of each event in the observations, (N,).
 
         Raises
         ------
@@ -117,7 +117,7 @@ class CompiledSequences(DrawFunctions):
     def arranged(
         self, users: np.ndarray, items: np.ndarray, contexts: np.ndarray, n_users: int
     ) -> tuple[Sequences, np.ndarray]:
-        """Return the sequences of N rows of user, item and context, with the form's memories, and each event's row."""
+        """Return the sequences of N rows, with the form's memories, and the row of each event, (N,)."""
         sequences, order = Sequences.of_rows(users, items, n_users, self.n_items, self.half_lives)
         if not len(self.contexts):
             return sequences, order

@@ -282,18 +282,25 @@ class CollaborativeRNN(Discrete):
         Parameters
         ----------
         recurrent : tensor_like, (users, gates, D, D) or (gates, D, D)
+            Matrices R, of each user or of all.
         inputs : tensor_like, (items, gates, D)
+            Inputs W.
         outputs : tensor_like, (items, D)
+            Outputs v.
         memory : tensor_like, (memories, D + 1), optional
+            Weights m and, in the last column, b of memories.
         known : tensor_like, (D + 1,), optional
+            Weights z and c of items that the user had before.
         bias : tensor_like, (contexts, gates, D), optional
-            By default there are no biases.
+            Biases a; by default there are none.
         users : array_like of int, (N,)
             User of each event; the events of a user are in order of time.
         contexts : array_like of int, (N,), optional
             Context of each event.
         initial : float
+            Value of all entries of the states before the first events.
         half_lives : sequence of float, (memories,)
+            Half-lives of the memories, in events.
         **kwargs
             Keywords of `pymc.Distribution.dist`.
         """

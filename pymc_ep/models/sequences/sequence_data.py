@@ -23,9 +23,9 @@ __all__ = [
 
 
 def stored_rows(name: str, observed: Any, lengths: Any, n_items: int) -> tuple[Any, Any, int | None]:
-    """Return rows of user and item to store, (N, 2), users of rows, stored or to draw, (N,), and number of users.
+    """Return the rows of user and item to store, (N, 2), each row's user, (N,), and the number of users.
 
-    Each of them is None where it is not known.
+    Without observations the first is None, and the users are of the rows to draw. Unknown values are None.
     """
     if isinstance(observed, Variable):
         if observed.ndim != 2:

@@ -64,7 +64,7 @@ def side_terms(side: Side, rows: Rows, counts: np.ndarray, number: float, total:
     number : float
         Number D' of censored pairs.
     total : float
-        Sum of the concentrations of all symbols of the side.
+        Sum of the posterior concentrations of all symbols of the side.
     """
     (concentration, s), symbols = rows.popularity, rows.symbols
     expected_log = digamma(concentration) - digamma(total)

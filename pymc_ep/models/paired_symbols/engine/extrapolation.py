@@ -74,7 +74,7 @@ def _log(values: np.ndarray) -> np.ndarray:
 
 
 def _symbols(before: Symbols, moved: Iterator[np.ndarray]) -> Symbols:
-    """Return symbols of the next four arrays of `moved`; variances of zero, of points and constants, stay zero."""
+    """Return symbols from the next four arrays of `moved`, means and log variances; variances of zero stay zero."""
     mean, bias = next(moved), next(moved)
     variance, bias_variance = (
         np.where(values > 0, np.exp(next(moved)), 0.0) for values in (before.variance, before.bias_variance)

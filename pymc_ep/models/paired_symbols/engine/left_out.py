@@ -144,7 +144,7 @@ def calibrated(
 
 
 def _leave_out(pairs: PairCounts, side: Side, users: Rows, shared: Shared, quota: int) -> tuple[None, _LeftOut]:
-    """Return a left-out pair of each of at most `quota` users of a part, with their rows updated without the pair."""
+    """Return one left-out pair of each of at most `quota` users, and the rows of users, updated without their pair."""
     cells = pairs.by_user
     n_cells = np.diff(cells.ends)
     rng = np.random.default_rng([len(n_cells), len(cells.others)])
@@ -181,7 +181,10 @@ def _without(
 
 
 def _best(left_out: _LeftOut, reduced_items: Symbols, items: Symbols, concentration: np.ndarray) -> Calibration:
-    """Return the parameters of largest probability of the left-out pairs; `reduced_items` are updated without them."""
+    """Return the parameters that maximise the probability of the left-out pairs.
+
+    `reduced_items` are the rows of the items of the n pairs, each updated without its pair.
+    """
     n = len(left_out.items)
     candidates, log_weights = _candidates(concentration)
     preferences = left_out.users.mean @ items.mean[candidates].T + left_out.users.bias[:, None] + items.bias[candidates]

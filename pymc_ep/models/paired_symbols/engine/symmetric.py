@@ -41,7 +41,7 @@ from pymc_ep.models.paired_symbols.kernel import Censored, Symbols, pair_sums, u
 __all__ = ["SymmetricBayes"]
 
 _HALVINGS = 10
-"""Largest number of steps 1, 1/2, 1/4, ... that are tried for the posterior of a censored symbol, else unchanged."""
+"""Number of step lengths 1, 1/2, 1/4, ... to try for the posterior of a censored symbol; if all fail, it is kept."""
 _GAUSSIAN = Points()
 """Neither factors nor biases are points."""
 
@@ -135,7 +135,10 @@ class SymmetricBayes(Sweeps):
         return _of_rows(state, Rows(symbols, popularity))
 
     def _censored(self, state: State, concentration: np.ndarray) -> np.ndarray:
-        """Return the posterior of a censored symbol after a step to its fixed point, cut until the bound rises."""
+        """Return the posterior of a censored symbol after a step towards its fixed point.
+
+        The step is halved until it does not lower the bound.
+        """
         symbols, s, xi = state.users.symbols, state.users.popularity.censored, state.xi
         before, logits = self._tied(symbols, concentration, s, state.sums, xi)
         log_s, step = np.log(np.maximum(s, np.finfo(float).tiny)), 1.0

@@ -99,7 +99,7 @@ class UserTerms(NamedTuple):
 
 
 def evaluate(pairs: PairCounts, side: Side, users: Rows, shared: Shared) -> tuple[np.ndarray, UserTerms]:
-    """Return the sums over the cells of each user, (I, 4), and the users' terms of the bound."""
+    """Return the `pair_sums` of each user, (I, 4), and the users' terms of the bound."""
     sums = pair_sums(pairs.by_user, users.symbols, shared.items, shared.t, backend=shared.backend)
     s = users.popularity.censored
     cells = np.concatenate([[sums[:, 0].sum()], s @ sums[:, 1:]])
@@ -200,5 +200,5 @@ def extrapolate(
 
 
 def normalise(pairs: PairCounts, further: tuple[Rows, np.ndarray], normaliser: float) -> tuple[Rows, None]:
-    """Return extrapolated users with a normalised posterior of a censored user; `normaliser` is a log sum."""
+    """Return extrapolated users with the posterior of a censored user, given its log normaliser over all users."""
     return with_censored(*further, normaliser), None

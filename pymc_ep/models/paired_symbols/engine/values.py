@@ -194,7 +194,7 @@ def expected_priors(side: Side, gammas: tuple[GammaFactor, ...]) -> Priors:
 
 
 def first_symbols(side: Side, gammas: tuple[GammaFactor, ...], rng: np.random.Generator) -> Symbols:
-    """Return symbols with prior variances and random means near the prior means: zero means are a saddle point."""
+    """Return symbols with prior variances and random means near prior means: zero means are a saddle of the bound."""
     priors = expected_priors(side, gammas)
     sd = 1.0 / np.sqrt(priors.precision)
     mean = priors.mean + _FIRST_SCALE * sd * rng.standard_normal(sd.shape)

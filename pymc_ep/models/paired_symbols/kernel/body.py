@@ -305,9 +305,10 @@ def update_in_turn(
     sequential: bool = False,
     points: tuple[bool, bool] = (False, False),
 ) -> Symbols:
-    """Return one set of symbols, paired with each other, after an update of each in turn, given all others at present.
+    """Return symbols of one set, which are paired with each other, after an update of each in turn.
 
-    No symbol is paired with itself, so that the background for a symbol leaves out the symbol itself.
+    An update uses the present values of all other symbols. No symbol is paired with itself, so that the background for
+    a symbol leaves out the symbol itself.
 
     Parameters
     ----------

@@ -27,7 +27,7 @@ class PairPredictions:
 
     @staticmethod
     def rebuild(idata: Container, model: pm.Model) -> PairedSymbolsPosterior | FitMixture[PairedSymbolsPosterior]:
-        """Return the posterior of a fit; raise a ValueError unless it is one of the present model."""
+        """Return the posterior of a fit; raise a ValueError unless the fit is of the present model."""
         return paired_symbols_posterior(idata, model)
 
     @staticmethod

@@ -14,7 +14,7 @@ _grid_total = jax.jit(grid_total)
 
 
 def held_out_total_jax(weights: Weights, problem: Problem, batch: int, users_per_batch: int) -> float:
-    """Return the sum of log probabilities, from windows of `batch` times and groups of `users_per_batch` users."""
+    """Return the log probability of all held-out events, by windows of `batch` times of `users_per_batch` users."""
     weights = converted(to_jax, weights)
     lengths, ends = problem.sequences.lengths, problem.sequences.ends
     held_out = np.arange(len(problem.sequences.items)) >= np.repeat(ends[:-1] + problem.lengths, lengths)

@@ -35,7 +35,7 @@ averages are divided by the sum of their weights, so that the first step is no l
 
 The logit of most items has large positive gradients in few steps of an epoch, and small negative ones in all others. If
 the average of squares forgets the large gradients in between, the small steps are scaled up too much, and their sum
-outweighs the large steps (Reddi, Kale and Kumar 2018). While a step weighed short windows like long ones, RMSprop so
+outweighs the large steps (Reddi, Kale and Kumar 2018). When steps weighed short windows like long ones, RMSprop
 ended at 5.8 nats a held-out check-in of Brightkite; with 0.999 instead of 0.99 it fell below 3.7. Foursquare cost 4.51
 with 0.99 and 4.64 with 0.999, and 4.34 by Yogi. With steps that weigh all events alike, and with memories, all three
 rules end alike on both and on films."""

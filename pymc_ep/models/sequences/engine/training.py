@@ -2,8 +2,8 @@
 
 An iteration of the loop trains on one group of users. Their sequences are cut into windows, states are carried from
 window to window, and the weights take a step after each window. An epoch trains on all users, each in one iteration.
-After it, the recurrent matrices of a user are kept apart in the state. They are put into the table at the end of the
-epoch: no step writes into the arrays of an earlier state.
+After that iteration, the user's recurrent matrices are kept apart in the state. They are put into the table at the end
+of the epoch: no step writes into the arrays of an earlier state.
 """
 
 from collections.abc import Callable
@@ -258,7 +258,7 @@ class Training:
         return self._rng(epoch).permutation(np.flatnonzero(problem.lengths))
 
     def _priors(self, problem: Problem, state: State, users: np.ndarray) -> Priors:
-        """Return the priors of all tables, with the ridge, and with the rows of `users` of recurrent matrices."""
+        """Return the priors of all tables times the Gaussian of `ridge`; the first has the rows of `users` only."""
         recurrent, *others = problem.priors
         if problem.of_shared is not None:
             recurrent = recurrent._replace(mean=state.shared[None])

@@ -44,7 +44,7 @@ class Shares(NamedTuple):
 
 
 class Updated(NamedTuple):
-    """Sum of log probabilities of a window, states after it, (P, D), weights, and whether sum and step are finite."""
+    """Log probability of a window, states after it, (P, D), weights, and whether total and gradient are finite."""
 
     total: Array
     last: Array

@@ -119,7 +119,7 @@ def grid_of(
 
 
 def _listed(past: Past, users: np.ndarray, n_users: int, n_columns: int) -> np.ndarray:
-    """Return the items that each user knows before its last event, (P, M), padded; `users`, (n,), are the events'."""
+    """Return the items that each user knows before its last event, (P, M), padded, given each event's user, (n,)."""
     n_known, column = np.zeros(n_users, dtype=np.int64), np.arange(past.most)
     np.maximum.at(n_known, users, past.counts)
     begins = np.zeros(n_users, dtype=np.int64)
@@ -197,7 +197,10 @@ def _total(
 
 
 def _cell(recurrent: jax.Array, x: jax.Array, h: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the states after `h`, (P, D), given inputs `x`, (P, G, D), and the vectors in the candidate's product."""
+    """Return the states after `h`, and the vectors that the candidate's matrices multiply, (P, D) each.
+
+    The terms of items and contexts are `x`, (P, G, D).
+    """
     if x.shape[1] == 1:
         return jnp.tanh(x[:, 0] + _products(recurrent, h)[:, 0]), h
     # (1 - w) h + w c with c = tanh(x_c + R_c (r h)).
@@ -253,7 +256,7 @@ def _block(
 @jax_funcify.register(SequenceLogp)
 @jax_funcify.register(SequenceGradient)
 def jax_sequences(op: SequenceLogp | SequenceGradient, **kwargs: object) -> Callable[..., Any]:
-    """Return a function by which JAX calls the NumPy body on the host; it has no gradient, as graphs take those."""
+    """Return a function by which JAX calls the NumPy body on the host; gradients are an Op of their own."""
     gradient = isinstance(op, SequenceGradient)
 
     def call(*inputs: jax.Array) -> Any:

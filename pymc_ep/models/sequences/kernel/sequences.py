@@ -204,7 +204,7 @@ def sum_gradient(weights: Weights, sequences: Sequences, first: np.ndarray, cota
 
 
 def _groups(lengths: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield groups of users with events, users of most events first, whose numbers of events `_EVENTS` limits."""
+    """Yield groups of users with events, users of most events first; `_EVENTS` limits the events of a group."""
     users = longest_first(lengths, np.arange(len(lengths)))
     group = (np.cumsum(lengths[users]) - 1) // _EVENTS
     yield from (chunk for chunk in np.split(users, np.flatnonzero(np.diff(group)) + 1) if len(chunk))
