@@ -38,7 +38,8 @@ class CompiledPreferences(DrawFunctions):
     hyper_start : sequence of ndarray
         Unconstrained values of the hyperparameters at PyMC's initial point, for their shapes.
     compile_kwargs : dict, optional
-        Keywords of `pytensor.function`. A mode picks the bodies of kernels; the model's own graphs run on NumPy.
+        Keywords of `pytensor.function`. The mode selects the backend of the package's compiled kernels; the
+        model's own graphs run on NumPy.
     """
 
     form: Preferences
@@ -79,7 +80,7 @@ class CompiledPreferences(DrawFunctions):
 
     @property
     def work(self) -> float:
-        """Multiplications of a product with the covariance of all items."""
+        """Number of multiplications in the product of a vector and the covariance of all items, I^2."""
         return float(self.n_items) ** 2
 
     @property
@@ -137,17 +138,18 @@ class CompiledPreferences(DrawFunctions):
 
     @cached_property
     def free(self) -> frozenset[str]:
-        """Parameters of the prior that depend on hyperparameters."""
+        """Names among "mean", "factors", "kernel" and "sigma" of the prior's parameters that depend on hyperparameters."""
         prior = self.form.prior
         parameters = {"mean": [prior.mean], "factors": [prior.factors], "kernel": prior.kernel, "sigma": [prior.sigma]}
         return frozenset(key for key, graphs in parameters.items() if depends_on(graphs, self.form.hyper_values))
 
     @property
     def learned(self) -> Learned | None:
-        """Parts of the prior that an update in closed form learns; None where it would not maximise the evidence.
+        """Parts of the prior that EM can learn by its update in closed form; None where there is no such update.
 
-        The update exists for flat priors and constants, not for other priors, kernels with hyperparameters or functions
-        of hyperparameters, nor for a scale beside constant factors or beside as many factors as items.
+        Each of b, V and sigma must be a constant or a hyperparameter with a flat prior, and the kernel must have no
+        hyperparameters. V has no more columns than there are items. With a learned sigma, V has fewer columns than
+        items, and is learned as well or has no columns.
         """
         form, free = self.form, self.free
         if "kernel" in free or free != form.flat:
@@ -160,7 +162,7 @@ class CompiledPreferences(DrawFunctions):
         return Learned("mean" in free, "factors" in free, "sigma" in free)
 
     def prior(self, theta: np.ndarray) -> tuple[UtilityPrior, Kernel]:
-        """Return the prior of utilities at unconstrained hyperparameters `theta`, (p,)."""
+        """Return the prior of utilities, and its kernel, at unconstrained hyperparameters `theta`, (p,)."""
         mean, factors, sigma, _ = map(np.asarray, self._parameters(*self.unpack(theta)))
         self._require_finite(b=mean, V=factors)
         scale = float(sigma) ** 2
@@ -171,7 +173,7 @@ class CompiledPreferences(DrawFunctions):
         return UtilityPrior(mean, factors, scale), self._kernel(theta)
 
     def _kernel(self, theta: np.ndarray) -> Kernel:
-        """Return the kernel at theta, (p,); an unchanged kernel is kept from the last call."""
+        """Return the kernel at theta, (p,): the last call's, where all that the kernel depends on is unchanged."""
         # Shared variables have another array once they are set.
         data, at = [v.get_value(borrow=True) for v in self._kernel_data], theta if "kernel" in self.free else theta[:0]
         kernel, of_data, of_theta = self._known
@@ -197,7 +199,10 @@ class CompiledPreferences(DrawFunctions):
         return float(self._parameters(*self.unpack(theta))[3])
 
     def gradient(self, theta: np.ndarray, slope: np.ndarray, curvature: Curvature) -> np.ndarray:
-        """Return the gradient in theta, (p,); see `pymc_ep.models.preferences.engine.evidence.PreferenceProblem`."""
+        """Return the gradient in theta, (p,), of the log prior plus a function h of b and S = V V^T + sigma^2 K.
+
+        The derivatives of h are dh/db = `slope`, (I,), and dh/dS = -`curvature` / 2, (I, I).
+        """
         return self._gradient_in(theta, slope, curvature, of_prior=1.0)
 
     def log_z_gradient(self, theta: np.ndarray, slope: np.ndarray, curvature: Curvature) -> np.ndarray:
@@ -216,15 +221,20 @@ class CompiledPreferences(DrawFunctions):
         return self._pulled(theta, weights, of_prior)
 
     def _pulled(self, theta: np.ndarray, weights: Sequence[Any], of_prior: float = 0.0) -> np.ndarray:
-        """Return the gradient in theta, (p,), of weighted parameters of the prior of utilities, and the log prior."""
+        """Return the gradient in theta, (p,), of a weighted sum of all entries of the prior's parameters.
+
+        `weights` are arrays for b, V, sigma and, where it has hyperparameters, the kernel. `of_prior` times the log
+        prior of theta is added to the sum.
+        """
         gradients = self._gradient(*self.unpack(theta), *weights, of_prior)
         values = np.concatenate([np.zeros(0), *(np.ravel(gradient) for gradient in gradients)])
         return self.pull(theta[None], values[None])[0]
 
     def with_factors(self, theta: np.ndarray, factors: np.ndarray) -> np.ndarray:
-        """Return theta moved from V = 0 to given factors, (I, D), or to the nearest along J^T V, with J = dV / dtheta.
+        """Return theta, (p,), moved from a point with V = 0 to one whose V is near `factors`, (I, D).
 
-        Factors that are a variable have J = I. Those that a step does not move stay zero.
+        With J = dV / dtheta, the step is the multiple of J^T V, for V = `factors`, that comes nearest to these factors.
+        It reaches them where V is itself a hyperparameter. Theta is returned as it is where the step does not change V.
         """
         prior, _ = self.prior(theta)
         kernel = self._kernel_arrays(*self.unpack(theta)) if "kernel" in self.free else ()
@@ -236,7 +246,7 @@ class CompiledPreferences(DrawFunctions):
         return theta + (float(np.vdot(moved, factors)) / square) * step if square > 0 else theta
 
     def theta_of(self, theta: np.ndarray, prior: UtilityPrior) -> np.ndarray:
-        """Return theta with its entries for parameters of the prior set to given values."""
+        """Return theta, (p,), with hyperparameters that are b, V or sigma themselves set to the values of `prior`."""
         values = self.unpack(theta)
         parameters = {"mean": prior.mean, "factors": prior.factors, "sigma": np.sqrt(prior.scale)}
         for key, name in self.form.variables.items():

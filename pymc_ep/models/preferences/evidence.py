@@ -24,15 +24,17 @@ class PreferenceFit(NamedTuple):
     Attributes
     ----------
     theta : ndarray, (p,)
+        Unconstrained hyperparameters.
     log_z : float
+        Log evidence.
     log_prior : float
-        By `LogEvidence.density`.
+        Log prior term of theta, as `LogEvidence.density` defines it.
     gradient : ndarray, (p,)
-        Of their sum.
+        Gradient of ``log_z + log_prior`` in theta.
     users : UserFactors
-        Of all users.
+        Factors of all users.
     status : Status
-        Converged wherever there is an evidence: `UserFactors.change` tells which users have not settled.
+        Always converged. Users whose factors have not settled can be seen from `UserFactors.change`.
     """
 
     theta: np.ndarray
@@ -62,10 +64,10 @@ class PreferenceEvidence(LogEvidence[PreferenceFit]):
     engine : ComparisonEvidence
     users : DividedUsers
     first : UserFactors
-        Start of fits without an earlier fit.
+        Factors from which a fit starts by default.
     report : Report, optional
     checkpoint : Checkpoint, optional
-        Keeps each fit, by its hyperparameters, start and tolerance.
+        Stores each fit under its hyperparameters, start and tolerance.
     density : {"natural", "unconstrained", "none"}
         See `LogEvidence`.
     """
@@ -88,14 +90,14 @@ class PreferenceEvidence(LogEvidence[PreferenceFit]):
         self.checkpoint = checkpoint or Checkpoint()
 
     def varied(self, *, density: str | None = None, tol: float | None = None) -> "PreferenceEvidence":
-        """Return the evidence with another density, or of factors that are iterated to another tolerance."""
+        """Return a copy with another `density`, or whose factors are iterated to another tolerance `tol`, or both."""
         other = copy(self)
         other.density = density or self.density
         other.engine = self.engine if tol is None else self.engine.to_tolerance(tol)
         return other
 
     def at(self, theta: np.ndarray, start: FitState | None = None) -> PreferenceFit:
-        """Fit at unconstrained hyperparameters `theta`, (p,), from the sites of another fit or the first sites."""
+        """Return the fit at unconstrained hyperparameters `theta`, (p,), iterated from sites `start` or `first`."""
         initial = self.first if start is None else self.first._replace(sites=Sites(*start))
         tol = np.array(self.engine.effort.tol)
         record = self.checkpoint.record("preferences", theta, *initial.sites, tol)
@@ -116,5 +118,5 @@ class PreferenceEvidence(LogEvidence[PreferenceFit]):
         return fit.gradient
 
     def kept(self, fit: PreferenceFit) -> PreferenceFit:
-        """Return the fit, which has no matrices."""
+        """Return the fit itself, which holds no large matrices."""
         return fit

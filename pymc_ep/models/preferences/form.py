@@ -1,6 +1,8 @@
 """The form "pairwise comparisons by users whose utilities share a Gaussian prior" (Khan, Ko and Seeger 2014).
 
-f_u ~ N(b, V V^T + sigma^2 K),        P(i beats j | u) = t(f_ui - f_uj).
+User u has the utilities f_u, (I,), of I items, and prefers item i to item j with a probability t, probit or logit:
+
+    f_u ~ N(b, V V^T + sigma^2 K),        P(i beats j | u) = t(f_ui - f_uj).
 """
 
 from dataclasses import dataclass, field
@@ -15,12 +17,14 @@ __all__ = ["ComparisonGroup", "Preferences", "PriorGraphs"]
 
 
 class PriorGraphs(NamedTuple):
-    """Parameters of the prior of utilities, as functions of hyperparameters.
+    """Graphs of the parameters of a user's prior N(b, V V^T + sigma^2 K), with hyperparameters as inputs.
 
     Attributes
     ----------
     mean : TensorVariable, (I,)
+        b.
     factors : TensorVariable, (I, D)
+        V.
     kernel : tuple of TensorVariable
         K, (I, I); or R, (I, r), and j of a kernel R R^T + j I.
     sigma : TensorVariable, ()
@@ -38,14 +42,15 @@ class ComparisonGroup(NamedTuple):
     Attributes
     ----------
     name : str
-        The observed variable.
+        Name of the observed variable.
     site : Site
+        Likelihood of an outcome, given the difference of the two utilities.
     observed : TensorVariable, (P,)
         One where the first item won, zero where the second did.
     users : TensorVariable, (P,), optional
-        None for utilities of one user.
+        Positions of the users; None for utilities of one user.
     firsts, seconds : TensorVariable, (P,)
-        Items.
+        Positions of the two items of each comparison.
     """
 
     name: str
@@ -63,19 +68,19 @@ class Preferences(LatentForm):
     Attributes
     ----------
     utilities : str
-        The random variable of the utilities.
+        Name of the random variable of the utilities.
     stand_in : TensorVariable, (U, I) or (I,)
-        Placeholder of its values in `deterministics`.
+        Placeholder for the values of the utilities in `deterministics`.
     shape : tuple of TensorVariable
-        Numbers of users, unless there is one, and of items.
+        Shape of the utilities: (U, I) for U users and I items, or (I,) for one user.
     prior : PriorGraphs
     variables : dict of str to str
-        Hyperparameters that are parameters of the prior by themselves, by these ("mean", "factors", "sigma").
+        Names of the hyperparameters that are b, V or sigma themselves, under the keys "mean", "factors" and "sigma".
     flat : frozenset of str
-        The parameters among these that have a flat prior.
+        Keys of `variables` whose hyperparameter has a flat prior.
     comparisons : ComparisonGroup
     deterministics : dict of str to TensorVariable
-        Functions of hyperparameters and utilities.
+        Functions of hyperparameters and utilities, by name.
     ignored : tuple of str
         Random variables of the model that no observed variable depends on.
     """
@@ -92,12 +97,12 @@ class Preferences(LatentForm):
 
     @property
     def stand_ins(self) -> dict[str, TensorVariable]:
-        """Placeholder of the utilities, by name."""
+        """Placeholder for the values of the utilities, by their name."""
         return {self.utilities: self.stand_in}
 
     @property
     def latent_names(self) -> tuple[str, ...]:
-        """Name of the utilities, which have a Gaussian posterior."""
+        """Name of the utilities, in a tuple: they have a Gaussian posterior."""
         return tuple(self.stand_ins)
 
     @property

@@ -1,4 +1,4 @@
-"""Hyperparameters of an earlier fit for a model of other items."""
+"""Hyperparameters of an earlier fit, adapted to a model with other items."""
 
 import numpy as np
 
@@ -13,26 +13,30 @@ def extended_to_items(
 ) -> dict[str, np.ndarray]:
     """Return the hyperparameters of an earlier fit, with b and V at the items of the model.
 
-    With K = L L^T and the old items first, V = L Vb. Comparisons of old items leave the rows of Vb at new items at
-    zero, as L^T S L is zero there for statistics S of old items (see `pymc_ep.models.preferences.engine.maximisation`).
-    Hence V at new items is K_no K_oo^{-1} V_o, and b likewise: their mean under the prior N(0, K) given the old ones.
-    The prior of the utilities of old items remains the same. Where K is the identity, b and V are zero at new items.
+    With o the items of the fit and n the new ones, V at new items is K_no K_oo^{-1} V_o, and b_n = K_no K_oo^{-1} b_o.
+    These are their means under a prior N(0, K), given the values at old items. The prior of the utilities of old items
+    remains the same. Where K is the identity, b and V are zero at new items.
+
+    A fit of the model to comparisons of old items alone would learn the same V. With K = L L^T and the old items first,
+    V is L Vb, and the rows of Vb at new items stay at zero: L^T S L is zero there for statistics S of old items (see
+    `pymc_ep.models.preferences.engine.maximisation`).
 
     Parameters
     ----------
     form : CompiledPreferences
     theta : ndarray, (p,)
-        Hyperparameters of the model, at which its kernel and the fit's are the same.
+        Unconstrained hyperparameters of the model, at which its kernel is the fit's.
     values : dict of str to ndarray
         Hyperparameters of the fit.
     rows : callable
-        ``rows(name)``: the row in the fit of each row of a hyperparameter, (n,), and -1 for new rows; None where rows
-        have no labels.
+        ``rows(name)`` returns, for each row of a hyperparameter, (n,), the row of the same label in the fit, -1 for a
+        new label; None where rows have no labels.
 
     Raises
     ------
     ValueError
-        For hyperparameters of other shapes without labels, or which have new rows and are neither b nor V.
+        For a hyperparameter without labels whose shape differs, for new rows of one that is neither b nor V, and for
+        rows of which the fit has none.
     """
     shapes = {name: value.shape for name, value in form.constrained(theta).items()}
     of_items = {form.form.variables.get(key) for key in ("mean", "factors")}

@@ -31,14 +31,14 @@ class DifferenceShape(NamedTuple):
 
 
 class SkewedPairs(NamedTuple):
-    """Comparisons of a user that skew its posterior.
+    """Comparisons of a user that skew the posterior of its utilities.
 
     Attributes
     ----------
     firsts, seconds : ndarray of int, (k,)
-        Their items, as positions among those compared.
+        The two items of each comparison, as positions among the items that the user compared.
     tilted, total : ndarray, (k,)
-        Skewness of the tilted distribution and of the difference.
+        Skewness of the difference of the two utilities: under the tilted distribution, and under the posterior.
     """
 
     firsts: np.ndarray
@@ -48,21 +48,26 @@ class SkewedPairs(NamedTuple):
 
 
 class UserPosterior(NamedTuple):
-    """Posterior of the utilities of one user: mean b + S_o w and covariance S - S_o Q S_o^T, o its compared items.
+    """Posterior of the I utilities of one user, with mean b + S_o w and covariance S - S_o Q S_o^T.
+
+    b and S are the prior mean and covariance. S_o, (I, n), has the columns of S at the n items that the user compared.
 
     Attributes
     ----------
     user : int
+        Position of the user among all users.
     items : ndarray of int, (n,)
+        Positions of the compared items.
     weights : ndarray, (n,)
+        w.
     loss : ndarray, (n, n)
         Q.
     whitened : ndarray, (n, n)
-        Its product whitened whitened^T is the posterior covariance of the compared items.
+        The posterior covariance of the compared items is whitened whitened^T.
     lower : ndarray, (n, n)
-        Cholesky factor of their prior covariance.
+        Cholesky factor of the prior covariance of the compared items.
     skewed : SkewedPairs
-        Where the posterior is a Gaussian, none.
+        Comparisons that skew the posterior; empty where the posterior is a Gaussian.
     """
 
     user: int
@@ -74,9 +79,10 @@ class UserPosterior(NamedTuple):
     skewed: SkewedPairs
 
     def with_skewed(self, prior: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return covariances of variables with the skewed differences, standardised, (d, k), and their sds, (k,).
+        """Return posterior covariances, (d, k), of d variables with k standardised differences, and their sds, (k,).
 
-        `prior` are the prior covariances of the variables with the compared items, (d, n).
+        The differences are of the pairs in `skewed`, each divided by its posterior standard deviation. `prior`, (d, n),
+        are the prior covariances of the d variables with the compared items.
         """
         # cov(f, d / s) = S_fo S_oo^-1 C D^T / s, with C = whitened whitened^T = cov(f_o) and s^2 = diag(D C D^T).
         rows = self.whitened[self.skewed.firsts] - self.whitened[self.skewed.seconds]
@@ -93,12 +99,12 @@ class PreferencePosterior:
     ----------
     form : CompiledPreferences
     theta : ndarray, (p,)
-        Unconstrained hyperparameters, which are held.
+        Unconstrained hyperparameters, whose uncertainty is not part of this posterior.
     compared : ComparedUsers
     users : UserFactors
-        Of the users that compared any items.
+        Factors of the users with comparisons.
     shaped : bool
-        Whether width and skewness are corrected, as they are for EP.
+        Whether width and skewness of the utilities are corrected, as they are for EP.
     """
 
     form: CompiledPreferences
@@ -138,7 +144,7 @@ class PreferencePosterior:
         yield 1.0, self
 
     def portions(self, size: int, rng: np.random.Generator) -> "Iterator[tuple[int, PreferencePosterior]]":
-        """Yield the number of draws and this posterior, as a mixture yields each component's share of them."""
+        """Yield `size` and this posterior, as a mixture yields each component's number of draws and the component."""
         yield size, self
 
     def hyper_moments(self) -> dict[str, Moments]:
@@ -146,7 +152,7 @@ class PreferencePosterior:
         return {name: Moments(v, np.zeros_like(v)) for name, v in self.form.constrained(self.theta).items()}
 
     def each(self, users: np.ndarray) -> Iterator[UserPosterior]:
-        """Yield the posteriors of given users, positions among all of the model, in their order."""
+        """Yield the posterior of each entry of `users`, (n,), positions among all users, in the order given."""
         place = {user: k for k, user in enumerate(self.compared.users.tolist())}
         posteriors = self._compared(np.array([place[u] for u in users.tolist() if u in place], dtype=np.int64))
         for user in users.tolist():
@@ -176,7 +182,7 @@ class PreferencePosterior:
         return self.prior.mean + cross @ posterior.weights, prior_covariance - cross @ posterior.loss @ cross.T
 
     def differences(self, users: np.ndarray, firsts: np.ndarray, seconds: np.ndarray) -> DifferenceShape:
-        """Return the shape of f_ui - f_uj for users u and items i and j, (n,) each."""
+        """Return the moments of the differences f_ui - f_uj, for n users u, items i and items j, (n,) each."""
         mean, variance = self.prior.mean[firsts] - self.prior.mean[seconds], np.empty(len(users))
         third = np.zeros(len(users))
         order = np.argsort(users, kind="stable")
@@ -237,7 +243,7 @@ class PreferencePosterior:
         return utilities
 
     def _compared(self, places: np.ndarray) -> Iterator[UserPosterior]:
-        """Yield the posteriors of users that compared items, given by their places among these."""
+        """Yield the posterior of each user in `places`, (n,), positions among the users with comparisons."""
         comparisons, items, pairs, _ = self.compared.comparisons.some(places)
         backend, site = self.form.backend, compile_site(self.form.form.comparisons.site)
         weights, sites = self.users.weights[items], Sites(*(array[pairs] for array in self.users.sites))
@@ -275,7 +281,7 @@ def joint_draws(
     *,
     log_likelihood: bool,
 ) -> JointDraws:
-    """Return draws of all variables of a form, given draws of theta, (s, p), and of the utilities, (s, U, I)."""
+    """Return draws of all variables of a form, given s draws of theta, (s, p), and of the utilities, (s, U, I)."""
     size, group = len(thetas), form.form.comparisons
     values = {form.form.utilities: utilities.reshape(size, *form.shape)}
     out = values | form.evaluate(thetas, values)

@@ -20,19 +20,20 @@ _PREFIX = "design_"
 
 
 class Design(NamedTuple):
-    """Fits at nodes of the hyperparameters.
+    """Nodes of the hyperparameters, and the factors of the fits there.
 
     Attributes
     ----------
     thetas : ndarray, (k, p)
+        Unconstrained hyperparameters of the k nodes.
     shares : ndarray, (k,)
         Weights of the nodes, which add up to one.
     steps : ndarray, (p, p), or None
-        Edges of a cell of a lattice; None where the nodes are draws.
+        Edges of a cell of the lattice of nodes, as rows; None where the nodes are draws.
     shifts, precisions : ndarray, (k, P)
-        Factors of all comparisons as they were given; zeros for those that are left out.
+        Factors of all P comparisons in the order given by the model; zeros for comparisons that the fits leave out.
     weights : ndarray, (k, N)
-        As in `UserFactors`.
+        `UserFactors.weights` of the fits.
     """
 
     thetas: np.ndarray
@@ -44,18 +45,18 @@ class Design(NamedTuple):
 
     @classmethod
     def of_state(cls, state: Mapping[str, np.ndarray]) -> "Design | None":
-        """Return the design of a saved ``fit_state``; None for one of a fit at single hyperparameters."""
+        """Return the design in a saved ``fit_state``; None where the fit is at one value of the hyperparameters."""
         if _PREFIX + "thetas" not in state:
             return None
         return cls(**{name: state[_PREFIX + name] for name in cls._fields if _PREFIX + name in state})
 
     @property
     def state(self) -> dict[str, np.ndarray]:
-        """Entries of the saved state."""
+        """Arrays of the design, by their names in a saved ``fit_state``."""
         return {_PREFIX + name: value for name, value in self._asdict().items() if value is not None}
 
     def theta_draws(self, nodes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Return a draw of the hyperparameters for each of some nodes, (s,): from its cell, or the node itself."""
+        """Return draws of theta, (s, p), one for each of `nodes`, (s,): from the node's cell, or the node itself."""
         if self.steps is None:
             return self.thetas[nodes]
         return Cells(self.thetas, self.shares, self.steps).draws(nodes, rng)
@@ -94,7 +95,7 @@ class PreferenceMixture:
             yield float(share), self._component(k)
 
     def portions(self, size: int, rng: np.random.Generator) -> Iterator[tuple[int, PreferencePosterior]]:
-        """Yield the number of draws that each node has, and its posterior."""
+        """Yield, for each node that has any of `size` draws, the number of its draws and its posterior."""
         nodes, counts = np.unique(self._drawn_nodes(size, rng), return_counts=True)
         for k, count in zip(nodes, counts):
             yield int(count), self._component(k)
@@ -112,13 +113,13 @@ class PreferenceMixture:
     ) -> JointDraws:
         """Return joint draws of all variables of the form, optionally with log likelihoods.
 
-        A draw has the utilities of the node in whose cell its hyperparameters lie.
+        The utilities of a draw are from the fit at the node in whose cell the hyperparameters of the draw lie.
         """
         nodes = rng.permutation(self._drawn_nodes(size, rng))
         return self.draws_of(nodes, rng, log_likelihood=log_likelihood)
 
     def draws_of(self, nodes: np.ndarray, rng: np.random.Generator, *, log_likelihood: bool = False) -> JointDraws:
-        """Return a joint draw for each of some nodes, (s,)."""
+        """Return a joint draw of all variables for each entry of `nodes`, (s,)."""
         utilities = np.empty((len(nodes), self.form.n_users, self.form.n_items))
         for k in np.unique(nodes):
             mask = nodes == k
@@ -127,7 +128,7 @@ class PreferenceMixture:
         return joint_draws(self.form, self.compared, thetas, utilities, log_likelihood=log_likelihood)
 
     def _drawn_nodes(self, size: int, rng: np.random.Generator) -> np.ndarray:
-        """Return nodes by their shares, (size,), in order: each has its share of the draws, to within one."""
+        """Return sampled nodes, (size,), in ascending order; each occurs `size` times its share, to within one."""
         # Systematic sampling: the shares' distribution function is inverted at (i + u) / s, with one u for all i < s.
         places = (np.arange(size) + rng.random()) / size
         return np.minimum(np.searchsorted(np.cumsum(self.design.shares), places), len(self.design.shares) - 1)

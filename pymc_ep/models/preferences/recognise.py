@@ -34,7 +34,7 @@ __all__ = ["recognise_preferences"]
 def recognise_preferences(
     model: Model, latent: Sequence[str] | None = None, wanted: Sequence[str] = ()
 ) -> Preferences | None:
-    """Read a model with a `PreferenceUtility`.
+    """Return the form of a model with a `PreferenceUtility`; None for a model without one.
 
     Parameters
     ----------
@@ -42,12 +42,12 @@ def recognise_preferences(
     latent : sequence of str, optional
         If given, it must name the utilities alone.
     wanted : sequence of str, optional
-        Variables to predict; this form has none.
+        Variables to predict. It is ignored, as this form predicts no variables.
 
     Raises
     ------
     UnsupportedModelError
-        If the model has such utilities, but does not fit the form otherwise.
+        If the model has a `PreferenceUtility`, but is not of the form otherwise.
     """
     utilities = [
         rv for rv in relevant_variables(model) if isinstance(rv.owner.op, PreferenceUtilityRV | LowRankUtilityRV)
@@ -110,7 +110,7 @@ def _build(model: Model, f: TensorVariable) -> Preferences:
 
 
 def _plain(model: Model, v: TensorVariable) -> bool:
-    """Return whether a variable is its own unconstrained value, or the exponential of that."""
+    """Return whether a variable equals its unconstrained value, or the exponential of its unconstrained value."""
     transform = model.rvs_to_transforms.get(v)
     return transform is None or isinstance(transform, LogTransform)
 
@@ -126,7 +126,7 @@ def _only_observed(model: Model, f: TensorVariable) -> TensorVariable:
 
 
 def _without_batch(graph: TensorVariable, ndim: int) -> TensorVariable:
-    """Return a parameter of all rows, without the axes of length one that PyTensor adds for these."""
+    """Return a parameter that all users share as a graph with `ndim` axes: leading axes of length one are removed."""
     while graph.ndim > ndim and graph.owner is not None and isinstance(graph.owner.op, DimShuffle):
         graph = graph.owner.inputs[0]
     if graph.ndim > ndim:
@@ -137,7 +137,7 @@ def _without_batch(graph: TensorVariable, ndim: int) -> TensorVariable:
 def _comparisons(
     model: Model, rv: TensorVariable, f: TensorVariable, hyper: Sequence[TensorVariable]
 ) -> ComparisonGroup:
-    """Return the comparisons of an observed variable."""
+    """Return the comparisons that `rv` observes; raise UnsupportedModelError if it is not a comparison of two items."""
     imputed = f"{rv.name.removesuffix('_observed')}_unobserved"
     if rv.name.endswith("_observed") and imputed in model.named_vars:
         raise UnsupportedModelError(

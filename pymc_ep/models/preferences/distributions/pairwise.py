@@ -18,8 +18,8 @@ def PairwiseProbit(name: str, f: Any, *, users: Any = None, winners: Any, losers
 
     .. math:: P(\text{i beats j} \mid u) = \Phi(f_{ui} - f_{uj})
 
-    It is short for ``pm.Bernoulli(name, pm.math.invprobit(f[users, winners] - f[users, losers]), observed=1)`` with
-    labels in place of positions, and draws from it say whether the winner wins again.
+    This is short for ``pm.Bernoulli(name, pm.math.invprobit(f[users, winners] - f[users, losers]), observed=1)``, and
+    takes labels instead of positions. Draws are one where the winner wins again, and zero elsewhere.
 
     Parameters
     ----------
@@ -27,9 +27,10 @@ def PairwiseProbit(name: str, f: Any, *, users: Any = None, winners: Any, losers
     f : tensor_like, (users, items) or (items,)
         Utilities, such as a `PreferenceUtility` or a Gaussian process.
     users : array_like, (P,), optional
-        Who compared; leave it out for utilities of one user.
+        User of each comparison; leave it out for utilities of one user.
     winners, losers : array_like, (P,)
-        Items. Labels where the dims of `f` have coordinates, or positions where they have none or these are no numbers.
+        Preferred and other item of each comparison. Users and items are labels where the dims of `f` have coordinates.
+        They are positions where there are no coordinates; integers are positions too where coordinates are no numbers.
 
     Returns
     -------
@@ -55,7 +56,7 @@ def PairwiseLogit(name: str, f: Any, *, users: Any = None, winners: Any, losers:
 
 
 def _compared(name: str, f: Any, users: Any, winners: Any, losers: Any, link: Callable[[Any], dict[str, Any]]) -> Any:
-    """Add the observed variable to the model."""
+    """Add the observed variable of `PairwiseProbit` or `PairwiseLogit` to the model, and return it."""
     f = pt.as_tensor_variable(f)
     if f.ndim != (1 if users is None else 2):
         raise InvalidDataError(
@@ -72,20 +73,20 @@ def _compared(name: str, f: Any, users: Any, winners: Any, losers: Any, link: Ca
 def compared_positions(
     model: pm.Model, utilities: str | None, name: str, shape: Sequence[int | None], given: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
-    """Return the positions of users, winners and losers, (P,) each, that are given by label or position.
+    """Return the positions of users, winners and losers, (P,) each, given as labels or positions.
 
     Parameters
     ----------
     model : pymc.Model
-        Its coordinates are the labels.
+        Model whose coordinates are the labels.
     utilities : str, optional
-        The variable of the utilities, whose dims are users, if there are any, and items.
+        Name of the utilities, whose dims are of users and items, or of items alone.
     name : str
-        The comparisons, for messages.
+        Name of the comparisons, for messages.
     shape : sequence of int or None
-        Of the utilities.
+        Shape of the utilities.
     given : mapping
-        ``winners``, ``losers`` and maybe ``users``.
+        Labels or positions, (P,) each, under ``winners``, ``losers`` and, for several users, ``users``.
 
     Raises
     ------

@@ -19,13 +19,13 @@ from pymc_ep.kernels import register_bodies
 __all__ = ["LowRankUtilityRV", "PreferenceUtility", "PreferenceUtilityRV"]
 
 _LITTLE = 1e-6
-"""Jitter by default, relative to the largest entry of a kernel: far above rounding, and far below modelled effects."""
+"""Default jitter, relative to the largest entry of a kernel: far above rounding, and far below modelled effects."""
 _SYMMETRIC = 1e-8
-"""Largest difference of a kernel and its transpose, relative to its largest entry, that is rounding."""
+"""Largest difference between a kernel and its transpose, relative to its largest entry, that counts as rounding."""
 
 
 class _UtilityRV(RandomVariable):
-    """Rows of utilities, of the length of their mean."""
+    """A random variable with a row of utilities for each user, as long as their mean b."""
 
     dtype = "floatX"
     _print_name = ("PreferenceUtility", "\\operatorname{PreferenceUtility}")
@@ -79,31 +79,34 @@ class PreferenceUtility(Continuous):
 
     .. math:: f_u \sim N(b, V V^\top + \sigma^2 K), \qquad u = 1, \dots, U
 
-    V has what users share: items of similar rows are liked by the same users. K has what features of the items say.
+    V models tastes that users share: items with similar rows of V are liked by the same users. K models how utilities
+    of items correlate by the items' features.
 
     Parameters
     ----------
     name : str
     V : tensor_like, (I, D), optional
-        Such as ``pm.Normal("V", 0, 0.5, dims=("item", "factor"))``, which a fit learns. None leaves the term out.
+        D factors of each item, such as ``pm.Normal("V", 0, 0.5, dims=("item", "factor"))``, which a fit learns. By
+        default there is no term V V^T.
     b : tensor_like, (I,), optional
         Mean utilities; zero by default.
     kernel : tensor_like, (I, I), or pymc.gp.cov.Covariance, optional
-        Covariance of items, or a covariance function of features `X`. The identity by default.
+        K: the covariance of items, or a covariance function of features `X`. The identity by default.
     X : array_like or pymc.Data, (I, F), optional
         Features of the items, for a covariance function.
     kernel_factor : tensor_like, (I, R), optional
-        In place of `kernel`: R of the covariance R R^T + jitter I, such as ``phi * sqrt_psd`` of
+        Instead of `kernel`: R of the covariance K = R R^T + jitter I, such as ``phi * sqrt_psd`` of
         `pymc.gp.HSGP.prior_linearized`. Memory is then linear in the number of items.
     sigma : tensor_like, (), optional
         Scale of the kernel; one by default.
     jitter : float, optional
         Added to the diagonal of `kernel`; by default 1e-6 of its largest entry. Khan et al. add 0.1, which lets items
-        of equal features differ. `kernel_factor` needs it to be given, and positive.
+        of equal features differ. With `kernel_factor` a positive jitter must be given.
     n_users : int, optional
-        Number of rows; by default from `dims` or `shape`. Without any of these there is one user, and one vector.
+        Number of users; by default from `dims` or `shape`. Without any of the three there is one user, and the variable
+        is a vector, (I,).
     **kwargs
-        For the variable, such as ``dims=("user", "item")``.
+        Keywords of the variable, such as ``dims=("user", "item")``.
 
     Raises
     ------
@@ -220,13 +223,13 @@ class _LowRankUtility(Continuous):
 
 
 def _mean_rows(size: Any, mean: Any) -> Any:
-    """Return the graph of the mean utilities of all users; nothing is drawn for its shape."""
+    """Return the graph of the mean utilities of all users, (*size, I); it depends on no draws."""
     # A copy, as PyMC puts initial values in place of random variables inside a graph, but not of its output.
     return mean.copy() if rv_size_is_none(size) else pt.broadcast_to(mean, (*size, mean.shape[-1]))
 
 
 def _check_factor(kernel: Any, factor: Any, jitter: Any) -> None:
-    """Raise for a second kernel, for a jitter that is not positive, and for entries that are not finite."""
+    """Raise InvalidDataError if there is a kernel too, if the jitter is not positive, or if entries are not finite."""
     if kernel is not None:
         raise InvalidDataError("kernel= and kernel_factor= are both the covariance of items; give one of them.")
     if jitter is None or not (isinstance(jitter, Variable) or np.all(np.asarray(jitter) > 0)):
@@ -240,7 +243,7 @@ def _check_factor(kernel: Any, factor: Any, jitter: Any) -> None:
 
 
 def _matrix(kernel: Any, X: Any) -> Any:
-    """Return the kernel as a matrix; raise if it is none, and for features that are not finite."""
+    """Return the kernel as a matrix, or None without one; raise InvalidDataError unless it and X are valid."""
     if isinstance(kernel, BaseCovariance):
         if X is None:
             raise InvalidDataError("kernel= is a covariance function, and needs the features X= of the items.")

@@ -1,4 +1,4 @@
-"""Numba bodies of the draws of `PreferenceUtility`: one row."""
+"""Numba bodies of the draws of `PreferenceUtility`: each draws the row of one user."""
 
 from collections.abc import Callable
 from typing import Any
