@@ -138,7 +138,7 @@ class CompiledPreferences(DrawFunctions):
 
     @cached_property
     def free(self) -> frozenset[str]:
-        """Names among "mean", "factors", "kernel" and "sigma" of the prior's parameters that depend on hyperparameters."""
+        """Names of prior parameters ("mean", "factors", "kernel", "sigma") that depend on hyperparameters."""
         prior = self.form.prior
         parameters = {"mean": [prior.mean], "factors": [prior.factors], "kernel": prior.kernel, "sigma": [prior.sigma]}
         return frozenset(key for key, graphs in parameters.items() if depends_on(graphs, self.form.hyper_values))

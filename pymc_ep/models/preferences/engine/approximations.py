@@ -1,18 +1,22 @@
-"""Gaussian factors for comparisons, by three methods, each from the posterior under the present factors.
+"""Gaussian factors of comparisons by three methods, each computed from the posterior under the present factors.
 
-With m the posterior means of the differences, mu the prior means and A as in the kernel of preferences, factors
-exp(b d - p d^2 / 2) have by each method the log evidence
+A comparison of two items has the probability t(d), d the difference of their utilities; its Gaussian factor is
+exp(b d - p d^2 / 2). The prior mean of d is mu, its posterior mean m and variance v. With a constant c of the method,
+the log evidence of a user with comparisons k is
 
-    sum_k [c_k - (b_k - p_k m_k) (m_k - mu_k) / 2] - 1/2 log |A|.
+    sum_k [c_k - (b_k - p_k m_k) (m_k - mu_k) / 2] - 1/2 log |A|,
 
-- Expectation propagation matches the moments of a factor and its cavity; c is its `log_z` and two terms of the cavity.
-- Laplace's approximation has slope and curvature of log t at m, which is the mode once factors have settled; c = log t.
-  It is expectation propagation with cavities of no variance.
-- The bound of Jaakkola and Jordan (2000) is the best Gaussian below t under N(m, v); c is the expected log of it, and
-  p v / 2. It holds under any factors.
+where A is as in `pymc_ep.models.preferences.kernel.body`.
 
-In Laplace's evidence log |A| moves with the mode, whose response is its `Approximation.response`; the other
-evidences are stationary in their factors.
+- Expectation propagation matches posterior moments to the moments of t times the cavity, the tilted distribution. Its
+  c is the log of the integral of the tilted distribution, and two terms of the cavity.
+- Laplace's approximation takes slope and curvature of log t at m, which is the mode once factors have settled; c is
+  log t(m). It equals expectation propagation with cavities of variance zero.
+- Jaakkola and Jordan's (2000) factor is the Gaussian below t that is best under N(m, v); c is its expected log plus
+  p v / 2. Any factors of this kind give a lower bound on the log evidence.
+
+The log evidences of the first and the last method are stationary in the factors. Laplace's is not: log |A| changes with
+the mode, at the rate that `Approximation.response` returns.
 """
 
 from collections.abc import Callable
@@ -37,15 +41,16 @@ class Approximation(NamedTuple):
     Attributes
     ----------
     update : callable
-        ``update(site, at, sites)``, with `at` the posterior under `sites`, returns the variances of the cavities, (P,),
-        or zeros, and the new factors as a `Tilted` whose `log_z` is c without terms of the cavity.
+        ``update(site, at, sites)`` takes the posterior `at` under `sites`. It returns the variances of the cavities,
+        (P,), zeros without cavities, and the new factors as a `Tilted`, whose `log_z` is c without terms of the cavity.
     evidence : str
-        The log evidence, in words.
+        Name of the log evidence, for messages.
     response : callable, optional
-        ``response(site, mean, variance)``: derivative of -log |A| / 2, (P,), in the differences at the mode, which have
-        these moments. None where the evidence is stationary in the factors.
+        ``response(site, mean, variance)`` takes the posterior moments of the differences, (P,) each. It returns the
+        derivative of -log |A| / 2 in each difference at the mode, (P,). None where the evidence is stationary in the
+        factors.
     matched : bool
-        Whether the posterior has the moments of the tilted distributions, which the expansion of its shape needs.
+        Whether posterior and tilted moments are equal, as the correction of the posterior's shape requires.
     """
 
     update: Callable[[CompiledSite, Differences, Sites], tuple[np.ndarray, Tilted]]

@@ -20,9 +20,9 @@ class DividedUsers(NamedTuple):
     Attributes
     ----------
     partitions : Partitions
-        Whose data are `ObservedComparisons`.
+        The parts, with `ObservedComparisons` as data.
     comparisons : Comparisons
-        Of all users.
+        Comparisons of all users.
     ends : ndarray of int64, (parts + 1,)
         Part k has the users from ``ends[k]`` up to ``ends[k + 1]``.
     """
@@ -32,7 +32,7 @@ class DividedUsers(NamedTuple):
     ends: np.ndarray
 
     def place(self, users: UserFactors) -> Handles:
-        """Return handles of the factors of all users, once the parts have them."""
+        """Send the factors of all users to their parts, and return handles of them."""
         return self.partitions.place([users.of_users(self.comparisons, slice(*ends)) for ends in pairwise(self.ends)])
 
     def collect(self, handles: Handles) -> UserFactors:
@@ -44,17 +44,17 @@ class DividedUsers(NamedTuple):
 def divided(
     comparisons: Comparisons, observed: np.ndarray, n_parts: int | None = None, client: Any = None
 ) -> Iterator[DividedUsers]:
-    """Provide users in parts with about equal numbers of entries of covariances.
+    """Provide users in parts whose covariances of compared items have about equal total numbers of entries.
 
     Parameters
     ----------
     comparisons : Comparisons
     observed : ndarray, (P,)
-        One, or zero for comparisons that are held out.
+        Zero for comparisons that are held out, and one for all others.
     n_parts : int, optional
         Largest number of parts; by default one, or one for each worker.
     client : distributed.Client, optional
-        Whose workers hold the parts.
+        Cluster whose workers hold the parts; by default they are in this process.
     """
     if n_parts is None:
         n_parts = 1 if client is None else max(1, len(client.scheduler_info(n_workers=-1)["workers"]))

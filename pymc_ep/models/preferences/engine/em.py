@@ -10,7 +10,7 @@ __all__ = ["PreferenceEM"]
 
 
 class PreferenceEM(BoundAscent[State]):
-    """Alternates updates of the prior in closed form and of the factors of all users.
+    """EM: alternates updates of the prior in closed form, and of the factors of all users.
 
     Parameters
     ----------
@@ -25,12 +25,12 @@ class PreferenceEM(BoundAscent[State]):
         self.evidence, self.learned = evidence, learned
 
     def init(self, problem: PreferenceProblem, start: State | None = None) -> State:
-        """Return the first state, which is given."""
+        """Return `start`, which must be given."""
         assert start is not None
         return start
 
     def step(self, problem: PreferenceProblem, state: State) -> State:
-        """Update the prior, then the factors of all users."""
+        """Return the state after an update of the prior, and then of the factors of all users."""
         totals, n_users = state.totals, self.evidence.n_users
         prior, kernel = problem.prior(state.theta)
         after = maximised(prior, kernel, Statistics(totals.slope / n_users, totals.curvature / n_users), self.learned)
@@ -38,11 +38,11 @@ class PreferenceEM(BoundAscent[State]):
         return updated.after(state, self.evidence.n_pairs)
 
     def packed(self, state: State) -> State:
-        """Return the state with the factors of users in the place of handles."""
+        """Return the state with the factors of users instead of handles."""
         return self.evidence.packed(state)
 
     def unpacked(self, problem: PreferenceProblem, packed: State) -> State:
-        """Return the state with handles in the place of factors of users."""
+        """Return the state with handles instead of the factors of users."""
         return self.evidence.unpacked(packed)
 
     def finished(self, state: State) -> Status | None:
@@ -50,5 +50,5 @@ class PreferenceEM(BoundAscent[State]):
         return self.evidence.may_stop(state) or super().finished(state)
 
     def may_end(self, state: State) -> bool:
-        """Return whether the prior was updated."""
+        """Return whether the iteration may end at this state: only after an update of the prior."""
         return state.loop > 0

@@ -1,10 +1,11 @@
 """Evidence of comparisons at hyperparameters, and its gradient.
 
-Where the log evidence is stationary in the factors, as at a fixed point of EP, its gradient holds the factors fixed:
+Users' utilities have the prior N(b, S), and user u the posterior mean b + S w_u and covariance S - S Q_u S. Where the
+log evidence is stationary in the factors, as at a fixed point of EP, its gradient holds the factors fixed:
 
     d log Z / d b = sum_u w_u,        d log Z / d S = -1/2 sum_u (Q_u - w_u w_u^T).
 
-The gradient of Laplace's approximation has a `Response` too.
+In Laplace's approximation it is not stationary, and a `Response` is added.
 """
 
 from collections.abc import Callable
@@ -24,27 +25,27 @@ from pymc_ep.sites.base import Site
 __all__ = ["ComparisonEvidence", "PreferenceProblem", "State"]
 
 _PATIENCE = 10
-"""Number of evaluations without a higher score on held-out comparisons that end a search: scores of single steps go up
-and down by less."""
+"""Number of successive evaluations without a higher score on held-out comparisons after which a search ends. Scores go
+up and down from step to step, but not for so long."""
 
 
 class PreferenceProblem(Protocol):
-    """Model of the engine: its prior at hyperparameters, and derivatives."""
+    """The model as this engine sees it: its prior at given hyperparameters, and derivatives."""
 
     def prior(self, theta: np.ndarray) -> tuple[UtilityPrior, Kernel]:
-        """Return the prior of utilities at theta, (p,)."""
+        """Return the prior of utilities, and its kernel, at theta, (p,)."""
 
     def log_prior(self, theta: np.ndarray) -> float:
         """Return the log prior of the hyperparameters."""
 
     def gradient(self, theta: np.ndarray, slope: np.ndarray, curvature: Curvature) -> np.ndarray:
-        """Return the gradient in theta, (p,), of the log prior and of a function of the prior of utilities.
+        """Return the gradient in theta, (p,), of the log prior of theta plus a function h of b and S = V V^T + s2 K.
 
-        Its derivative in b is the slope, (I,), and in S = V V^T + s2 K the curvature, (I, I), times -1/2.
+        The derivatives of h are dh/db = `slope`, (I,), and dh/dS = -`curvature` / 2, (I, I).
         """
 
     def theta_of(self, theta: np.ndarray, prior: UtilityPrior) -> np.ndarray:
-        """Return theta with the parameters of the prior set to given values."""
+        """Return theta, (p,), with the parameters of the prior set to the values of `prior`."""
 
 
 class State(NamedTuple):
@@ -54,20 +55,20 @@ class State(NamedTuple):
     ----------
     theta : ndarray, (p,)
     users : Handles
-        `UserFactors` of each part.
+        Handles of the `UserFactors` of each part.
     totals : Totals
     objective : float
-        Log evidence, by the method, and the log prior of the hyperparameters.
+        Log evidence, as the method approximates it, plus log prior of the hyperparameters.
     score : float
-        Score of the state: the log probability of comparisons that are held out, or `objective` without any.
+        Log probability of the comparisons that are held out; `objective` where none are.
     change : float
         Rise of the objective in the last iteration, per comparison.
     loop : int
         Number of evaluations of the evidence.
     best : State, optional
-        The earlier state of the highest score, without its curvature; None if that is this one.
+        Earlier state of the highest score, without its curvature; None where this state has the highest score.
     stale : int
-        Number of evaluations since then.
+        Number of evaluations since the highest score.
     """
 
     theta: np.ndarray
@@ -87,16 +88,16 @@ class State(NamedTuple):
 
     @property
     def bare(self) -> "State":
-        """The state without matrices of all items, which its gradient alone needs."""
+        """The state without matrices of all items, which only its gradient needs."""
         return self._replace(totals=self.totals._replace(curvature=np.zeros((0, 0)), response=None))
 
     def with_users(self, other: Callable[[Any], Any]) -> "State":
-        """Return the state, and its best state, with a function applied to the users of each."""
+        """Return the state with `other` applied to its `users`, and to the ones of its best state."""
         best = None if self.best is None else self.best.with_users(other)
         return self._replace(users=other(self.users), best=best)
 
     def after(self, before: "State", n_pairs: int) -> "State":
-        """Return this state as the successor of another."""
+        """Return this state as the successor of `before`, with change, counts and best state updated."""
         change, best = (self.objective - before.objective) / n_pairs, before.chosen
         state = self._replace(change=change, loop=before.loop + 1)
         if self.score > best.score:
@@ -110,11 +111,11 @@ class ComparisonEvidence:
     Parameters
     ----------
     partitions : Partitions
-        Whose data are the `ObservedComparisons` of users.
+        Parts of the users, with `ObservedComparisons` as data.
     n_users, n_pairs : int
-        In all parts.
+        Numbers of users and of comparisons in all parts.
     site : Site
-        Of a comparison.
+        Likelihood of a comparison.
     effort : Effort
     approximation : Approximation
     holds_out : bool
@@ -136,19 +137,21 @@ class ComparisonEvidence:
         self.approximation, self.holds_out = approximation, holds_out
 
     def to_tolerance(self, tol: float) -> "ComparisonEvidence":
-        """Return the same evidence of factors that are iterated to another tolerance."""
+        """Return a copy whose factors are iterated to the tolerance `tol`."""
         other = copy(self)
         other.effort = self.effort._replace(tol=tol)
         return other
 
     def at(self, problem: PreferenceProblem, theta: np.ndarray, users: Handles) -> State:
-        """Return the state with the factors of all users settled; for exceptions see `settled`."""
+        """Return the state at theta, (p,), with the factors of all users settled; for exceptions see `settled`."""
         users, totals = self.settled(problem, theta, users)
         objective = totals.log_z + problem.log_prior(theta)
         return State(theta, users, totals, objective, totals.held_log_p if self.holds_out else objective)
 
     def settled(self, problem: PreferenceProblem, theta: np.ndarray, users: Handles) -> tuple[Handles, Totals]:
-        """Settle the factors of all users, from given factors; where workers are lost, their parts start anew.
+        """Return the settled factors of all users, iterated from `users`, and their totals.
+
+        Where workers are lost, their parts start anew.
 
         Raises
         ------
@@ -170,17 +173,17 @@ class ComparisonEvidence:
         return problem.gradient(state.theta, *state.totals.derivatives)
 
     def packed(self, state: State) -> State:
-        """Return the state with the factors of the users of each part in the place of handles."""
+        """Return the state with the factors of each part's users instead of handles."""
         return self.partitions.attempt(
             lambda: state.with_users(lambda handles: tuple(self.partitions.collect(handles)))
         )
 
     def unpacked(self, packed: State) -> State:
-        """Return the state with handles in the place of factors."""
+        """Return the state with handles instead of factors."""
         return self.partitions.attempt(lambda: packed.with_users(self.partitions.place))
 
     def may_stop(self, state: State) -> Status | None:
-        """Return the status of a search whose score on comparisons that are held out rises no more."""
+        """Return the status to end a search with whose held-out score rises no more; None where it may go on."""
         if not self.holds_out or state.stale < _PATIENCE:
             return None
         return Status(

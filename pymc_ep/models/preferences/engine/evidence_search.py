@@ -20,12 +20,12 @@ __all__ = ["maximise"]
 _MEMORY = 20
 """Number of steps that L-BFGS remembers: more than its usual ten pays where an evaluation is dear."""
 _LEAST_REACH = 1e-3
-"""Least bound on the first step of a round, in units of theta. A round that gains nothing bounds the next at a quarter:
-its steps led to points without an evidence."""
+"""Smallest bound on the first step of a round, in units of theta. A round that gains nothing, as its steps lead to
+points without an evidence, is followed by one with a quarter of its bound."""
 
 
 class _Enough(Exception):
-    """Ends a search whose score rises no more."""
+    """Raised to end a search whose score rises no more."""
 
     def __init__(self, status: Status):
         super().__init__(status.sentence)
@@ -33,16 +33,18 @@ class _Enough(Exception):
 
 
 class _Search(NamedTuple):
-    """A search after k evaluations: with their results, L-BFGS comes to the same point without repeating them.
+    """Record of a search after k evaluations, from which L-BFGS repeats its steps without new evaluations.
 
     Attributes
     ----------
     latest : State
-        Packed.
+        State of the last evaluation, packed.
     thetas, gradients : ndarray, (k, p)
+        Points of all evaluations, and gradients of the objective there.
     objective, change : ndarray, (k,)
+        Values of `State.objective` and `State.change` at these points.
     most : int
-        Most evaluations of this search.
+        Largest number of evaluations of the search.
     """
 
     latest: State
@@ -54,14 +56,15 @@ class _Search(NamedTuple):
 
 
 class _Searched:
-    """Evaluations of a search, some perhaps made earlier, and their history.
+    """Objective of a search, called by L-BFGS, with the history of its evaluations, perhaps resumed from a record.
 
     Attributes
     ----------
     latest : State
-        Bare.
+        State of the last evaluation, without matrices.
     thetas, gradients : list of ndarray, (p,)
     objective, change : list of float
+        History of all evaluations, as in `_Search`.
     """
 
     def __init__(
@@ -90,11 +93,11 @@ class _Searched:
 
     @property
     def passed(self) -> int:
-        """Number of evaluations that this search has passed, evaluations of an earlier search included."""
+        """Index in the history of the point at which L-BFGS is: the first point has the index 0."""
         return self._at
 
     def __call__(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
-        """Return objective and gradient, (p,); a repeated point costs nothing."""
+        """Return objective and gradient, (p,), at theta; the present or next point of the history is not evaluated."""
         if not np.array_equal(theta, self.thetas[self._at]):
             place = self._at + 1
             if place == len(self.thetas) or not np.array_equal(theta, self.thetas[place]):
@@ -137,30 +140,30 @@ def maximise(
     save: Callable[[State], None] = lambda state: None,
     record: Record = UNRECORDED,
 ) -> Run[State]:
-    """Maximise evidence and log prior by L-BFGS, up to the highest score.
+    """Maximise log evidence plus log prior by L-BFGS, or until the score on held-out comparisons rises no more.
 
     Parameters
     ----------
     evidence : ComparisonEvidence
     problem : PreferenceProblem
     theta : ndarray, (p,)
-        Where to start.
+        Hyperparameters to start from.
     users : Handles
-        The first factors.
+        Factors to start from.
     tol : float
-        Rise by a further step, per comparison, at which the search ends.
+        The search ends where a further step would raise the objective by no more than `tol` nats per comparison.
     max_iter : int
-        Most evaluations.
+        Largest number of evaluations.
     report : Report
     save : callable
         Called with each state.
     record : Record
-        Of the checkpoint; receives each state, and holds the state to go on from.
+        Record of the checkpoint: it stores each state, and may hold the state of an earlier search to resume.
 
     Returns
     -------
     Run
-        Of the last state, which knows the best one; states are bare.
+        Last state, without matrices, whose `chosen` is the state of the highest score; status and history.
     """
 
     def each(state: State) -> None:
@@ -200,9 +203,9 @@ def maximise(
 def _climbed(searched: _Searched, theta: np.ndarray, most: int, goal: float) -> tuple[float, float]:
     """Climb in rounds of L-BFGS from theta, (p,), until a further step gains no more than a goal, in nats.
 
-    A round ends where an iteration gains little, as a short step does on a steep slope too. With the gradient g and
-    the inverse curvature H of the round, a Newton step gains g^T H g / 2: where that is above the goal, another round
-    goes on with a memory of its own.
+    A round ends at an iteration of small gain, even if that is only a short step on a steep slope. With the gradient g
+    and the round's estimate H of the inverse curvature, a Newton step would gain g^T H g / 2. Where this gain is above
+    the goal, another round starts with an empty memory.
 
     Returns
     -------
@@ -227,7 +230,7 @@ def _climbed(searched: _Searched, theta: np.ndarray, most: int, goal: float) -> 
 def _round(
     searched: _Searched, centre: np.ndarray, reach: float, most: int, goal: float
 ) -> "scipy.optimize.OptimizeResult":
-    """Maximise over u, (p,), theta = centre + reach u, by L-BFGS, whose first step is no longer than one."""
+    """Maximise over u, (p,), where theta = centre + reach u, by L-BFGS; the first step in u is no longer than one."""
 
     def scaled(u: np.ndarray) -> tuple[float, np.ndarray]:
         value, gradient = searched(centre + reach * u)

@@ -1,7 +1,7 @@
 """Gaussian factors of the comparisons of many users, each on its own (Khan, Ko and Seeger 2014, section 3.1).
 
-The factors of all comparisons are updated at once, by Gaussian algebra over the items of each user. A user takes no
-further part once its factors have settled, and steps are as long as its own comparisons allow.
+The factors of all comparisons are updated at once, by Gaussian algebra over the items of each user. A user whose
+factors have settled is left out of further updates. Each user has its own length of steps.
 """
 
 from typing import NamedTuple
@@ -17,14 +17,14 @@ from pymc_ep.sites.compiled import CompiledSite
 __all__ = ["Settled", "item_differences", "settle"]
 
 _LONGER, _SHORTER = 1.25, 0.5
-"""Factors of a user's step after one that brought its factors closer to a fixed point, and after one that did not."""
+"""Multiples of a user's step after one that brought its factors closer to a fixed point, and after one that did not."""
 _LEAST_STEP = 0.05
-"""Shortest step. Log-concave factors settle with longer ones."""
+"""Shortest step, as a share of the update. Log-concave factors settle with longer steps."""
 _INNER = 12
 """Largest number of updates of the means alone. They take no factorisations, and save many."""
 _MATCHED = 0.03
-"""Distance of tilted and posterior means, relative to the first one, at which they count as matched. A closer match is
-wasted, as the next update of the precisions moves the means by more."""
+"""Distance of tilted and posterior means, relative to their distance before any shift, at which they count as matched.
+A closer match is wasted, as the next update of the precisions moves the means by more."""
 
 
 class Settled(NamedTuple):
@@ -38,7 +38,7 @@ class Settled(NamedTuple):
     change : ndarray, (U,)
         Largest change of a factor in a further update, in posterior standard deviations.
     mean, variance : ndarray, (P,)
-        Of the differences.
+        Posterior moments of the differences of compared utilities.
     whitened : ndarray, (sum of n^2,)
         As in `pymc_ep.models.preferences.kernel.Differences`.
     """
@@ -57,10 +57,13 @@ class _Update(NamedTuple):
     Attributes
     ----------
     at : Differences
+        The posterior.
     cavity : ndarray, (P,)
-        Variances of the cavities, or zeros.
+        Variances of the cavities; zeros without cavities.
     tilted : Tilted
+        The new factors.
     log_z, change : ndarray, (U,)
+        As in `Settled`.
     """
 
     at: Differences
@@ -83,26 +86,27 @@ def settle(
     max_iter: int,
     backend: str = "auto",
 ) -> Settled:
-    """Iterate all factors of each user until none changes by more than `tol`.
+    """Return the factors of all users, iterated until no factor of a user changes by more than `tol`.
 
     Parameters
     ----------
     comparisons : Comparisons
-        At least one of each user.
+        At least one comparison of each user.
     lower : ndarray, (sum of n^2,)
-        Cholesky factors of the users' prior covariances.
+        Cholesky factors, (n, n), of the prior covariances of each user's n items, one after the other.
     item_mean : ndarray, (I,)
+        Prior mean of the utilities of all items.
     sites : Sites
         First factors, such as zeros.
     site : CompiledSite
-        Of a comparison.
+        Likelihood of a comparison.
     approximation : Approximation
     observed : ndarray, (P,)
-        One for comparisons with a factor, and zero for those that are predicted only: their factors stay as they are.
+        One for comparisons with a factor. Comparisons with a zero are predicted only, and their factors stay as given.
     tol : float
         In posterior standard deviations.
     max_iter : int
-        Most updates of a user.
+        Largest number of updates of a user.
     backend : str
     """
     n_users, n_pairs = comparisons.n_users, len(comparisons.firsts)
@@ -133,7 +137,7 @@ def settle(
 
 
 def item_differences(comparisons: Comparisons, values: np.ndarray) -> np.ndarray:
-    """Return the differences, (P,), of values of each user's items, (N,)."""
+    """Return value of the first item minus value of the second, (P,), for values of all users' items, (N,)."""
     firsts, seconds = comparisons.places
     return values[firsts] - values[seconds]
 
@@ -148,7 +152,7 @@ def _update(
     kept: np.ndarray,
     backend: str,
 ) -> _Update:
-    """Return the posterior under given factors, and the update of these."""
+    """Return the posterior under the factors `sites`, and the new factors that it gives."""
     shift, precision = sites
     at = difference_moments(comparisons, lower, prior_mean, shift, precision, backend=backend)
     slope = shift - precision * at.mean
@@ -175,11 +179,11 @@ def _matched(
     kept: np.ndarray,
     backend: str,
 ) -> Sites:
-    """Return the updated factors, after shifts that bring tilted and posterior means together.
+    """Return the updated factors, after further updates of the shifts that bring tilted and posterior means together.
 
-    Precisions and cavity variances are held meanwhile. The shift that reproduces the tilted mean is a Newton step if
-    the precision is the tilted one, and too long if the tilted one is larger: a user's step is shortened until its
-    means come closer. Without cavities these means are equal at once.
+    Factor precisions and cavity variances are held meanwhile. The shift that reproduces a tilted mean is a Newton step
+    where the factor's precision equals the tilted one, and too long a step where the tilted precision is larger. A
+    user's step is therefore shortened until its means come closer. Without cavities the means agree at once.
     """
     at, cavity, begin = update.at, update.cavity, comparisons.pair_ends[:-1]
     counts, precision = np.diff(comparisons.pair_ends), sites.precision

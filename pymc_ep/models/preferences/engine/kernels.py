@@ -13,7 +13,7 @@ from pymc_ep.models.preferences.engine.values import UtilityPrior
 __all__ = ["Curvature", "DenseKernel", "Kernel", "LowRankKernel", "UtilityCovariance"]
 
 Curvature: TypeAlias = np.ndarray | csr_array
-"""Symmetric matrix of sums over users, (I, I). It is sparse where entries of most pairs of items are zero."""
+"""Symmetric matrix of sums over users, (I, I), sparse where most pairs of items have entries of zero."""
 
 
 class UtilityCovariance(NamedTuple):
@@ -34,21 +34,21 @@ class UtilityCovariance(NamedTuple):
     scale: float
 
     def block(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """Return S at some rows, (r,), and columns, (c,)."""
+        """Return the block of S, (r, c), at the indices `rows`, (r,), and `columns`, (c,)."""
         matrix = self.matrix[np.ix_(rows, columns)] if self.matrix.size else rows[:, None] == columns
         return self.factors[rows] @ self.factors[columns].T + self.scale * matrix
 
     def columns(self, items: np.ndarray) -> np.ndarray:
-        """Return columns of S, (I, n)."""
+        """Return the columns of S of n items, (I, n)."""
         return self.block(np.arange(len(self.factors)), items)
 
     def entries(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """Return S at pairs of a row and a column, (n,)."""
+        """Return the entries of S at n pairs of a row and a column, (n,)."""
         values = self.matrix[rows, columns] if self.matrix.size else rows == columns
         return np.einsum("nk,nk->n", self.factors[rows], self.factors[columns]) + self.scale * values
 
     def differences(self, firsts: np.ndarray, seconds: np.ndarray) -> np.ndarray:
-        """Return the prior variances of differences of two items, (n,)."""
+        """Return the prior variances, (n,), of the differences f_i - f_j, for n items i and j."""
         # S_ii + S_jj - 2 S_ij.
         both = self.entries(firsts, firsts) + self.entries(seconds, seconds)
         return both - 2.0 * self.entries(firsts, seconds)
@@ -58,7 +58,7 @@ class Kernel(Protocol):
     """Covariance K = L L^T of utilities between items."""
 
     def require_definite(self) -> None:
-        """Raise InvalidDataError unless K is positive definite, at items without comparisons too."""
+        """Raise InvalidDataError unless K, of all items, compared or not, is positive definite."""
 
     def covariance(self, prior: UtilityPrior) -> UtilityCovariance:
         """Return V V^T + s2 K."""
@@ -76,7 +76,7 @@ class Kernel(Protocol):
         """Return L^{-1} x."""
 
     def inner(self, curvature: Curvature) -> float:
-        """Return the inner product of K and a curvature, a sum over entries."""
+        """Return sum_ij K_ij C_ij, the inner product of K and a curvature C."""
 
     def gradient(self, curvature: Curvature) -> tuple[np.ndarray, ...]:
         """Return the derivatives of `inner` in the arrays that define the kernel."""
@@ -85,15 +85,16 @@ class Kernel(Protocol):
         """Return draws of N(0, K), (size, I)."""
 
     def extended(self, x: np.ndarray, is_old: np.ndarray) -> np.ndarray:
-        """Return K_no K_oo^{-1} x at the items outside of the mask `is_old`, (I,), for x at the items in it."""
+        """Return K_no K_oo^{-1} x at new items n, for x at old items o, which the mask `is_old`, (I,), marks."""
 
 
 class DenseKernel:
-    """A matrix K; L is lower triangular.
+    """A dense matrix K = L L^T, with L lower triangular.
 
     Parameters
     ----------
     matrix : ndarray, (I, I)
+        K.
     """
 
     def __init__(self, matrix: np.ndarray):
@@ -112,7 +113,7 @@ class DenseKernel:
             ) from None
 
     def require_definite(self) -> None:
-        """Raise InvalidDataError unless K is positive definite; draws use the same root."""
+        """Raise InvalidDataError unless K is positive definite; its Cholesky factor is kept for draws."""
         _ = self._root
 
     def covariance(self, prior: UtilityPrior) -> UtilityCovariance:
@@ -136,7 +137,7 @@ class DenseKernel:
         return scipy.linalg.solve_triangular(self._root, x, lower=True, check_finite=False)
 
     def inner(self, curvature: Curvature) -> float:
-        """Return the inner product of K and a curvature, without a matrix of the products of their entries."""
+        """Return sum_ij K_ij C_ij, the inner product of K and a curvature C; no temporary matrix is formed."""
         return float(np.vdot(self.matrix, curvature))
 
     def gradient(self, curvature: Curvature) -> tuple[np.ndarray, ...]:
@@ -148,16 +149,15 @@ class DenseKernel:
         return rng.standard_normal((size, len(self.matrix))) @ self._root.T
 
     def extended(self, x: np.ndarray, is_old: np.ndarray) -> np.ndarray:
-        """Return K_no K_oo^{-1} x at the items outside of the mask `is_old`, (I,), for x at the items in it."""
+        """Return K_no K_oo^{-1} x at new items n, for x at old items o, which the mask `is_old`, (I,), marks."""
         old = scipy.linalg.cho_factor(self.matrix[np.ix_(is_old, is_old)], lower=True, check_finite=False)
         return self.matrix[np.ix_(~is_old, is_old)] @ scipy.linalg.cho_solve(old, x)
 
 
 class LowRankKernel:
-    """K = R R^T + j I, held as R and j alone; L is symmetric.
+    """A kernel K = R R^T + j I = L L^T, stored as R and j alone, with L symmetric.
 
-    With R = U diag(s) W^T the root is L = sqrt(j) I + U diag(sqrt(s^2 + j) - sqrt(j)) U^T. A rank of zero is a multiple
-    of the identity.
+    With R = U diag(s) W^T the root is L = sqrt(j) I + U diag(sqrt(s^2 + j) - sqrt(j)) U^T. For r = 0, K is j I.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ class LowRankKernel:
         return left, np.hypot(values, np.sqrt(self.jitter))
 
     def require_definite(self) -> None:
-        """Do nothing: the jitter is positive."""
+        """Do nothing: K is positive definite, as j is positive."""
 
     def covariance(self, prior: UtilityPrior) -> UtilityCovariance:
         """Return V V^T + s2 K."""
@@ -207,7 +207,7 @@ class LowRankKernel:
         return inverse * x + (left * (1.0 / values - inverse)) @ (left.T @ x)
 
     def inner(self, curvature: Curvature) -> float:
-        """Return the inner product of K and a curvature, a sum over entries."""
+        """Return sum_ij K_ij C_ij, the inner product of K and a curvature C."""
         # <R R^T + j I, C> = <C R, R> + j tr C.
         return float(((curvature @ self.root) * self.root).sum() + self.jitter * curvature.trace())
 
@@ -223,7 +223,7 @@ class LowRankKernel:
         return noise + rng.standard_normal((size, rank)) @ self.root.T
 
     def extended(self, x: np.ndarray, is_old: np.ndarray) -> np.ndarray:
-        """Return K_no K_oo^{-1} x at the items outside of the mask `is_old`, (I,), for x at the items in it."""
+        """Return K_no K_oo^{-1} x at new items n, for x at old items o, which the mask `is_old`, (I,), marks."""
         # R_n R_o^T (R_o R_o^T + j I)^-1 x = R_n (R_o^T R_o + j I)^-1 R_o^T x.
         old = self.root[is_old]
         small = old.T @ old + self.jitter * np.eye(self.root.shape[1])

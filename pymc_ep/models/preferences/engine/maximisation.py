@@ -1,11 +1,13 @@
 """Updates of the prior of utilities: probabilistic PCA in the metric of the kernel (Khan, Ko and Seeger 2014).
 
-With C the mean over users of second posterior moments about the new mean, and C = L Cb L^T, the maximum of the expected
-log density over V and s2 is that of Tipping and Bishop (1999) at Cb. With V = L Vb and Sb = Vb Vb^T + s2 I,
+The prior of a user's utilities is N(b, S), S = V V^T + s2 K, with the kernel K = L L^T. An update maximises the
+expected log density of utilities under the users' posteriors. C is the mean over users of second posterior moments
+about the new mean, and C = L Cb L^T. The maximum over V and s2 is the one by Tipping and Bishop (1999) for a sample
+covariance Cb. With V = L Vb and Sb = Vb Vb^T + s2 I,
 
-    Cb = Sb - Sb (L^T T L) Sb,
+    Cb = Sb - Sb (L^T T L) Sb.
 
-where T is the mean curvature, with the outer product of the mean slope where the mean is learned.
+T is `Statistics.curvature`; where the mean is learned, the outer product of `Statistics.slope` with itself is added.
 """
 
 from collections.abc import Callable
@@ -21,11 +23,11 @@ from pymc_ep.models.preferences.engine.values import Learned, UtilityPrior
 __all__ = ["Statistics", "first_factors", "maximised"]
 
 _DENSE = 400
-"""Largest number of items for all eigenpairs at once: iterations for the leading ones are slower there."""
+"""Largest number of items for a dense eigensolver: up to it, iterations for the leading eigenpairs are slower."""
 
 
 class Statistics(NamedTuple):
-    """Sums over users from which the prior is updated.
+    """Means over users from which the prior is updated.
 
     Attributes
     ----------
@@ -40,16 +42,16 @@ class Statistics(NamedTuple):
 
 
 def maximised(prior: UtilityPrior, kernel: Kernel, statistics: Statistics, learned: Learned) -> UtilityPrior:
-    """Return the prior of the largest expected log density, given the posteriors under the present one.
+    """Return the prior of the largest expected log density of utilities, under posteriors that `prior` has led to.
 
     Parameters
     ----------
     prior : UtilityPrior
     kernel : Kernel
     statistics : Statistics
-        Under that prior.
+        Statistics of the posteriors under `prior`.
     learned : Learned
-        Parts that are updated. The scale of a prior with factors can be learned only with these.
+        Parts that are updated. The scale of a prior with factors can be learned only together with the factors.
     """
     (mean, factors, scale), (slope, curvature) = prior, statistics
     if learned.mean:
@@ -77,8 +79,9 @@ def maximised(prior: UtilityPrior, kernel: Kernel, statistics: Statistics, learn
 def first_factors(prior: UtilityPrior, kernel: Kernel, statistics: Statistics, learned: Learned) -> np.ndarray:
     """Return factors V, (I, D), to start a search from V = 0, where the gradient in V is zero.
 
-    They are as in `maximised` at c_k > s2, the eigenvalues of Cb above s2: along their eigenvectors the evidence
-    rises. Where it falls, c_k < s2, their lengths are sqrt(s2 - c_k). Renamed items have the same factors.
+    Column k is sqrt(|c_k - s2|) L e_k, with the k-th largest eigenvalue c_k of Cb and its eigenvector e_k. Where
+    c_k > s2, the evidence rises along the column, which is then the one of `maximised`; elsewhere the evidence falls.
+    The factors of an item do not depend on the order of the items.
     """
     size, width = prior.factors.shape
     times = _expected_covariance(prior.factors, prior.scale, kernel, statistics, learned)
@@ -91,7 +94,7 @@ def first_factors(prior: UtilityPrior, kernel: Kernel, statistics: Statistics, l
 def _expected_covariance(
     white: np.ndarray, scale: float, kernel: Kernel, statistics: Statistics, learned: Learned
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """Return the product with Cb of vectors, (I,), or columns, (I, n), given Vb = L^{-1} V, (I, D)."""
+    """Return a function that multiplies a vector, (I,), or columns, (I, n), by Cb, given `white` = L^{-1} V, (I, D)."""
     slope, curvature = statistics
 
     def weighted(x: np.ndarray) -> np.ndarray:
@@ -113,7 +116,7 @@ def _expected_covariance(
 def _leading(
     times: Callable[[np.ndarray], np.ndarray], statistics: Statistics, width: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the leading eigenpairs of a symmetric operator, the largest first."""
+    """Return the `width` largest eigenvalues of the operator `times`, descending, and eigenvectors as columns."""
     size = len(statistics.slope)
     if not width:
         return np.zeros(0), np.zeros((size, 0))

@@ -1,4 +1,4 @@
-"""Shape of the posterior of each user's utilities beyond EP's Gaussian, as `pymc_ep.evidence.ep.shape` has it."""
+"""Shape of the posterior of each user's utilities beyond EP's Gaussian, as in `pymc_ep.evidence.ep.shape`."""
 
 import numpy as np
 
@@ -15,9 +15,9 @@ _WON = np.ones(1)
 
 
 def shape_of_users(comparisons: Comparisons, at: Differences, sites: Sites, site: CompiledSite) -> Shape:
-    """Return the shape, (P,) each, of posteriors under factors that have settled.
+    """Return skewness and corrections of width, (P,) each, of the differences' posteriors under settled factors.
 
-    Users with over 2,000 comparisons keep EP's Gaussian.
+    Users with over 2,000 skewed comparisons keep EP's Gaussian.
     """
     # Cavity: 1 / v_c = 1 / v - p, m_c = m - v_c (b - p m).
     share = sites.precision * at.variance

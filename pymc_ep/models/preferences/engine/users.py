@@ -29,6 +29,7 @@ class Effort(NamedTuple):
     tol : float
         Largest change of a factor, in posterior standard deviations, at which a user has settled.
     max_iter : int
+        Largest number of updates of a user.
     backend : str
     """
 
@@ -38,13 +39,13 @@ class Effort(NamedTuple):
 
 
 class ObservedComparisons(NamedTuple):
-    """Data of a part.
+    """Data of a part: the comparisons of its users.
 
     Attributes
     ----------
     comparisons : Comparisons
     observed : ndarray, (P,)
-        One, or zero for comparisons that are held out.
+        Zero for comparisons that are held out, and one for all others.
     """
 
     comparisons: Comparisons
@@ -58,7 +59,7 @@ class UserFactors(NamedTuple):
     ----------
     sites : Sites
     weights : ndarray, (N,)
-        w of each user's items: with S the prior covariance, the posterior mean is b + S w.
+        w of each user's items, one user after the other. A user's posterior mean is b + S w, with the prior N(b, S).
     log_z, change : ndarray, (U,)
         As in `Settled`.
     """
@@ -70,13 +71,13 @@ class UserFactors(NamedTuple):
 
     @classmethod
     def first(cls, comparisons: Comparisons) -> "UserFactors":
-        """Return factors of one, before any is updated."""
+        """Return the factors before any update: shifts and precisions of zero."""
         n_pairs, n_users = len(comparisons.firsts), comparisons.n_users
         sites = Sites(np.zeros(n_pairs), np.zeros(n_pairs))
         return cls(sites, np.zeros(len(comparisons.items)), np.zeros(n_users), np.full(n_users, np.inf))
 
     def of_users(self, comparisons: Comparisons, users: slice) -> "UserFactors":
-        """Return the factors of successive users, given the comparisons of all."""
+        """Return the factors of the users in a slice, given the comparisons of all users."""
         items, pairs = (
             slice(*ends[[users.start, users.stop]]) for ends in (comparisons.item_ends, comparisons.pair_ends)
         )
@@ -85,20 +86,20 @@ class UserFactors(NamedTuple):
 
     @classmethod
     def joined(cls, factors: Sequence["UserFactors"]) -> "UserFactors":
-        """Return the factors of successive users."""
+        """Return the factors of all users, given the factors of successive groups of users."""
         sites = Sites(*map(np.concatenate, zip(*(users.sites for users in factors))))
         return cls(sites, *(np.concatenate([users[k] for users in factors]) for k in range(1, len(cls._fields))))
 
 
 class Response(NamedTuple):
-    """Sums over users, by which the log evidence changes with factors that move with the prior.
+    """Change of the log evidence with factors that move with the prior N(b, S); `_response` defines r.
 
     Attributes
     ----------
     slope : ndarray, (I,)
-        Of r: its gradient in b.
+        Sum over users of r: gradient of this change in b.
     curvature : ndarray or csr_array, (I, I)
-        Of -(r w^T + w r^T): minus twice its gradient in S.
+        Sum over users of -(r w^T + w r^T): minus twice the gradient of this change in S.
     """
 
     slope: np.ndarray
@@ -106,17 +107,18 @@ class Response(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """Sums over users.
+    """Sums over users, whose posteriors have the mean b + S w and the covariance S - S Q S.
 
     Attributes
     ----------
     log_z : float
+        Log evidence.
     held_log_p : float
         Log predictive probability of the comparisons that are held out.
     slope : ndarray, (I,)
-        Of w: the gradient of the log evidence in b at given factors.
+        Sum of w: the gradient of the log evidence in b at fixed factors.
     curvature : ndarray or csr_array, (I, I)
-        Of Q - w w^T, where S - S Q S is the posterior covariance: minus twice that gradient in S.
+        Sum of Q - w w^T: minus twice the gradient of the log evidence in S at fixed factors.
     response : Response, optional
         None where the log evidence is stationary in the factors.
     """
@@ -129,7 +131,7 @@ class Totals(NamedTuple):
 
     @property
     def derivatives(self) -> tuple[np.ndarray, Curvature]:
-        """Derivatives of the log evidence in b, (I,), and in S times minus two, (I, I), responses included."""
+        """Gradient of the log evidence in b, (I,), and minus twice its gradient in S, (I, I), with `response`."""
         if self.response is None:
             return self.slope, self.curvature
         return self.slope + self.response.slope, self.curvature + self.response.curvature
@@ -144,7 +146,9 @@ def expect(
     approximation: Approximation,
     effort: Effort,
 ) -> tuple[UserFactors, Totals]:
-    """Settle the factors of the users of a part, from their factors at an earlier prior.
+    """Return the settled factors of a part's users, iterated from `before`, and sums over the users.
+
+    The prior of utilities is N(mean, covariance).
 
     Raises
     ------
@@ -181,7 +185,7 @@ def expect(
 
 
 def factorised(comparisons: Comparisons, covariance: UtilityCovariance, backend: str = "auto") -> np.ndarray:
-    """Return the Cholesky factors of the prior covariances of the users' items; raise if one has none."""
+    """Return Cholesky factors of the prior covariances of users' items, (sum of n^2,); raise if one does not exist."""
     lower, failed = prior_factors(comparisons, *covariance, backend=backend)
     if failed >= 0:
         items = comparisons.items[comparisons.of_user(failed)[0]]
@@ -193,14 +197,17 @@ def factorised(comparisons: Comparisons, covariance: UtilityCovariance, backend:
 
 
 def item_sums(comparisons: Comparisons, values: np.ndarray) -> np.ndarray:
-    """Return the sums, (N,), over the comparisons of each user's items of values, (P,): signed, + where an item won."""
+    """Return sums of comparisons' values, (P,), for each item of each user, (N,): plus if it won, minus if it lost."""
     # D^T x, where D has the rows e_i - e_j.
     firsts, seconds = comparisons.places
     return np.bincount(firsts, values, len(comparisons.items)) - np.bincount(seconds, values, len(comparisons.items))
 
 
 def _response(comparisons: Comparisons, settled: Settled, derivative: np.ndarray, backend: str) -> np.ndarray:
-    """Return r = (I + H S)^{-1} D^T s, (N,), for derivatives s of the evidence in the differences at the mode."""
+    """Return r = (I + H S)^{-1} D^T s, (N,), for derivatives s of the evidence in the differences at the mode, (P,).
+
+    D, H and S are as in `pymc_ep.models.preferences.kernel.body`.
+    """
     # (I + H S)^-1 = I - H C with C = (S^-1 + H)^-1 and H = D^T diag(p) D, hence r = D^T (s - p o (D C D^T s)).
     none = np.zeros_like(derivative)
     spread = difference_means(comparisons, settled.whitened, none, derivative, none, backend=backend)
@@ -208,7 +215,7 @@ def _response(comparisons: Comparisons, settled: Settled, derivative: np.ndarray
 
 
 def blocks(comparisons: Comparisons) -> Iterator[tuple[Comparisons, np.ndarray, np.ndarray]]:
-    """Yield comparisons of users whose covariances fit a buffer, with the places of their items and comparisons."""
+    """Yield blocks of users whose covariances fit a buffer: comparisons, places of items, places of comparisons."""
     squares, begin = comparisons.square_ends, 0
     while begin < comparisons.n_users:
         end = int(np.searchsorted(squares, squares[begin] + _NUMBERS, side="right")) - 1
@@ -218,7 +225,7 @@ def blocks(comparisons: Comparisons) -> Iterator[tuple[Comparisons, np.ndarray, 
 
 
 def _no_curvature(covariance: UtilityCovariance) -> Curvature:
-    """Return zeros, (I, I): an array where the kernel is one too, or it is no larger than a block of users."""
+    """Return zeros, (I, I): dense where the kernel is a matrix, or for at most `_NUMBERS` entries; else sparse."""
     n_items = len(covariance.factors)
     if n_items**2 <= max(_NUMBERS, covariance.matrix.size):
         return np.zeros((n_items, n_items))
@@ -228,7 +235,7 @@ def _no_curvature(covariance: UtilityCovariance) -> Curvature:
 def _with_users(
     total: Curvature, comparisons: Comparisons, losses: np.ndarray, weights: np.ndarray, backend: str
 ) -> Curvature:
-    """Return a sum with Q - w w^T of each user at the places of its items; an array is overwritten."""
+    """Return `total`, (I, I), plus Q - w w^T of each user at its items; a dense `total` is changed in place."""
     if isinstance(total, np.ndarray):
         add_losses(comparisons, losses, weights, total, backend=backend)
         return total

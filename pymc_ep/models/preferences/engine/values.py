@@ -57,7 +57,7 @@ class ComparedUsers(NamedTuple):
     comparisons : Comparisons
         The preferred item of each comparison comes first.
     order : ndarray of int64, (P,)
-        Places of the comparisons as they were given.
+        Position of each comparison in the order in which the model gives them.
     """
 
     users: np.ndarray
@@ -66,7 +66,7 @@ class ComparedUsers(NamedTuple):
 
     @classmethod
     def of(cls, users: np.ndarray, winners: np.ndarray, losers: np.ndarray, n_items: int) -> "ComparedUsers":
-        """Return comparisons by user; arguments are (P,) each."""
+        """Return comparisons sorted by user, given positions of users, winners and losers, (P,) each."""
         order = np.argsort(users, kind="stable")
         distinct, user_index, counts = np.unique(users[order], return_inverse=True, return_counts=True)
         # The items of each user, sorted, with the places of both sides of its comparisons among them.
@@ -96,7 +96,7 @@ class ComparedUsers(NamedTuple):
         return compared._replace(order=self.order[kept[compared.order]])
 
     def spread(self, some: "ComparedUsers", values: np.ndarray, n_items: int) -> np.ndarray:
-        """Return values of users' items, given the values for `some`, `capped` comparisons; zero at other items."""
+        """Return values, (N,), of all users' items, given values of the items in `some`, a capped subset; else zero."""
         keys, some_keys = (
             np.repeat(compared.users, np.diff(compared.comparisons.item_ends)) * np.int64(n_items)
             + compared.comparisons.items

@@ -1,12 +1,13 @@
 """Gaussian utilities of many users, each compared in pairs of a few items, NumPy bodies.
 
-The utilities f of a user's n items are N(m, S), S = V V^T + s2 K at these items, and P differences f_i - f_j have
-Gaussian factors exp(b d - p d^2 / 2). With S = L L^T, D the (P, n) matrix of rows e_i - e_j and H = D^T diag(p) D,
+The utilities f of a user's n items have the prior N(m, S), where S is V V^T + s2 K at these items. Their P compared
+differences d = f_i - f_j have Gaussian factors exp(b d - p d^2 / 2). With S = L L^T, with D the (P, n) matrix of rows
+e_i - e_j, and with H = D^T diag(p) D,
 
-    A = I + L^T H L = R R^T,    W = R^{-1} L^T,    cov(f | factors) = W^T W,
+    A = I + L^T H L = R R^T,    W = R^{-1} L^T,    cov(f | factors) = W^T W.
 
-so that no precision is divided by, and repeated or contradictory comparisons are nothing special. All costs are cubic
-in the items, O(n^3 + P n), and not in the comparisons (Khan, Ko and Seeger 2014 take O(P^3)).
+There is no division by precisions, so that repeated or contradictory comparisons need no special treatment. Costs are
+cubic in the items, O(n^3 + P n), and not in the comparisons (Khan, Ko and Seeger 2014 take O(P^3)).
 """
 
 from typing import NamedTuple
@@ -31,8 +32,10 @@ class Comparisons(NamedTuple):
     Attributes
     ----------
     item_ends, pair_ends : ndarray of int64, (U + 1,)
-        User u has the items ``items[item_ends[u]:item_ends[u + 1]]``, all different, and likewise comparisons.
+        User u has the items ``items[item_ends[u]:item_ends[u + 1]]``, all different, and the comparisons from
+        ``pair_ends[u]`` up to ``pair_ends[u + 1]``.
     items : ndarray of int32, (N,)
+        Compared items of all users, one user after the other.
     firsts, seconds : ndarray of int32, (P,)
         The two items of a comparison, as positions among the items of its user.
     """
@@ -55,7 +58,7 @@ class Comparisons(NamedTuple):
 
     @property
     def square_places(self) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and columns of the users' n x n matrices as places of items, (sum of n^2,) each."""
+        """Row and column of each entry of the users' n x n matrices, as places in `items`, (sum of n^2,) each."""
         counts = np.diff(self.item_ends)
         begin, ends, n = (np.repeat(array, counts**2) for array in (self.item_ends[:-1], self.square_ends[:-1], counts))
         row, column = np.divmod(np.arange(len(n)) - ends, n)
@@ -63,7 +66,7 @@ class Comparisons(NamedTuple):
 
     @property
     def places(self) -> tuple[np.ndarray, np.ndarray]:
-        """Places of both items of each comparison among the items of all users, (P,) each."""
+        """Places in `items` of the first and of the second item of each comparison, (P,) each."""
         begin = np.repeat(self.item_ends[:-1], np.diff(self.pair_ends))
         return begin + self.firsts, begin + self.seconds
 
@@ -72,7 +75,10 @@ class Comparisons(NamedTuple):
         return int(self.item_ends[u + 1] - self.item_ends[u])
 
     def some(self, users: np.ndarray) -> tuple["Comparisons", np.ndarray, np.ndarray, np.ndarray]:
-        """Return the comparisons of some users, (k,), and the places of their items, comparisons and n x n matrices."""
+        """Return the comparisons of `users`, (k,), and three index arrays into the arrays of all users.
+
+        They are the places of these users' items, comparisons and entries of n x n matrices.
+        """
         ends = self.item_ends, self.pair_ends, self.square_ends
         counts = [np.diff(old)[users] for old in ends]
         new_ends = [np.concatenate([[0], np.cumsum(count)]) for count in counts]
@@ -84,16 +90,17 @@ class Comparisons(NamedTuple):
         return comparisons, items, pairs, squares
 
     def of_user(self, u: int) -> tuple[slice, slice]:
-        """Return the places of the items and of the comparisons of a user."""
+        """Return slices of the items and of the comparisons of a user."""
         return slice(*self.item_ends[u : u + 2]), slice(*self.pair_ends[u : u + 2])
 
 
 class Differences(NamedTuple):
-    """Posterior of the differences that were compared.
+    """Posterior of the differences of compared utilities.
 
     Attributes
     ----------
     mean, variance : ndarray, (P,)
+        Posterior moments.
     log_det : ndarray, (U,)
         log |A| of each user.
     whitened : ndarray, (sum of n^2,)
@@ -107,7 +114,7 @@ class Differences(NamedTuple):
 
     @classmethod
     def empty(cls, comparisons: Comparisons) -> "Differences":
-        """Return zeros to be overwritten."""
+        """Return arrays of zeros in the right shapes, to be overwritten."""
         n_pairs = len(comparisons.firsts)
         sizes = n_pairs, n_pairs, comparisons.n_users, comparisons.square_ends[-1]
         return cls(*map(np.zeros, sizes))
@@ -132,7 +139,7 @@ def prior_factors(
     -------
     ndarray, (sum of n^2,)
     int
-        The first user whose covariance is not positive definite, or -1.
+        Index of the first user whose covariance is not positive definite, or -1.
     """
     ends = comparisons.square_ends
     out = np.zeros(ends[-1])
@@ -154,7 +161,7 @@ def difference_moments(
     shift: np.ndarray,
     precision: np.ndarray,
 ) -> Differences:
-    """Return the posterior of the differences of utilities that were compared.
+    """Return the posterior of the differences of compared utilities.
 
     Parameters
     ----------
@@ -188,7 +195,7 @@ def difference_means(
     shift: np.ndarray,
     precision: np.ndarray,
 ) -> np.ndarray:
-    """Return the posterior means, (P,), for other shifts, given `Differences.whitened` at these precisions."""
+    """Return the posterior means of differences, (P,), for any shifts, given `Differences.whitened` at `precision`."""
     squares, out = comparisons.square_ends, np.zeros(len(mean))
     for u in range(comparisons.n_users):
         _, pairs = comparisons.of_user(u)
@@ -201,8 +208,8 @@ def difference_means(
 def precision_losses(comparisons: Comparisons, whitened: np.ndarray, precision: np.ndarray) -> np.ndarray:
     """Return H - H cov(f | factors) H of each user, one after the other, (sum of n^2,).
 
-    It is Q = (H^{-1} + S)^{-1} where H has an inverse. The posterior covariance of all items, compared or not, is
-    S - S Q S.
+    This matrix Q, (n, n), equals (H^{-1} + S)^{-1} where H has an inverse. The posterior covariance of all items,
+    compared or not, is S - S Q S.
     """
     squares = comparisons.square_ends
     out = np.zeros(squares[-1])
@@ -228,7 +235,7 @@ def add_losses(comparisons: Comparisons, losses: np.ndarray, weights: np.ndarray
     weights : ndarray, (N,)
         w.
     total : ndarray, (I, I)
-        Is added to.
+        Matrix that is changed in place.
     """
     squares = comparisons.square_ends
     for u in range(comparisons.n_users):
@@ -239,6 +246,6 @@ def add_losses(comparisons: Comparisons, losses: np.ndarray, weights: np.ndarray
 
 
 def _rows(comparisons: Comparisons, u: int, values: np.ndarray) -> np.ndarray:
-    """Return the differences of rows of a user's items, (P, n), for values of them, (n, n)."""
+    """Return row i minus row j of a user's matrix `values`, (n, n), for each of its comparisons of i and j, (P, n)."""
     _, pairs = comparisons.of_user(u)
     return values[comparisons.firsts[pairs]] - values[comparisons.seconds[pairs]]

@@ -17,7 +17,7 @@ compile on a new machine."""
 
 
 def _chosen(backend: str, comparisons: Comparisons) -> str:
-    """Return the bodies that suit so many users, or those asked for."""
+    """Return the name of the bodies to run: `backend`, or for "auto" the faster ones for the number of users."""
     if backend != "auto":
         return backend
     return "numpy" if comparisons.n_users <= _FEW else "numba"
@@ -100,7 +100,7 @@ def precision_losses(
 def add_losses(
     comparisons: Comparisons, losses: np.ndarray, weights: np.ndarray, total: np.ndarray, *, backend: str = "auto"
 ) -> None:
-    """Add Q - w w^T of each user to a matrix of all items; see the NumPy body. There is none in C and JAX."""
+    """Add Q - w w^T of each user to a matrix of all items; see the NumPy body, which runs for C and JAX too."""
     if _chosen(backend, comparisons) != "numba":
         body.add_losses(comparisons, losses, weights, total)
         return

@@ -1,6 +1,6 @@
-"""JAX bodies of the posteriors of compared utilities: users of similar size at once, filled up to powers of two.
+"""JAX bodies of the posteriors of compared utilities: users of similar size at once, padded to powers of two.
 
-Items that fill up have zero rows of L and comparisons that fill up a precision of zero, so that neither counts.
+Padding items have zero rows of L, and padding comparisons have a precision of zero, so that neither has an effect.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,8 +23,8 @@ _NUMBERS = 2**22
 """Largest number of entries of the matrices (n, n) and (p, n) of a group of users, 32 MiB."""
 
 _LEAST = 8
-"""Least number of items and of comparisons to which users are filled up: each pair of sizes is compiled for, which
-takes a second, and smaller matrices are no faster."""
+"""Smallest number of items, and of comparisons, to which users are padded: each pair of sizes is compiled, which takes
+a second, and smaller matrices are no faster."""
 
 
 class _Group(NamedTuple):
@@ -33,11 +33,12 @@ class _Group(NamedTuple):
     Attributes
     ----------
     users, pairs, entries : ndarray of int64, (k,), (k, p), (k, n, n)
-        Places in the arrays of all users; padding has the place after the last one.
+        Places of the group's k users, of their comparisons and of the entries of their n x n matrices, in the arrays of
+        all users. Padding has the place after the last one.
     items : ndarray of int32, (k, n)
-        -1 where it fills up.
+        Items; -1 for padding.
     firsts, seconds : ndarray of int32, (k, p)
-        As in `Comparisons`; zero where it fills up.
+        As in `Comparisons`; zero for padding.
     """
 
     users: np.ndarray
@@ -87,17 +88,17 @@ def _group(comparisons: Comparisons, users: np.ndarray, n: int, p: int) -> _Grou
 
 
 def _power_of_two(n: np.ndarray) -> np.ndarray:
-    """Return the least powers of two that are no smaller."""
+    """Return the least powers of two that are no smaller than `n`, elementwise."""
     return 2 ** np.ceil(np.log2(n)).astype(np.int64)
 
 
 def _taken(xp: Any, values: Any, places: np.ndarray) -> Any:
-    """Return values at places, and zero at the place after the last one."""
+    """Return the values at `places`, with zero at the place after the last value."""
     return xp.append(values, xp.zeros(1, values.dtype))[places]
 
 
 def _put_together(xp: Any, arrays: Sequence[Any], places: Sequence[np.ndarray], size: int) -> Any:
-    """Return the values of all arrays, (size,), at given places; values at the place after the last one are padding."""
+    """Return an array, (size,), with all values put at their places; values at the place `size` are padding."""
     every = np.concatenate([indices.ravel() for indices in places])
     at = np.zeros(size + 1, dtype=np.int64)
     # The inverse map: position of each place in the joined arrays.
@@ -106,12 +107,12 @@ def _put_together(xp: Any, arrays: Sequence[Any], places: Sequence[np.ndarray], 
 
 
 def _rows(values: jax.Array, firsts: jax.Array, seconds: jax.Array) -> jax.Array:
-    """Return the differences of rows of a user's items, (p, n)."""
+    """Return row i minus row j of a user's matrix `values`, (n, n), for each of its comparisons of i and j, (p, n)."""
     return values[firsts] - values[seconds]
 
 
 def _factored(items: jax.Array, factors: jax.Array, kernel: jax.Array, scale: jax.Array) -> tuple[jax.Array, ...]:
-    """Return the Cholesky factor of a user's prior covariance, and whether there is none."""
+    """Return the Cholesky factor of a user's prior covariance, and True if it does not exist."""
     # Padding has the rows of an identity here, so that the factor exists; its entries are left out afterwards.
     rows, mask = jnp.maximum(items, 0), items >= 0
     between = kernel[rows[:, None], rows] if kernel.size else rows[:, None] == rows
@@ -154,19 +155,19 @@ def _over_groups(
     given: Sequence[tuple[str, Any]],
     output_fields: Sequence[str],
 ) -> list[Any]:
-    """Return the results of a function of groups, for all users.
+    """Apply a function to each group of users, and return its results joined for all users.
 
     Parameters
     ----------
     xp : module
-        NumPy, or JAX's where values are traced.
+        NumPy, or `jax.numpy` where values are traced.
     function : callable
-        Of firsts and seconds and values of users, comparisons or entries.
+        Takes `_Group.firsts`, `_Group.seconds` and the group's part of each array in `given`.
     comparisons : Comparisons
     given : sequence of (str, array)
-        Values, and the field of `_Group` of their places.
-    found : sequence of str
-        Fields of the places of the results.
+        Arrays of all users, each after the field of `_Group` that holds the places of its values.
+    output_fields : sequence of str
+        For each result of the function, the field of `_Group` that holds the places of its values.
     """
     groups, results = list(_groups(comparisons)), []
     for group in groups:
@@ -239,7 +240,7 @@ _TRACED: dict[type, Callable[..., Any]] = {
     DifferenceMeans: _difference_means,
     PrecisionLosses: _precision_losses,
 }
-"""Functions of traced values, by Op."""
+"""Functions that compute the outputs of each Op from traced values."""
 
 
 @jax_funcify.register(PriorFactors)

@@ -29,7 +29,7 @@ def _dot(x: np.ndarray, y: np.ndarray, n: int) -> float:
 
 @_jit_part
 def _factorise(matrix: np.ndarray) -> bool:
-    """Overwrite the lower triangle of a symmetric matrix by its Cholesky factor; False if it has none."""
+    """Overwrite the lower triangle of a symmetric matrix by its Cholesky factor; return False if there is none."""
     # L_rc = (A_rc - sum_{k<c} L_rk L_ck) / L_cc for c < r, and L_rr^2 = A_rr - sum_{k<r} L_rk^2.
     for r in range(len(matrix)):
         row = matrix[r]
@@ -76,7 +76,7 @@ def prior_factors(
 def _add_weighted(
     firsts: np.ndarray, seconds: np.ndarray, precision: np.ndarray, values: np.ndarray, out: np.ndarray
 ) -> None:
-    """Add D^T diag(precision) D values."""
+    """Add D^T diag(precision) D values, (n, c), to `out`; a comparison of items i and j has the row e_i - e_j in D."""
     for k in range(len(firsts)):
         i, j, p = firsts[k], seconds[k], precision[k]
         for c in range(values.shape[1]):
@@ -89,7 +89,7 @@ def _add_weighted(
 def _whiten(
     lower: np.ndarray, firsts: np.ndarray, seconds: np.ndarray, precision: np.ndarray, white: np.ndarray
 ) -> float:
-    """Write W^T, (n, n); return log |A|."""
+    """Write W^T of the NumPy body, (n, n), to `white`, and return log |A|."""
     n = len(lower)
     through, root = np.zeros((n, n)), np.zeros((n, n))
     # through = H L, and then root = A = I + L^T through, its lower triangle.
@@ -124,7 +124,7 @@ def _means(
     precision: np.ndarray,
     mean: np.ndarray,
 ) -> None:
-    """Write the posterior means of a user's differences."""
+    """Write the posterior means of a user's differences, (P,), to `mean`."""
     n = len(white)
     # mu + D W^T pull, with pull = W D^T (b - p mu).
     pull = np.zeros(n)
@@ -230,7 +230,7 @@ def precision_losses(
 def add_losses(
     item_ends: np.ndarray, items: np.ndarray, losses: np.ndarray, weights: np.ndarray, total: np.ndarray
 ) -> None:
-    """Add Q - w w^T of each user, one after the other, as users share items; see the NumPy body."""
+    """Add Q - w w^T of each user; see the NumPy body. Users take turns on one thread, as they share items."""
     entry = 0
     for u in range(len(item_ends) - 1):
         for r in range(item_ends[u], item_ends[u + 1]):

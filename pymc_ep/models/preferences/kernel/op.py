@@ -16,13 +16,13 @@ _N_FIELDS = len(_COMPARISONS)
 
 
 class _UserOp(ArrayOp):
-    """An Op of the users of comparisons, whose fields are its first inputs."""
+    """An Op that computes arrays for each user; its first inputs are the fields of `Comparisons`."""
 
     __props__ = ()
     source = Path(__file__).with_name("body.c")
 
     def c_compile_args(self, **kwargs: object) -> list[str]:
-        """Return flags of the compiler, with the one for vector instructions in sums, which need no OpenMP to run."""
+        """Return flags of the compiler, with one for vectorised sums, which need no OpenMP library."""
         return [*super().c_compile_args(**kwargs), "-fopenmp-simd"]
 
     def c_sizes(self, arrays: Sequence[str], pointers: Sequence[str]) -> str:
@@ -40,8 +40,8 @@ class _UserOp(ArrayOp):
 class PriorFactors(_UserOp):
     """Op of `pymc_ep.models.preferences.kernel.prior_factors`.
 
-    Inputs are the fields of comparisons, V, K and s2; outputs are the Cholesky factors, which mean nothing after the
-    first user without one, and that user or -1.
+    Inputs are the fields of `Comparisons`, V, K and s2. Outputs are the Cholesky factors, and the first user whose
+    covariance is not positive definite, or -1. Factors from this user on are undefined.
     """
 
     types = (*_COMPARISONS, MATRIX, MATRIX, NUMBER)
@@ -54,12 +54,12 @@ class PriorFactors(_UserOp):
         return [lower, np.array(failed)]
 
     def c_sizes(self, arrays: Sequence[str], pointers: Sequence[str]) -> str:
-        """Return C declarations of the sizes of comparisons, and the numbers of items of K and of factors."""
+        """Return C declarations of the sizes of comparisons, and of the numbers of items of K and columns of V."""
         of_prior = f"const npy_intp n_items = PyArray_DIM({arrays[6]}, 0), width = PyArray_DIM({arrays[5]}, 1);"
         return f"{super().c_sizes(arrays, pointers)}\n{of_prior}"
 
     def c_shapes(self) -> Sequence[str]:
-        """Return the shapes of the factors and of the user."""
+        """Return C expressions of the shapes of the two outputs: Cholesky factors and user."""
         return ["n_entries", ""]
 
     def c_call(self, inputs: Sequence[str], outputs: Sequence[str], fail: str) -> str:
@@ -72,7 +72,7 @@ class PriorFactors(_UserOp):
 class DifferenceMoments(_UserOp):
     """Op of `pymc_ep.models.preferences.kernel.difference_moments`.
 
-    Inputs are the fields of comparisons, L, prior means, shifts and precisions; outputs the fields of `Differences`.
+    Inputs are the fields of `Comparisons`, L, prior means, shifts and precisions; outputs the fields of `Differences`.
     """
 
     types = (*_COMPARISONS, *(FLAT,) * 4)
@@ -83,7 +83,7 @@ class DifferenceMoments(_UserOp):
         return body.difference_moments(Comparisons(*inputs[:_N_FIELDS]), *inputs[_N_FIELDS:])
 
     def c_shapes(self) -> Sequence[str]:
-        """Return the shapes of the fields."""
+        """Return C expressions of the shapes of the fields of `Differences`."""
         return ["n_pairs", "n_pairs", "n_users", "n_entries"]
 
     def c_call(self, inputs: Sequence[str], outputs: Sequence[str], fail: str) -> str:
@@ -94,7 +94,7 @@ class DifferenceMoments(_UserOp):
 class DifferenceMeans(_UserOp):
     """Op of `pymc_ep.models.preferences.kernel.difference_means`.
 
-    Inputs are the fields of comparisons, W^T, prior means, shifts and precisions; the output is the means.
+    Inputs are the fields of `Comparisons`, W^T, prior means, shifts and precisions; the output is the posterior means.
     """
 
     types = (*_COMPARISONS, *(FLAT,) * 4)
@@ -105,7 +105,7 @@ class DifferenceMeans(_UserOp):
         return [body.difference_means(Comparisons(*inputs[:_N_FIELDS]), *inputs[_N_FIELDS:])]
 
     def c_shapes(self) -> Sequence[str]:
-        """Return the shape of the means."""
+        """Return the C expression of the shape of the means."""
         return ["n_pairs"]
 
     def c_call(self, inputs: Sequence[str], outputs: Sequence[str], fail: str) -> str:
@@ -116,7 +116,7 @@ class DifferenceMeans(_UserOp):
 class PrecisionLosses(_UserOp):
     """Op of `pymc_ep.models.preferences.kernel.precision_losses`.
 
-    Inputs are the fields of comparisons, W^T and precisions; the output is the n x n matrices.
+    Inputs are the fields of `Comparisons`, W^T and precisions; the output is the matrices H - H cov(f | factors) H.
     """
 
     types = (*_COMPARISONS, *(FLAT,) * 2)
@@ -127,7 +127,7 @@ class PrecisionLosses(_UserOp):
         return [body.precision_losses(Comparisons(*inputs[:_N_FIELDS]), *inputs[_N_FIELDS:])]
 
     def c_shapes(self) -> Sequence[str]:
-        """Return the shape of the matrices."""
+        """Return the C expression of the shape of all matrices, one after the other."""
         return ["n_entries"]
 
     def c_call(self, inputs: Sequence[str], outputs: Sequence[str], fail: str) -> str:
@@ -136,5 +136,5 @@ class PrecisionLosses(_UserOp):
 
 
 def _allocating(call: str, fail: str) -> str:
-    """Return the C statement of a call that returns nonzero where memory is short."""
+    """Return the C statement that makes `call`, and raises MemoryError where the call returns nonzero."""
     return f"if ({call}) {{ PyErr_NoMemory(); {fail} }}"

@@ -1,4 +1,4 @@
-"""Expectation propagation on preferences: options, fit, warnings; and the fit by other approximations."""
+"""The fit of preferences by expectation propagation, or another approximation: treatments, cost and warnings."""
 
 import warnings
 from collections.abc import Callable
@@ -38,16 +38,16 @@ from pymc_ep.sites.base import Site
 __all__ = ["PREFERENCE_EP", "preference_method", "solve"]
 
 TREATMENTS = ("optimize", "fixed", "integrate", "sample")
-"""Treatments of hyperparameters."""
+"""Treatments of hyperparameters, the values of ``hyper=``."""
 
 _MATRICES = 3
 """Number of matrices of all items that are held at a time: K, its Cholesky factor for draws, and a curvature."""
 _USER_MATRICES = 6
-"""Number of matrices of the items of a user: factors, whitened ones and losses, with copies for users in iteration."""
+"""Number of n x n matrices of a user of n items: prior factors, `whitened` and losses, and a working copy of each."""
 _PASSES, _UPDATES = 40, 20
-"""Evaluations of the evidence in a search, and updates of the factors of a user in each, on average."""
+"""Average numbers of evaluations of the evidence in a search, and of updates of a user's factors in an evaluation."""
 _PAIR_SECONDS, _PER_SECOND = 5e-7, 1e10
-"""Time of the update of one factor, s, and multiplications a second, on one core of a server of 2023."""
+"""Seconds for the update of one factor, and multiplications per second, on one core of a server of 2023."""
 
 
 def solve(call: Call[CompiledPreferences], approximation: Approximation = EXPECTATION) -> Solution:
@@ -61,7 +61,7 @@ def solve(call: Call[CompiledPreferences], approximation: Approximation = EXPECT
     UnsupportedModelError
         For ``learn="em"`` where the prior of a parameter of the utilities is not flat.
     ValueError
-        For options out of range, and for ``hyper="integrate"`` where the hyperparameters are not a few numbers.
+        For options out of range, and for ``hyper="integrate"`` where hyperparameters are arrays or too many scalars.
     """
     form, settings = call.form, checked(call.options)
     integrates = call.hyper == "integrate" and call.theta.size > 0
@@ -138,7 +138,7 @@ def cost(call: Call[CompiledPreferences]) -> Cost:
 
 
 def _first_factors(call: Call[CompiledPreferences], compared: ComparedUsers, digest: np.ndarray) -> UserFactors:
-    """Return factors of one, or the factors of an earlier fit of the same comparisons."""
+    """Return the factors to start from: an earlier fit's of the same comparisons, or the ones before any update."""
     first, start = UserFactors.first(compared.comparisons), call.start or {}
     if "comparisons" not in start or not np.array_equal(start["comparisons"], digest):
         return first
@@ -146,7 +146,7 @@ def _first_factors(call: Call[CompiledPreferences], compared: ComparedUsers, dig
 
 
 def _earlier_design(call: Call[CompiledPreferences]) -> Design | None:
-    """Return the nodes of an earlier fit where hyperparameters are held as it left them."""
+    """Return the nodes of the fit that `call` starts from, if hyperparameters are held as it left them; else None."""
     start = call.start or {}
     if call.hyper != "fixed" or not np.array_equal(start.get("theta", np.zeros(0)), call.theta):
         return None

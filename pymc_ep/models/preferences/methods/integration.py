@@ -1,4 +1,4 @@
-"""Integration over hyperparameters that are single numbers, such as scales: by a lattice of fits, or an emulator."""
+"""Integration over scalar hyperparameters, such as scales: by a lattice of fits, or by an emulator."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -39,36 +39,38 @@ __all__ = [
 ]
 
 _STEPS = {1: 0.75, 2: 1.25, 3: 1.25}
-"""Distance of nodes by the number of hyperparameters, in standard deviations at the mode. A lattice takes 11 to 17, 35
-to 53 and 146 to 263 fits. An emulator takes 25 to 35, 57 to 66 and 77 to 154, 200 more at `_REPRESENTATIVES`, and ten
-seconds of its own: more, up to three hyperparameters. With four, a lattice would take a thousand."""
+"""Distance of a lattice's nodes, in standard deviations at the mode, by the number of hyperparameters. For one, two and
+three of these a lattice takes 11 to 17, 35 to 53 and 146 to 263 fits. An emulator takes more: 25 to 35, 57 to 66 and 77
+to 154 fits, 200 more at `_REPRESENTATIVES`, and ten seconds of its own. For four hyperparameters, a lattice would take a
+thousand fits."""
 _FALL = 6.0
 """Fall of the log density at which the lattice ends, in nats: 3.5 standard deviations of a Gaussian. Finer and wider
-lattices change log evidence and standard deviations of 3 to 10 people by less than 0.012, and the standard
-deviation of a third scale, which they hardly determine, by 0.04."""
+lattices change log evidence and standard deviations by less than 0.012 for data of 3 to 10 people, and the standard
+deviation of a third scale, which these data hardly determine, by 0.04."""
 TOL = 1e-5
-"""Tolerance of fits that are integrated over, in posterior standard deviations: the evidence of fits to 1e-8 is the
-same to 1e-4 nats, after twice as many updates."""
+"""Tolerance of the fits of an integration, in posterior standard deviations: with 1e-8 the evidence is the same to 1e-4
+nats, after twice as many updates."""
 _GAIN = 1e-3
 """Least gain of an iteration of the search for the centre of a lattice, in nats."""
 _REACH, _FARTHEST = 40.0, 20.0
-"""Largest distances from the mode, in standard deviations there, and of a logarithm or logit from its start, a factor
-of 5e8: a density that has not fallen is taken for improper."""
+"""Largest distance of a node from the mode, in standard deviations at the mode, and of the logarithm or logit of a
+hyperparameter from its start, a factor of 5e8. A density that has not fallen by then counts as improper."""
 _MOST_FITS = 2000
-"""Most fits of a lattice."""
+"""Largest number of fits of a lattice."""
 _NEGLIGIBLE = 2e-3
-"""Share of all nodes that are dropped together."""
+"""Total share of the nodes that are dropped, the ones with the smallest shares."""
 _REPRESENTATIVES = 200
-"""Draws of the emulator with a fit of their own, which make up the posterior. Beside fits at 1000 draws, utilities
-of 3 people under 4 scales have means within 0.03 standard deviations and standard deviations within 4%. By the fits
-that the emulator has learnt from, with the shares of draws nearest to each, standard deviations are off by 13%; with
-ten draws of the scales for each of 100 fits, scale and size of utilities have a correlation of 0.71, not 0.85."""
+"""Number of draws of the emulator at which fits are made; these fits make up the posterior. Compared with fits at 1000
+draws, utilities of 3 people under 4 scales have means within 0.03 standard deviations and standard deviations within
+4%. Two alternatives are worse. Without further fits, the fits that the emulator has learnt from are weighted by the
+share of draws nearest to each, and standard deviations are off by 13%. With 100 fits and ten draws of the scales for
+each, scale and size of utilities have a correlation of 0.71, not 0.85."""
 _FITS, _FITS_EACH = {1: 20, 2: 50, 3: 240}, 30
-"""Fits of a lattice by the number of hyperparameters, and fits of an emulator for each hyperparameter: 112 to 163 for
-four, 168 for six."""
+"""Expected number of fits of a lattice, by the number of hyperparameters, and of an emulator, for each hyperparameter.
+Emulators took 112 to 163 fits for four hyperparameters and 168 for six."""
 _OPERATIONS = 2e10
-"""Floating-point operations of all fits that are made by default, half a minute on one core. Where there are more
-comparisons than that, the spread of a few scales seldom matters."""
+"""Largest number of floating-point operations, over all fits, of an integration by default: half a minute on one core.
+With comparisons so many that it takes more, the spread of a few scales seldom matters."""
 
 
 class Integral(NamedTuple):
@@ -77,18 +79,19 @@ class Integral(NamedTuple):
     Attributes
     ----------
     design : Design
-        Without the factors of its fits.
+        Nodes and their shares; the fields for factors are empty.
     users : list of UserFactors
-        Of each node.
+        Factors of all users at each node.
     log_density : ndarray, (k,)
-        Log evidence plus log prior on the unconstrained scale.
+        Log evidence plus log prior at each node, on the unconstrained scale.
     log_evidence : float
-        NaN where it is not known.
+        Log evidence of the model; NaN where it is not known.
     evidence_is : str
-        Treatment of the hyperparameters in it.
+        How `log_evidence` treats the hyperparameters, in words.
     unsettled : ndarray of bool, (U,)
         Users whose factors have not settled at some node.
     fits : int
+        Number of fits that were made, nodes or not.
     """
 
     design: Design
@@ -110,7 +113,7 @@ class Integral(NamedTuple):
         *,
         count: int | None = None,
     ) -> "Integral":
-        """Return the integral of a design, given the fits of its nodes, out of `count` fits."""
+        """Return the integral for nodes with a fit at each; `count` fits were made, by default one a node."""
         users = [fit.users for fit in fits]
         unsettled = np.max([factors.change for factors in users], axis=0) > evidence.engine.effort.tol
         density = np.array([fit.value for fit in fits])
@@ -168,7 +171,7 @@ def _interrupted(fits: int) -> Status:
 def _mode(
     evidence: PreferenceEvidence, at: PreferenceFit, trace: Sequence[float] | np.ndarray, status: Status
 ) -> Found:
-    """Return the mode of a density as a search finds it."""
+    """Return a fit at the mode of the density as the result of a search; `trace` has the objective's history."""
     history = np.array(trace)
     change = np.diff(history, prepend=-np.inf) / evidence.engine.n_pairs
     return Found(at.users, at.theta, len(history), status, history, change)
@@ -209,15 +212,16 @@ def _by_emulator(evidence: PreferenceEvidence, begun: Found) -> tuple[Found, Int
 def at_draws(
     evidence: PreferenceEvidence, draws: np.ndarray, counts: np.ndarray
 ) -> tuple[PreferenceFit, Integral, Status]:
-    """Fit at draws of the hyperparameters, (k, p), given how many times each counts, (k,).
+    """Fit at k draws of the hyperparameters, (k, p), the weights of which are proportional to `counts`, (k,).
 
     Returns
     -------
     PreferenceFit
         The fit nearest to the mean of the draws.
     Integral
-        Without an evidence.
+        Integral over the draws; its log evidence is NaN.
     Status
+        Not converged where an interruption has left draws without fits of their own.
     """
     fits = fit_many(evidence, draws)
     left = f"interrupted: {fits.unfitted} of them have the factors of a near one" if fits.unfitted else ""
@@ -227,7 +231,7 @@ def at_draws(
 
 
 def carried_over(evidence: PreferenceEvidence, design: Design, first: UserFactors) -> Integral:
-    """Return fits at the nodes of an earlier integral, with the shares that its comparisons gave them."""
+    """Return an integral over the nodes and shares of an earlier fit, with new fits of the present comparisons."""
     fits: list[PreferenceFit] = []
     for theta in design.thetas:
         fits.append(evidence.at(theta, fits[-1].state if fits else first.sites))
@@ -238,7 +242,7 @@ def carried_over(evidence: PreferenceEvidence, design: Design, first: UserFactor
 
 
 def _open_end(form: CompiledPreferences, mode: np.ndarray, grid: Lattice[DesignPoint]) -> str:
-    """Return the note of a status on a density that does not fall, or takes too many fits."""
+    """Return the sentence of a status for a density that does not fall, or a lattice of too many fits."""
     if len(grid.thetas) >= _MOST_FITS:
         return f"the hyperparameters are at their mode, as integrating over them takes more than {_MOST_FITS} fits"
     end = grid.open_ends[0]
@@ -272,7 +276,10 @@ def why_no_density(settings: Mapping[str, Any]) -> str:
 
 
 def treatment(form: CompiledPreferences, comparisons: Comparisons) -> tuple[str, Status]:
-    """Return the treatment for ``hyper="auto"`` where integration is possible: a mode for flat priors and dear fits."""
+    """Return the treatment for ``hyper="auto"`` where integration is possible, and a status with the reason.
+
+    It is the mode where a prior is flat, fits are too costly or results too large, and integration elsewhere.
+    """
     p = form.start.size
     if not p or _improper(form):
         return "optimize", Status(True, "")
@@ -290,12 +297,12 @@ def dear(form: CompiledPreferences, comparisons: Comparisons, p: int) -> bool:
 
 
 def usual_fits(p: int) -> int:
-    """Return the fits of an integration over p hyperparameters."""
+    """Return the expected number of fits of an integration over p hyperparameters."""
     return _FITS.get(p, _REPRESENTATIVES + _FITS_EACH * p)
 
 
 def _improper(form: CompiledPreferences) -> bool:
-    """Return whether the prior of a hyperparameter does not fall far out: it is flat, and meant for a single value."""
+    """Return whether a hyperparameter's prior does not fall far from its start, as flat priors, meant for a mode."""
     for axis in np.eye(form.start.size):
         for way in (-1.0, 1.0):
             near, far = form.rows.log_prior_gradients(form.start + way * np.outer([10.0, _FARTHEST], axis))[0]

@@ -1,4 +1,4 @@
-"""The bound of Jaakkola and Jordan (2000) on preferences, which are then logits."""
+"""The bound of Jaakkola and Jordan (2000) for preferences, which must have a logit link."""
 
 from pymc_ep.contracts.method import Call
 from pymc_ep.contracts.solution import Solution

@@ -43,7 +43,7 @@ def checked(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def capped(form: CompiledPreferences, compared: ComparedUsers, settings: dict[str, Any]) -> ComparedUsers:
-    """Return the comparisons that have factors."""
+    """Return the comparisons that the fit uses: at most ``max_pairs`` of each user."""
     if settings["max_pairs"] is None:
         return compared
     return compared.capped(settings["max_pairs"], settings["seed"], form.n_items)

@@ -27,7 +27,7 @@ __all__ = ["condition", "evidence_op"]
 
 
 class PreferenceEvidenceOp(EvidenceOp):
-    """`EvidenceOp` of preferences, of the comparisons as they are at each evaluation."""
+    """`EvidenceOp` of preferences, which uses the comparisons that the model has at each evaluation."""
 
     form: CompiledPreferences
     _compared: ComparedUsers | None = None

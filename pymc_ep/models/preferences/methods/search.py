@@ -26,22 +26,25 @@ __all__ = ["Found", "Task", "searched"]
 _MOST_UPDATES = 200
 """Largest number of updates of the factors of a user at given hyperparameters."""
 _LARGER, _FAR_LARGER = 10.0, 1000.0
-"""Factor by which parameters with flat priors grow, to see whether the evidence falls, from where a search converged
-and from where it stopped short of that."""
+"""Factors by which parameters with flat priors are multiplied to see whether the evidence falls: after a search that
+converged, and after one that did not."""
 _FALL = 1e-4
-"""Fall of the evidence there, in nats a comparison, below which it counts as none. With a maximum it is 4e-4 or more
-for rankings of sushi and 4e-2 where people contradict themselves; without one, EP's own error is 2e-5."""
+"""Smallest fall of the log evidence at the multiplied parameters, in nats a comparison, that shows a maximum. With a
+maximum, the fall is 4e-4 or more for rankings of sushi and 4e-2 where people contradict themselves. Without a maximum,
+EP's own error is 2e-5."""
 
 
 class Task(NamedTuple):
-    """Fit to be made: its call and options.
+    """A fit to be made.
 
     Attributes
     ----------
     call : Call
     settings : dict
+        Options of the method, checked.
     approximation : Approximation
     compared : ComparedUsers
+        Comparisons that the fit uses.
     where : (int or None, Client or None)
         Number of parts of the users, and the cluster that holds them.
     """
@@ -83,6 +86,7 @@ class Found(NamedTuple):
         Number of evaluations of the evidence.
     status : Status
     objective, change : ndarray, (iterations,)
+        Log evidence plus log prior, and its rise per comparison, at each evaluation.
     """
 
     users: UserFactors
@@ -94,7 +98,7 @@ class Found(NamedTuple):
 
 
 def searched(task: Task, users: UserFactors) -> Found:
-    """Search for the hyperparameters, from given factors of users.
+    """Return the hyperparameters of the highest evidence and prior, searched for from given factors of users.
 
     Raises
     ------
@@ -119,7 +123,7 @@ def searched(task: Task, users: UserFactors) -> Found:
 
 
 def _learned(task: Task, evidence: ComparisonEvidence, first: UserFactors, divided_users: DividedUsers) -> Run[State]:
-    """Return the search for hyperparameters from given factors of users."""
+    """Search for hyperparameters by L-BFGS or EM, from given factors of users; return last state and history."""
     call, settings = task.call, task.settings
     form, limit, users = call.form, settings["max_iter"], divided_users.place(first)
     theta = _started(task, evidence, users)
@@ -142,7 +146,7 @@ def _learned(task: Task, evidence: ComparisonEvidence, first: UserFactors, divid
 def _rises_without_end(form: CompiledPreferences, evidence: ComparisonEvidence, search: Run[State]) -> bool:
     """Return whether a search that was left to end has no maximum: the evidence is as high for much larger parameters.
 
-    Users that agree with each other and with themselves are the more probable, the further utilities are apart.
+    Comparisons that do not contradict each other are the more probable, the further the utilities are apart.
     """
     flat, best = form.form.flat, search.state.chosen
     if not flat or search.status.interrupted or evidence.may_stop(search.state) is not None:
@@ -163,12 +167,12 @@ def _rises_without_end(form: CompiledPreferences, evidence: ComparisonEvidence, 
 
 
 def _growth(search: Run[State]) -> float:
-    """Return the factor by which parameters grow: a maximum may be well beyond where a search stopped short of one."""
+    """Return the factor for `_rises_without_end`: a maximum may be far from a search that did not converge."""
     return _LARGER if search.status.converged else _FAR_LARGER
 
 
 def _without_end(form: CompiledPreferences, search: Run[State]) -> str:
-    """Return the note of a status on evidence without a maximum."""
+    """Return the part of a status that says that the evidence has no maximum."""
     names = [name for key, name in form.form.variables.items() if key in form.form.flat]
     return (
         f"which has no maximum: it is as high at {_growth(search):.0f} times {', '.join(names)}, as the comparisons "
@@ -193,7 +197,7 @@ def _held_out(task: Task) -> np.ndarray:
 
 
 def _started(task: Task, evidence: ComparisonEvidence, users: Handles) -> np.ndarray:
-    """Return the first hyperparameters: the given ones, but for factors V = 0, where the gradient in V is zero."""
+    """Return the hyperparameters to start from: the given ones, moved if V = 0, where the gradient in V is zero."""
     form, theta = task.call.form, task.call.theta
     prior, kernel = form.prior(theta)
     if "factors" not in form.free or prior.factors.any():

@@ -19,7 +19,7 @@ from pymc_ep.results import STORED_NUMBERS
 __all__ = ["Fitted", "rebuild", "saved", "solution"]
 
 _AT_VALUES = "at the hyperparameters of the result"
-"""Definition of the log evidence where hyperparameters are held."""
+"""End of the description of the log evidence, where hyperparameters have one value."""
 
 
 class Fitted(NamedTuple):
@@ -28,15 +28,15 @@ class Fitted(NamedTuple):
     Attributes
     ----------
     at : Found
-        The hyperparameters of the result, or their mode.
+        Hyperparameters, with the factors of all users there: held, at a mode, or the draw nearest to the draws' mean.
     log_z : float
-        Log evidence there.
+        Log evidence at these.
     integral : Integral or None
-        None where the hyperparameters are held.
+        Fits at other hyperparameters that represent their posterior; None for a fit at one value.
     every, compared : ComparedUsers
-        All comparisons, and those that have factors.
+        All comparisons, and the ones that the fit uses: at most ``max_pairs`` of each user.
     remark : str
-        Note on the hyperparameters.
+        Note on hyperparameters whose neglected spread matters; empty where there are none.
     """
 
     at: Found
@@ -88,7 +88,7 @@ def solution(
 
 
 def _state(form: CompiledPreferences, fitted: Fitted) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return the saved state of a fit, and the factors in it."""
+    """Return the saved state of a fit, and the part of it that holds the factors."""
     n_pairs = len(fitted.every.order)
 
     def weights(users: UserFactors) -> np.ndarray:
@@ -136,7 +136,7 @@ def _remarks(
 
 
 def saved(compared: ComparedUsers, users: UserFactors, n_pairs: int) -> dict[str, np.ndarray]:
-    """Return the factors in the order in which comparisons were given; comparisons that are left out have none."""
+    """Return shifts and precisions, (n_pairs,), in the order of the model's comparisons; zeros for unused ones."""
     shift, precision = np.zeros((2, n_pairs))
     shift[compared.order], precision[compared.order] = users.sites
     return {"shift": shift, "precision": precision}

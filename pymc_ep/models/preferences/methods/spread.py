@@ -1,4 +1,4 @@
-"""Change of utilities where a hyperparameter is integrated over, and not held at its mode."""
+"""How far utilities would change if a hyperparameter were integrated over, instead of held at its mode."""
 
 from typing import NamedTuple
 
@@ -19,24 +19,24 @@ _STEP = 0.5
 _FALL = 4.0
 """Fall of the log density, in nats, at which the grid ends."""
 _REACH, _MOST_FITS = 8.0, 100
-"""Largest distance to each side, a factor of 3000 for a scale, and number of fits."""
+"""Largest distance to each side, a factor of 3000 for a scale, and largest number of fits."""
 _USERS = 200
-"""Number of users whose comparisons are looked at."""
+"""Number of users, the first ones, whose comparisons are looked at."""
 _QUANTILE = 0.9
-"""Quantile, over comparisons, of the factor and of the distance."""
+"""Quantile over comparisons that `Neglected.widened` and `Neglected.moved` are."""
 _WIDENED, _MOVED = 1.2, 0.3
-"""Factor and distance above which they are reported, beside which the error of EP itself is negligible."""
+"""`Neglected.widened` and `Neglected.moved` above which a note is given; EP's own error is negligible by comparison."""
 
 
 class Neglected(NamedTuple):
-    """Compared differences of utilities, integrated over a hyperparameter, relative to its mode.
+    """Change of compared differences of utilities where a hyperparameter is integrated over, instead of at its mode.
 
     Attributes
     ----------
     widened : float
-        Ratio of standard deviations, that a tenth of them exceed.
+        Ratio of the standard deviation, integrated over, to the one at the mode: a tenth of differences exceed it.
     moved : float
-        Distance of means, in standard deviations at the mode, that a tenth of them exceed.
+        Distance of the two means, in standard deviations at the mode: a tenth of differences exceed it.
     """
 
     widened: float
@@ -44,9 +44,9 @@ class Neglected(NamedTuple):
 
 
 def neglected(evidence: PreferenceEvidence, at: PreferenceFit, compared: ComparedUsers) -> dict[str, Neglected]:
-    """Return factor and distance by name of the hyperparameters that are a number with a bound, such as scales.
+    """Return the changes by name, for each scalar hyperparameter with a transform, such as a scale.
 
-    Each is integrated over by a grid of steps, with the others held at their mode, b and V among them.
+    Each of these is integrated over by a grid, while all other hyperparameters, b and V included, keep their mode.
     """
     n = int(compared.comparisons.pair_ends[min(_USERS, len(compared.users))])
     users = np.repeat(compared.users, np.diff(compared.comparisons.pair_ends))[:n]
@@ -87,7 +87,7 @@ def neglected(evidence: PreferenceEvidence, at: PreferenceFit, compared: Compare
 
 
 def neglected_remark(effects: dict[str, Neglected], cure: str) -> str:
-    """Return the note of a status on hyperparameters whose spread matters, with a cure; empty where there are none."""
+    """Return the note on hyperparameters whose spread matters, with a cure; empty where there are none."""
     reported = {name: effect for name, effect in effects.items() if effect.widened > _WIDENED or effect.moved > _MOVED}
     if not reported:
         return ""

@@ -28,17 +28,20 @@ class ComparisonPredictions:
 
     @staticmethod
     def log_predictive(model: pm.Model, posterior: UtilityPosterior, data: Mapping[str, Any]) -> xr.Dataset:
-        """Return log P(the first item wins), (n,), of new comparisons.
+        """Return log P(the winner wins), (n,), of new comparisons.
 
         Parameters
         ----------
         model : pymc.Model
         posterior : UtilityPosterior
         data : mapping of str to tuple of array_like, (n,)
-            By the name of the observed variable: users, winners and losers; of one user winners and losers.
+            Under the name of the observed variable, (users, winners, losers), or (winners, losers) for utilities of one
+            user.
 
         Raises
         ------
+        UnsupportedModelError
+            For names other than the observed variable's.
         InvalidDataError
             For unknown labels, an item compared with itself, and arrays of different lengths.
         """
@@ -69,7 +72,7 @@ class ComparisonPredictions:
 
     @staticmethod
     def no_cumulants(form: Preferences) -> str:
-        """Return the reason why tilted distributions have no cumulants here."""
+        """Return the reason why cumulants of tilted distributions are not available for this form."""
         return f"the fit itself corrects the shape of utilities by those of {form.comparisons.name!r}"
 
     @staticmethod
@@ -84,7 +87,7 @@ class ComparisonPredictions:
 def compared_rows(
     model: pm.Model, posterior: UtilityPosterior, name: str, given: Any
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the positions of users, winners and losers, (n,) each, of comparisons by labels or positions."""
+    """Return the positions of users, winners and losers, (n,) each, of comparisons given by labels or positions."""
     form = posterior.form
     words = ("winners", "losers") if len(form.shape) == 1 else ("users", "winners", "losers")
     if not isinstance(given, tuple | list) or len(given) != len(words):

@@ -1,4 +1,4 @@
-"""Rankings of the items of a user, and the comparisons that tell most of the utilities."""
+"""Rankings of the items of a user, and the comparisons that would tell most about its utilities."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,11 +19,11 @@ from pymc_ep.sites.compiled import CompiledSite, compile_site
 __all__ = ["next_pairs", "rank_items"]
 
 _DRAWS = 4000
-"""Number of draws for probabilities of ranks, whose standard error is then 0.008 at most."""
+"""Number of draws for the probabilities of ranks, which then have a standard error of 0.008 at most."""
 _RANKS = 100
-"""Number of ranks whose probabilities are kept: thousands of items would have millions of them for each user."""
+"""Number of ranks whose probabilities are kept: thousands of items have millions of probabilities for each user."""
 _NODES = 24
-"""Number of quadrature nodes for the expected entropy of an answer, which is then off by less than 1e-4 bits."""
+"""Number of quadrature nodes for the expected entropy of an answer, whose error is then less than 1e-4 bits."""
 _NUMBERS = 2**20
 """Largest number of pairs times nodes in a block."""
 
@@ -52,7 +52,7 @@ def rank_items(
 
 
 def next_pairs(idata: Container, model: pm.Model, *, n: int, **user: Any) -> xr.Dataset:
-    """Return the comparisons that would tell most of the utilities of a user; see `pymc_ep.next_pairs`."""
+    """Return the comparisons that would tell most about the utilities of a user; see `pymc_ep.next_pairs`."""
     check_whole("n", n)
     posterior = preference_posterior(idata, model)
     dims = model_dims(model, posterior.form.form.utilities)
@@ -104,10 +104,10 @@ def _ranks(posterior: UtilityPosterior, users: np.ndarray, rng: np.random.Genera
 
 
 def _informative(posterior: UtilityPosterior, user: int, n: int) -> xr.Dataset:
-    """Return the comparisons of the largest expected information, in bits, with the probability of the first item.
+    """Return the `n` comparisons of the largest expected information, in bits, and P(the first item wins) of each.
 
-    The information is the entropy of an answer, less its expected entropy were the utilities known (Houlsby et al.
-    2011, eq. 2).
+    The information is the entropy of the answer, less the expected entropy of the answer if the utilities were known
+    (Houlsby et al. 2011, eq. 2).
     """
     firsts, seconds = np.triu_indices(posterior.form.n_items, k=1)
     site, step = compile_site(posterior.form.form.comparisons.site), max(1, _NUMBERS // _NODES)
@@ -139,7 +139,7 @@ def _informative(posterior: UtilityPosterior, user: int, n: int) -> xr.Dataset:
 
 
 def _answers(site: CompiledSite, mean: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the expected entropy of answers were utilities known, in bits, and the probability of the first item."""
+    """Return expected entropies of answers given the utilities, in bits, and P(the first item wins), (n,) each."""
     # E over d ~ N(m, v) at d = m + v^1/2 x, x the Gauss-Hermite nodes.
     nodes, weights = standard_normal_rule(_NODES)
     differences = mean[:, None] + np.sqrt(variance)[:, None] * nodes

@@ -16,11 +16,11 @@ from pymc_ep.results.unchanged import require_unchanged
 __all__ = ["UtilityPosterior", "preference_posterior"]
 
 UtilityPosterior: TypeAlias = PreferencePosterior | PreferenceMixture
-"""Posterior at single hyperparameters, or integrated over these."""
+"""Posterior at one value of the hyperparameters, or integrated over the hyperparameters."""
 
 
 def preference_posterior(idata: Container, model: pm.Model) -> UtilityPosterior:
-    """Rebuild the posterior of a fit of preferences.
+    """Return the posterior of a fit of preferences, rebuilt from its result.
 
     Raises
     ------
