@@ -29,7 +29,7 @@ class BYM2:
     Parameters
     ----------
     name : str
-        Of x; u and v are called ``<name>_structured`` and ``<name>_unstructured``.
+        Name of x; u and v are called ``<name>_structured`` and ``<name>_unstructured``.
     W : sparse matrix or array, (n, n)
         Symmetric weights of neighbours, such as ones; zero for others. `libpysal` has it as ``w.sparse``.
     sigma : tensor_like, ()
@@ -86,9 +86,10 @@ class BYM2:
 
 
 def scaled_intrinsic(weights: scipy.sparse.csr_array) -> tuple[scipy.sparse.csr_array, np.ndarray | None]:
-    """Return the scaled precision of the structured part, (n, n), and its null space, (n, k), for k connected groups.
+    """Return the scaled precision of the structured part, (n, n), and its null space, (n, k).
 
-    The precision of an island is one. The geometric mean of the variances of each group is one, too.
+    There are k connected groups of two or more areas; without any, the null space is None. The geometric mean of the
+    variances of each group is one. An island has a precision of one.
     """
     laplacian = scipy.sparse.diags_array(weights.sum(axis=1)) - weights
     _, group = connected_components(weights, directed=False)
@@ -110,7 +111,7 @@ def scaled_intrinsic(weights: scipy.sparse.csr_array) -> tuple[scipy.sparse.csr_
 def require_weights(
     prior: str, name: str, weights: scipy.sparse.csr_array, labels: Any, *, of_itself: bool = False
 ) -> None:
-    """Raise for weights that are not square or symmetric by PyMC's test, not finite or negative.
+    """Raise InvalidDataError for weights that are not square, not finite, negative, or not symmetric by PyMC's test.
 
     Weights of an area to itself are allowed if `of_itself`.
     """

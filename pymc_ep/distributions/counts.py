@@ -76,7 +76,8 @@ def _poisson_link_mean(op: PoissonLinkRV, rv: Any, rng: Any, size: Any, eta: Any
 class CountDistribution(Discrete):
     """A discrete distribution of a predictor eta, its first parameter, that checks its observations.
 
-    It raises for observations that PyMC would change, see `whole_observations`, and for a shape that eta cannot have.
+    It raises for observations that PyMC would change, see `whole_observations`, and where eta cannot be broadcast to
+    the shape of the observations.
     Missing values (NaN or masked) are left to PyMC's imputation. Of symbolic observations only the shape is checked.
     """
 
@@ -169,7 +170,7 @@ def poisson_logp(value: Any, rate: Any, log_rate: Any) -> Any:
 def log_poisson_at_mean(y: Any) -> Any:
     """Return the graph of the log Poisson probability of `y` at the rate `y`, ``y log y - y - log y!``; 0 at y = 0.
 
-    From 16 on Stirling's formula leaves ``-log(2 pi y) / 2`` and `stirling_remainder`.
+    From y = 16 on it is computed as ``-log(2 pi y) / 2`` minus `stirling_remainder`.
     """
     small = pt.clip(y, 1, STIRLING_FROM)
     direct = small * (pt.log(small) - 1) - pt.gammaln(small + 1)

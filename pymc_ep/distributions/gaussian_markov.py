@@ -24,19 +24,20 @@ from pymc_ep.numerics.sparse.matrix_sum import MatrixSum
 __all__ = ["GaussianMarkov", "GaussianMarkovRV", "NullSpaceTransform", "require_between"]
 
 _ASYMMETRY = 1e-8
-"""Largest difference of opposite entries, relative to the largest entry, that is rounding."""
+"""Largest difference of opposite entries, relative to the largest entry, that counts as rounding."""
 _NULL = 1e-8
-"""Largest part of Q N, relative to |Q| |N|, and of N^T x, relative to |x|, that is rounding."""
+"""Largest entry of Q N, relative to |Q| |N|, and of N^T x, relative to |x|, that counts as rounding."""
 
 
 class GaussianMarkovRV(RandomVariable):
-    """Op of `GaussianMarkov`; its parameters are the coefficients, (K,), and log |Q|_+.
+    """Op of `GaussianMarkov`; its parameters are the coefficients, (K,), and log |Q|_+, without zero eigenvalues.
 
     Parameters
     ----------
     matrices : MatrixSum
+        The matrices M_k of Q = sum_k c_k M_k, and its null space.
     check : callable, optional
-        ``check(name, coefficients)`` raises or warns of the coefficients that a fit starts from.
+        ``check(name, coefficients)``, called with the coefficients at the start of a fit, may raise or warn.
     """
 
     name = "gaussian_markov"
@@ -83,7 +84,8 @@ def _gaussian_markov_logp(op: GaussianMarkovRV, values: Any, *inputs: Any, **kwa
 class NullSpaceTransform(Transform):
     """Isometric coordinates, (n - k,), of vectors that are orthogonal to N, (n, k): x = H_1 ... H_k [0; z].
 
-    The product of Householder reflections of the factor N = Q R is ``I - V T V^T`` (Schreiber and Van Loan 1989).
+    H_1 to H_k are the Householder reflections of the QR factorisation of N. Their product is ``I - V T V^T`` (Schreiber
+    and Van Loan 1989).
     """
 
     name = "null_space"
@@ -107,7 +109,7 @@ class NullSpaceTransform(Transform):
         return (value - ((value @ v) @ t) @ v.T)[..., self._t.shape[0] :]
 
     def backward(self, value: Any, *inputs: Any) -> Any:
-        """Return x of z."""
+        """Return x, (..., n), of z, (..., n - k)."""
         v, t = pt.constant(self._v), pt.constant(self._t)
         zeros = pt.zeros((*(value.shape[axis] for axis in range(value.ndim - 1)), self._t.shape[0]))
         padded = pt.concatenate([zeros, value], axis=-1)
@@ -136,23 +138,23 @@ class GaussianMarkov(Continuous):
     ----------
     name : str
     precision : sparse matrix, or sequence of (tensor_like, sparse matrix)
-        Q, (n, n), symmetric, as SciPy's sparse matrix or an array, or the pairs (c_k, M_k). Coefficients are numbers
+        Q, (n, n), symmetric, as SciPy's sparse matrix or an array, or the pairs (c_k, M_k). Coefficients are scalars
         that may depend on hyperparameters, such as ``[(tau, D), (-tau * alpha, W)]``.
     null_space : array_like, (n, k), optional
         Columns N, independent, which all M_k map to zero: ones for a field of differences.
     log_det : tensor_like, optional
-        log |Q|, or the log product of the eigenvalues except the zeros of N, where a formula is known. By default a
-        Cholesky factor tells it, of each evaluation if there are several terms.
+        log |Q|, or the log product of the eigenvalues except the zeros of N, where a formula is known. By default it is
+        computed by a Cholesky factor, in each evaluation if there are several terms.
     check : callable, optional
-        ``check(name, c)``, which raises or warns of the coefficients c, (K,), that a fit starts from.
+        ``check(name, c)``, called with the coefficients c, (K,), at the start of a fit, may raise or warn.
     **kwargs
-        For the variable, such as ``dims="node"``.
+        Keywords of the variable, such as ``dims="node"``.
 
     Raises
     ------
     InvalidDataError
         For matrices that are not square, of different sizes, not symmetric or not finite, for Q that is singular
-        without `null_space`, and for a null space that is none; the message names the entry.
+        without `null_space`, and where Q N is not zero; the message names the entry.
 
     References
     ----------
@@ -211,7 +213,7 @@ class GaussianMarkov(Continuous):
 
 
 def require_between(name: str, what: str, parameter: Any, most: float, cure: str) -> None:
-    """Raise for a parameter that is not one number, and for a constant that is not between zero and `most`."""
+    """Raise InvalidDataError for a parameter that is not scalar, and for a constant not between zero and `most`."""
     if parameter.ndim:
         raise InvalidDataError(f"{what}= of {name!r} has {parameter.ndim} axes, and is one number.")
     if isinstance(parameter, Constant) and not 0.0 < parameter.data < most:
@@ -224,7 +226,7 @@ def _pairs(precision: Any) -> Sequence[tuple[Any, Any]]:
 
 
 def _require_length(name: str, n: int, *, dims: Any = None, shape: Any = None, **kwargs: Any) -> None:
-    """Raise where dims or a shape are not of n values."""
+    """Raise InvalidDataError where dims or a shape do not have the length n."""
     given, what = shape, "shape="
     if dims is not None:
         last = dims if isinstance(dims, str) else dims[-1]
@@ -275,7 +277,7 @@ def _checked_null_space(null_space: Any, n: int) -> np.ndarray:
 
 
 def _require_null_space(matrices: MatrixSum) -> None:
-    """Raise where a matrix does not map the null space to zero, or all map the level of other nodes to zero."""
+    """Raise unless all M_k map N to zero, and N has the level of each connected group that all M_k map to zero."""
     n, nulls = matrices.n, matrices.null_space
     largest = np.abs(matrices.basis).max()
     residual = np.abs(matrices.times(nulls)).max(axis=(1, 2), initial=0.0)

@@ -1,4 +1,4 @@
-"""Rows that are given by the labels of a model's dims."""
+"""Positions of rows that users give by the labels of a model's dims."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ __all__ = ["numbered", "positions"]
 
 
 def numbered(what: str, given: Any, variable: TensorVariable) -> np.ndarray:
-    """Return indices, (n,), of the rows of a variable: numbers as they are, and labels of its first dim by position.
+    """Return indices, (n,), of rows of a variable: numbers as given, and for labels of its first dim their positions.
 
     Raises
     ------
@@ -41,8 +41,9 @@ def positions(what: str, given: Any, labels: Any, size: int | None) -> np.ndarra
     what : str
         Names the argument in messages.
     given : array_like, (n,)
-        Labels, or positions where there are no labels or these are no numbers.
+        Labels; positions where `labels` is None; integers are positions too where labels are no numbers.
     labels : sequence, optional
+        Labels of all rows.
     size : int, optional
         Number of rows, where known.
 

@@ -1,4 +1,4 @@
-"""The log determinant of a sparse precision as a PyTensor Op, by its factor, with the gradient as its other output."""
+"""The log determinant of a sparse precision as a PyTensor Op, with its gradient as a second output."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +20,7 @@ register_bodies("numba", "pymc_ep.distributions.log_determinant_numba")
 
 
 class LogDeterminant(Op):
-    """``log_det, gradient = op(c)`` for coefficients c, (K,): of `MatrixSum.log_determinant`.
+    """Op of `MatrixSum.log_determinant`: ``log_det, gradient = op(c)``, for coefficients c, (K,), and a gradient, (K,).
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class LogDeterminant(Op):
         self.matrices = matrices
 
     def make_node(self, coefficients: TensorVariable) -> Apply:
-        """Take a vector of doubles, give a double and a vector of doubles."""
+        """Return the node from coefficients, a vector of doubles, to a double and a vector of doubles."""
         coefficients = pt.as_tensor_variable(coefficients).astype("float64")
         return Apply(self, [coefficients], [pt.dscalar("log_det"), pt.dvector("gradient")])
 
@@ -42,7 +42,7 @@ class LogDeterminant(Op):
         return [(), args[-1][0]]
 
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
-        """Factor on the host."""
+        """Compute both outputs on the host, by a Cholesky factor."""
         log_det, gradient = self.matrices.log_determinant(np.asarray(inputs[0]))
         output_storage[0][0], output_storage[1][0] = np.asarray(log_det), gradient
 

@@ -12,7 +12,7 @@ from pymc_ep.distributions.log_determinant import LogDeterminant
 
 @jax_funcify.register(LogDeterminant)
 def jax_log_determinant(op: LogDeterminant, **kwargs: object) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
-    """Return a function of the coefficients that JAX can map over chains; PyTensor writes its derivative."""
+    """Return a function of the coefficients that JAX can map over chains; PyTensor's graph has the derivative."""
 
     def host(coefficients: jax.Array) -> tuple[np.ndarray, np.ndarray]:
         log_det, gradient = op.matrices.log_determinant(np.asarray(coefficients))

@@ -12,7 +12,7 @@ from pymc_ep.exceptions import InvalidDataError
 __all__ = ["SIDES", "as_counts", "labelled_pairs", "packed_links", "packed_pairs", "require_others"]
 
 SIDES = ("user", "item")
-"""Words for the two sides."""
+"""Words for the two sides of a pair, in messages."""
 
 
 def labelled_pairs(observed: Any) -> np.ndarray | None:
@@ -58,9 +58,9 @@ def packed_pairs(name: str, observed: Any, shape: Sequence[int | None], sides: t
 
 
 def packed_links(name: str, observed: Any, n: int | None) -> np.ndarray:
-    """Return pairs of n symbols with each other, each once, as `packed_pairs` does.
+    """Return pairs of n symbols with each other in the form of `packed_pairs`, each pair in one of its two orders.
 
-    Counts are symmetric, or each pair is listed in one of its orders.
+    Counts must be symmetric, or list each pair in one order.
 
     Raises
     ------
@@ -96,7 +96,7 @@ def _require_symmetric(name: str, rows: np.ndarray, shape: tuple[int, int]) -> N
 
 
 def require_others(name: str, rows: np.ndarray) -> None:
-    """Raise for a symbol that is paired with itself."""
+    """Raise InvalidDataError for a symbol that is paired with itself."""
     self_paired = (rows[:, 0] == rows[:, 1]) & (as_counts(rows)[2] > 0)
     if self_paired.any():
         k = int(np.argmax(self_paired))
@@ -130,7 +130,7 @@ def _packed_counts(name: str, observed: Any, shape: Sequence[int | None], sides:
 
 
 def _whole(what: str, values: np.ndarray, places: tuple[np.ndarray, np.ndarray] | None = None) -> np.ndarray:
-    """Return values as integers; raise for the first that is no whole number that a double holds."""
+    """Return values as integers; raise for the first one that is not whole, or that a double cannot hold."""
     if values.dtype.kind not in "biuf":
         raise InvalidDataError(f"{what}es of type {values.dtype}; give whole numbers.")
     doubles = values.astype(np.float64)

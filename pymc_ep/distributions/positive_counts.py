@@ -20,7 +20,7 @@ from pymc_ep.exceptions import UnsupportedModelError
 __all__ = ["PositiveCounts", "PositiveCountsRV"]
 
 _TINY = 1e-300
-"""Lower limit of Poisson rates, and of n in negative binomial draws, in place of zero."""
+"""Lower limit of Poisson rates, and of n in negative binomial draws, so that they are not zero."""
 
 
 class PositiveCountsRV(TruncatedRV):

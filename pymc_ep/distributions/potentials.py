@@ -1,4 +1,4 @@
-"""Potentials on the coefficients of an array, such as ``pm.Laplace.dist(0, b)``, as a user gives them to a field."""
+"""Potentials, the priors of a field's coefficients: distributions that a user gives, as ``pm.Laplace.dist(0, b)``."""
 
 from collections.abc import Sequence
 from operator import index
@@ -24,13 +24,13 @@ _POSITIONS = {LaplaceRV: (0, 1), NormalRV: (0, 1), StudentTRV: (1, 2)}
 
 
 class Potential(NamedTuple):
-    """The distribution of coefficients, with location zero. It has the parameters of `op` without the location.
+    """The distribution of coefficients: `op` with location zero. Its parameters are the other ones of `op`.
 
     Attributes
     ----------
     op : RandomVariable
     ndims : tuple of int
-        For each parameter 0 if all coefficients share it, 1 if it has one value for each group of coefficients.
+        For each parameter, 0 if all coefficients share one value, 1 if each group of coefficients has its own value.
     """
 
     op: RandomVariable
@@ -38,7 +38,7 @@ class Potential(NamedTuple):
 
     @property
     def signature(self) -> list[str]:
-        """The parameters' part of the signature of an Op."""
+        """Signatures of the parameters, for the signature of an Op: "(g)" for a vector, "()" for a scalar."""
         return ["(g)" if ndim else "()" for ndim in self.ndims]
 
     def scale(self, parameters: Sequence[Any]) -> Any:
@@ -47,7 +47,7 @@ class Potential(NamedTuple):
         return parameters[scale - (location < scale)]
 
     def each(self, parameters: Sequence[Any], groups: np.ndarray | None) -> list[Any]:
-        """Return the parameters in double precision, values for each group as values for each coefficient."""
+        """Return the parameters in double precision; values of groups are repeated for each coefficient by `groups`."""
         # PyTensor keeps a number such as 0.5 in single precision; its logarithm would have single precision too.
         double = [p.astype("float64") for p in parameters]
         # As a variable: PyTensor would convert a plain array used as an index element by element, in Python.
@@ -61,7 +61,7 @@ class Potential(NamedTuple):
 
 
 def read_potential(potential: Any, owner: str, argument: str = "potential") -> tuple[Potential, list[Any]]:
-    """Return a potential and its parameters but for the location, which must be zero.
+    """Return a potential, and its parameters without the location, which must be zero.
 
     Parameters
     ----------
@@ -73,7 +73,8 @@ def read_potential(potential: Any, owner: str, argument: str = "potential") -> t
     Raises
     ------
     UnsupportedModelError
-        For any other distribution, a variable of the model, another location, and parameters of two axes.
+        For a distribution other than Laplace, normal or Student's t, a variable of the model, a location other than
+        zero, and parameters with two axes.
     """
     op: Any = getattr(getattr(potential, "owner", None), "op", None)
     if type(op) not in _POSITIONS:
@@ -119,14 +120,14 @@ def require_positive(potential: Potential, parameters: Sequence[Any], owner: str
 
 
 def known_shape(parameter: Any) -> tuple[int | None, ...]:
-    """Return the shape of a parameter, with the lengths of its dims where these are known; None for unknown sides."""
+    """Return the shape of a parameter, computed where it is not static; None for unknown sides."""
     return tuple(
         _length(parameter, axis) if length is None else int(length) for axis, length in enumerate(parameter.type.shape)
     )
 
 
 def length_of(parameter: Any) -> int | None:
-    """Return the length of a parameter of at most one axis; None for one value, or if unknown."""
+    """Return the length of a vector of parameters; None for a scalar, or if unknown."""
     return known_shape(parameter)[0] if parameter.type.ndim else None
 
 
@@ -144,7 +145,7 @@ def static_shape(shape: Any) -> tuple[int, ...]:
     Raises
     ------
     InvalidDataError
-        For anything else.
+        For lengths that are not whole numbers.
     """
     with compiling():
         sides = [n.eval() if isinstance(n, Variable) else n for n in np.atleast_1d(np.array(shape, object))]

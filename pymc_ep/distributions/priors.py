@@ -15,15 +15,15 @@ class pc_sigma(pm.Exponential):
 
     .. math:: p(\sigma) = \lambda e^{-\lambda \sigma}, \qquad \lambda = -\log(\alpha) / u
 
-    It shrinks the field to none, at a constant rate.
+    It shrinks sigma to zero, at which there is no field, at a constant rate.
 
     Parameters
     ----------
     name : str
     u : float
-        A large value.
+        A large value of sigma.
     alpha : float
-        Probability that sigma is larger.
+        Probability that sigma is larger than u.
 
     References
     ----------
@@ -50,7 +50,8 @@ class pc_range(pm.InverseGamma):
 
     .. math:: p(r) = \lambda r^{-2} e^{-\lambda / r}, \qquad \lambda = -\log(\alpha) r_0
 
-    It shrinks the field to one of an infinite range. `pc_sigma` is its joint prior's other factor.
+    It shrinks the field to one with an infinite range. Range and sigma have the joint prior ``pc_range`` times
+    ``pc_sigma``.
 
     Parameters
     ----------
@@ -58,7 +59,7 @@ class pc_range(pm.InverseGamma):
     r0 : float
         A short range, in units of the coordinates.
     alpha : float
-        Probability that the range is shorter.
+        Probability that the range is shorter than r0.
 
     References
     ----------
@@ -81,7 +82,7 @@ class pc_range(pm.InverseGamma):
 
 
 def _rate(name: str, value: float, alpha: float) -> float:
-    """Return -log(alpha); raise where the probability statement is none."""
+    """Return -log(alpha); raise InvalidDataError unless the value is positive and alpha between 0 and 1."""
     for what, given, most in ((name, value, np.inf), ("alpha", alpha, 1.0)):
         if not 0.0 < given < most:
             raise InvalidDataError(

@@ -15,7 +15,7 @@ from pymc_ep.exceptions import InvalidDataError
 __all__ = ["RandomWalk2"]
 
 _UNEVEN = 1.5
-"""Ratio of steps of time from which one was left out: months and years differ by less."""
+"""Ratio of a step of time to the usual step from which on a time counts as left out: months and years differ less."""
 
 
 class RandomWalk2:
@@ -23,19 +23,19 @@ class RandomWalk2:
 
     .. math:: x_{t+1} - 2 x_t + x_{t-1} \sim N(0, s^2)
 
-    Its sum is zero: add a level. The slope of a straight line through the curve, which second differences do not tell,
-    has a prior of its own. A cyclic curve, such as the months of a year, has its first value after its last, and no
-    slope.
+    Its sum is zero: add a level. Second differences do not determine the slope of a straight line through the curve,
+    which has a prior of its own. In a cyclic curve, such as one over the months of a year, the first value follows the
+    last one, and there is no slope.
 
     Parameters
     ----------
     name : str
     sigma : tensor_like, ()
         Typical standard deviation of x about the line: s is sigma over the geometric mean of the standard deviations at
-        s = 1. It means the same for any number of times.
+        s = 1, so that sigma means the same for any number of times.
     slope : distribution, variable, or 0
         Prior of the rise over half of all times, such as ``pm.Normal.dist(0, 1)``; 0 for a curve that is orthogonal to
-        lines. Needed but for a cyclic curve.
+        lines. Required, except for a cyclic curve.
     dims : str, optional
         Dim of the times, evenly spaced. To predict, add times without observations.
     shape : int, optional
@@ -43,7 +43,7 @@ class RandomWalk2:
     period : int, optional
         Number of values of a cyclic curve, such as 12; ``season[month]`` is then the effect of each observation.
     scaled : bool
-        False for s = sigma, the standard deviation of second differences.
+        Whether sigma is scaled as above. If False, s = sigma, the standard deviation of second differences.
 
     Returns
     -------
@@ -113,10 +113,11 @@ class RandomWalk2:
 
 
 def _line(n: int) -> tuple[scipy.sparse.csr_array, np.ndarray, float, np.ndarray]:
-    """Return R, (n, n), the null space N, log |R|_+ and the diagonal of R^+, by formulas: R is singular in doubles.
+    """Return R, (n, n), its null space N, (n, 2), log |R|_+, and the diagonal of the pseudo-inverse R^+, (n,).
 
-    A double sum L of independent innovations has covariance L L^T, and R^+ = P L L^T P with P = I - N N^T. Cauchy and
-    Binet's formula gives ``|R|_+ = |T^T T|`` for T = [1, t], that is n^2 (n^2 - 1) / 12.
+    R is the precision of a curve with s = 1. It is singular to rounding, so that formulas are used. A double sum L of
+    independent innovations has the covariance L L^T, and R^+ = P L L^T P with P = I - N N^T. By Cauchy and Binet's
+    formula |R|_+, the product of the non-zero eigenvalues, is |T^T T| for T = [1, t], that is n^2 (n^2 - 1) / 12.
     """
     d = scipy.sparse.diags_array([1.0, -2.0, 1.0], offsets=[0, 1, 2], shape=(n - 2, n))
     t = np.arange(n, dtype=float)
@@ -132,7 +133,7 @@ def _line(n: int) -> tuple[scipy.sparse.csr_array, np.ndarray, float, np.ndarray
 
 
 def _cycle(n: int) -> tuple[scipy.sparse.csr_array, np.ndarray, float, np.ndarray]:
-    """As `_line` for a circle, whose R has the eigenvalues (2 - 2 cos(2 pi j / n))^2."""
+    """Return the same as `_line` for a cyclic curve, whose R has the eigenvalues (2 - 2 cos(2 pi j / n))^2."""
     place = np.arange(n)
     after = scipy.sparse.csr_array((np.ones(n), (place, (place + 1) % n)), shape=(n, n))
     d = after + after.T - 2.0 * scipy.sparse.eye_array(n)

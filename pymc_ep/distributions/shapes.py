@@ -30,7 +30,7 @@ def require_shape(name: str, observed: Shape, parameter: Shape, what: str = "pre
 def shape_error(
     name: str, observed: Shape, parameter: Shape, what: str = "predictor", more: str = ""
 ) -> InvalidDataError:
-    """Return the error that names an observed variable and both shapes; see `require_shape`. `more` ends it."""
+    """Return the error with an observed variable and both shapes; see `require_shape`. `more` ends the message."""
     # mypy does not narrow the type after `None not in`.
     same = None not in (*observed, *parameter) and math.prod(observed) == math.prod(parameter)  # type: ignore[arg-type]
     cure = (

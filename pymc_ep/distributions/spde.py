@@ -17,9 +17,9 @@ from pymc_ep.numerics.sparse.matrix_sum import MatrixSum
 __all__ = ["SPDE"]
 
 _FINEST = 1.0
-"""Least range in edges of a mesh: the variance is then 14% too small at nodes, and 63% between them."""
+"""Least range without a warning, in edges of a mesh: the variance is 14% too small at nodes, 63% between nodes."""
 _WIDEST = 10.0
-"""Largest range in extents of a mesh: beyond it the field is a constant, or lengths have different units."""
+"""Largest range without a warning, in extents of a mesh: beyond it the field is constant, or units of length differ."""
 
 
 class SPDE:
@@ -37,9 +37,9 @@ class SPDE:
     name : str
     mesh : pymc_ep.meshes.Mesh
     range : tensor_like, ()
-        In units of the coordinates, such as ``pmep.priors.pc_range("range", r0=10, alpha=0.05)``. At a range of 4, 8
-        and 16 edges of the mesh the variance at nodes is 15, 6 and 2% too large, and in the centres of triangles 12, 4
-        and 1% too small. The rim should be as wide as the range.
+        Range in units of the coordinates, such as ``pmep.priors.pc_range("range", r0=10, alpha=0.05)``. At a range of
+        4, 8 and 16 edges of the mesh the variance at nodes is 15, 6 and 2% too large, and in the centres of triangles
+        12, 4 and 1% too small. The rim of the mesh, beyond the data, should be as wide as the range.
     sigma : tensor_like, ()
         Standard deviation of the field.
     dims : str, optional
@@ -53,7 +53,7 @@ class SPDE:
     Raises
     ------
     InvalidDataError
-        For a mesh that is none, and by ``at`` for a point outside of it; the message names the point.
+        Where `mesh` is no `Mesh`, and by ``at`` for a point outside of the mesh; the message names the point.
 
     References
     ----------
@@ -95,7 +95,7 @@ class SPDE:
 
 
 def _check_range(mesh: Mesh, name: str, coefficients: np.ndarray) -> None:
-    """Warn of a range that the mesh cannot show, or that is in other units than its coordinates."""
+    """Warn of a range at the start of a fit that is shorter than the mesh's edges, or far longer than its extent."""
     # range = sqrt(8) / kappa, from c = (tau^2 kappa^4, 2 tau^2 kappa^2, tau^2).
     length = np.sqrt(8.0) * (coefficients[2] / coefficients[0]) ** 0.25
     if length < _FINEST * mesh.edge:
@@ -112,7 +112,7 @@ def _check_range(mesh: Mesh, name: str, coefficients: np.ndarray) -> None:
 
 
 def _at(field: Any, mesh: Mesh, points: Any) -> Any:
-    """Return the values of a field at points, (m,)."""
+    """Return the graph of a field's values, (m,), at points, (m, 2): linear in each triangle of the mesh."""
     try:
         nodes, weights = mesh.locate(points)
     except InvalidDataError as error:
