@@ -1,4 +1,4 @@
-"""Data sets for examples and tests: those that come with the package, and loaders of those whose terms forbid it."""
+"""Data sets for examples and tests, and loaders of collections whose terms forbid that a package contains them."""
 
 from pymc_ep.datasets.coal import load_coal
 from pymc_ep.datasets.counts import load_gowalla, load_lastfm, load_melbourne_pedestrians

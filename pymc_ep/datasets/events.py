@@ -33,7 +33,7 @@ class SequenceTable(NamedTuple):
     context: str | None = None
 
     def __repr__(self) -> str:
-        """Numbers of users, items and events, by the names of the columns."""
+        """Return the numbers of users, items and events, by the names of the columns."""
         sizes = ", ".join(f"{name}: {len(labels)}" for name, labels in self.coords.items())
         return f"<SequenceTable of {sum(map(len, self.sequences))} events ({sizes})>"
 
@@ -49,8 +49,8 @@ def from_events(
     user, item : str
         Columns of the labels of users and items, which also name the dims. Labels are of any type that can be sorted.
     time : str, optional
-        Column of times, of any type that can be sorted. Events of the same time stay in the order of the table, and
-        so do all without it.
+        Column of times, of any type that can be sorted. Events of the same time stay in the order of the table; without
+        `time` all events do.
     context : str, optional
         Column of labels of something that is known of an event before its item, such as its hour, or an interval of the
         time since the event before.
@@ -92,7 +92,7 @@ def from_events(
 
 
 def _by_time(column: pd.Series, name: str) -> np.ndarray:
-    """Return the rows in the order of time; rows of the same time keep theirs."""
+    """Return the positions of the rows in the order of time, (n,); rows of the same time keep their order."""
     cure = f"a time is needed in each row. Drop rows without, with frame.dropna(subset=[{name!r}])."
     require_each(column.notna().to_numpy(), column, name, cure)
     try:

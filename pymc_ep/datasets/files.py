@@ -28,7 +28,7 @@ class Collection(NamedTuple):
     folder : str
         Name of the folder.
     source : str
-        Source of the collection, for the message.
+        Where to get the collection, for messages.
     terms : str
         Terms of use.
     """
@@ -40,13 +40,14 @@ class Collection(NamedTuple):
     def open(
         self, file: str, path: str | os.PathLike | None, encoding: str = "utf-8"
     ) -> AbstractContextManager[IO[str]]:
-        """Open a file for reading in a ``with`` block, in which a ValueError says what is wrong with the file.
+        """Open a file as text for a ``with`` block, in which errors of its content become an InvalidDataError.
 
         Parameters
         ----------
         file : str
+            Name of the file, without ``.gz``.
         path : path-like or None
-            The folder; by default `folder` within the one that the environment variable ``PYMC_EP_DATA`` names.
+            Folder of the file; by default ``$PYMC_EP_DATA/<folder>``, by the environment variable and `folder`.
         encoding : str
 
         Raises
@@ -54,7 +55,7 @@ class Collection(NamedTuple):
         FileNotFoundError
             If there is no such file; the message has the source of the collection.
         InvalidDataError
-            From the block, for a file that is cut off or not as published; the message has its path.
+            From the block, in place of a ValueError, an IndexError or an error of gzip; the message has the path.
         """
         root = os.environ.get("PYMC_EP_DATA") or None
         folder = Path(path) if path is not None else root and Path(root) / self.folder
@@ -85,7 +86,7 @@ def _reading(lines: IO[str], path: Path) -> Iterator[IO[str]]:
 
 
 def read_table(lines: IO[str], sep: str, names: Sequence[str] | None = None) -> pd.DataFrame:
-    """Return a table with a field for each name, by default from its first line; else raise a ValueError."""
+    """Return a table with columns `names`, by default from the first line; raise a ValueError if their number differs."""
     names = next(csv.reader([next(lines, "")], delimiter=sep)) if names is None else names
     # Without names: pandas would take a surplus first column for labels of the rows.
     table = pd.read_csv(lines, sep=sep, header=None)

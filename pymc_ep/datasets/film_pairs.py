@@ -1,4 +1,4 @@
-"""Comparisons of films: those that a user of MovieLens rated highest against those rated lowest."""
+"""Comparisons of films: the ones that a user of MovieLens rated highest against the ones rated lowest."""
 
 import os
 from typing import NamedTuple
@@ -21,11 +21,11 @@ class FilmPairs(NamedTuple):
     Attributes
     ----------
     train, test : pandas.DataFrame
-        A row for each comparison, with the columns ``user``, ``winner`` and ``loser``, the publishers' numbers; each
-        user's in random order.
+        A row for each comparison, with the columns ``user``, ``winner`` and ``loser``, the publishers' numbers. The
+        comparisons of a user are in random order.
     features : pandas.DataFrame, (films, genres)
-        One for each genre of a film, else zero, by the number of the film: of all films that a user kept has rated
-        highest or lowest.
+        One for each genre of a film, zero for all others, indexed by the number of the film. It has all films that a
+        user of the comparisons rated highest or lowest.
     """
 
     train: pd.DataFrame
@@ -49,14 +49,16 @@ def load_movielens_pairs(
     ----------
     size : {"100k", "1m"}
     max_pairs : int, optional
-        Most training comparisons of a user, drawn at random; a smaller number gives a subset of a larger one's.
+        Largest number of training comparisons of a user, drawn at random. The comparisons for a smaller number are a
+        subset of the ones for a larger number.
     min_pairs : int
         Users with fewer comparisons are left out.
     n_test : int
-        Test comparisons of each user with as many films of both ratings; other users have none.
+        Number of test comparisons of each user who rated at least so many films 5, and as many 1. Other users have no
+        test comparisons.
     unseen : bool
-        Whether a user's training comparisons have none of the films in its test comparisons, which are then all
-        different. Otherwise most of these films won or lost in training too.
+        Whether the films in a user's test comparisons, then all different, are in none of the user's training
+        comparisons. Otherwise most of them won or lost in training too.
     seed : int
     path : path-like, optional
         Folder of the files, as in `load_movielens`; for ``"100k"`` with ``u.genre``.

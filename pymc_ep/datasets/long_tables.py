@@ -51,7 +51,7 @@ def load_movielens(size: str = "1m", path: str | os.PathLike | None = None) -> p
     path : path-like, optional
         Folder of ``ratings.dat`` and ``movies.dat``, or of ``u.data`` and ``u.item`` for ``"100k"``. By default
         ``ml-1m`` or ``ml-100k`` in the folder that the environment variable ``PYMC_EP_DATA`` names.
-        ``ratings_notime.dat``, without the times, does in place of ``ratings.dat``.
+        ``ratings_notime.dat``, without times, is read where there is no ``ratings.dat``.
 
     Returns
     -------
@@ -88,7 +88,7 @@ def load_movielens(size: str = "1m", path: str | os.PathLike | None = None) -> p
 
 
 def film_genres(size: str, path: str | os.PathLike | None = None) -> pd.DataFrame:
-    """Return ones for the genres of each film, (films, genres), by the publishers' numbers; arguments as above."""
+    """Return ones for the genres of each film, else zeros, (films, genres), indexed by the publishers' numbers."""
     films = _films(size, path)
     numbers = pd.Index([int(film[0]) for film in films], name="item")
     if size == "100k":
@@ -99,7 +99,7 @@ def film_genres(size: str, path: str | os.PathLike | None = None) -> pd.DataFram
 
 
 def _ratings_1m(path: str | os.PathLike | None) -> AbstractContextManager[IO[str]]:
-    """Open the ratings, with or without times."""
+    """Open the file of ratings; without it, the file of ratings without times."""
     try:
         return _MOVIELENS["1m"].open("ratings.dat", path)
     except FileNotFoundError as error:
@@ -121,7 +121,7 @@ def _films(size: str, path: str | os.PathLike | None) -> list[list[str]]:
 
 
 def load_checkins(name: str = "foursquare-nyc", path: str | os.PathLike | None = None) -> pd.DataFrame:
-    """Return the check-ins of users of a service at places, in their order.
+    """Return the check-ins of users of a service at places, in order of time for each user.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ def load_checkins(name: str = "foursquare-nyc", path: str | os.PathLike | None =
 
 
 def _numbered(name: str, file: str, path: str | os.PathLike | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the users of a file of check-ins, once for each number that follows them in a line, and these."""
+    """Return users and values, (n,) each, of a file with a user and the values of its check-ins in each line."""
     with _CHECKINS[name].open(file, path) as lines:
         rows = [np.array(line.split(), dtype=np.int64) for line in lines]
     users = np.repeat([row[0] for row in rows], [len(row) - 1 for row in rows])

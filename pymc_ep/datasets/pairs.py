@@ -101,7 +101,7 @@ def require_columns(frame: pd.DataFrame, names: list[str]) -> None:
 
 
 def require_each(holds: np.ndarray, column: pd.Series, name: str, reason: str) -> None:
-    """Raise for the first row of a column where something does not hold."""
+    """Raise InvalidDataError for the first row of a column at which `holds`, (n,), is False."""
     if not holds.all():
         k = int(np.argmin(holds))
         value = column.iloc[k]
@@ -110,7 +110,7 @@ def require_each(holds: np.ndarray, column: pd.Series, name: str, reason: str) -
 
 
 def label_codes(column: pd.Series, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the index of each row's label, (n,), and the sorted labels."""
+    """Return the index of each row's label among the sorted labels, (n,), and these labels."""
     cure = f"a label is needed in each row. Drop rows without, with frame.dropna(subset=[{name!r}])."
     require_each(column.notna().to_numpy(), column, name, cure)
     try:

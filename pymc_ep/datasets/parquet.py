@@ -45,7 +45,7 @@ def parquet_files(named: str | os.PathLike | Sequence[str | os.PathLike], argume
 
 @contextmanager
 def opened_parquet(file: str, argument: str, **options: Any) -> Iterator[Any]:
-    """Provide the `pyarrow.parquet.ParquetFile` of a file that an argument names.
+    """Open a file for a ``with`` block as a `pyarrow.parquet.ParquetFile`; `argument` named it, for messages.
 
     Raises
     ------

@@ -16,7 +16,7 @@ from pymc_ep.exceptions import InvalidDataError, did_you_mean
 __all__ = ["split_pairs"]
 
 _ROWS = 2**20
-"""Rows that are read at a time from files."""
+"""Number of rows that are read from files at a time."""
 
 
 def split_pairs(
@@ -36,7 +36,7 @@ def split_pairs(
     folder : path-like
         Where the files are written; a new folder, or one without Parquet files.
     n : int
-        Number of files. A few for each machine, and none larger than a part of the memory of a machine.
+        Number of files: a few for each machine, each far smaller than the memory of a machine.
     user : str
         Column of the users. A hash of the label, the same on every machine, decides upon the file.
 
@@ -97,7 +97,7 @@ def split_pairs(
 
 
 def _pieces(source: Any) -> Iterator[pd.DataFrame]:
-    """Return tables of some rows each."""
+    """Return an iterator over pieces of the table, each of some of its rows."""
     if isinstance(source, pd.DataFrame):
         return iter([source] if len(source) else [])
     return _pieces_of(parquet_files(source, "source"))

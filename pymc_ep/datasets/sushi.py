@@ -15,7 +15,8 @@ _SUSHI = Collection(
     "sushi3", "https://www.kamishima.net/sushi/", "for research, with citation; no redistribution without permission"
 )
 _SET_A = (0, 1, 2, 3, 4, 6, 7, 8, 26, 29)
-"""Numbers, in the list of all kinds, of those that everybody ranked. The ranking files have numbers of their own."""
+"""Numbers, in the list of all kinds, of the ten kinds that everybody ranked. The file of these rankings numbers the ten
+kinds from zero."""
 _NUMERIC = ["heaviness", "frequency_eaten", "price", "frequency_sold"]
 
 
