@@ -104,5 +104,5 @@ __version__ = "0.1.0"
 
 
 def __dir__() -> list[str]:
-    """Public names alone, for completion."""
+    """Return the public names alone, for completion."""
     return [*__all__, "__version__"]

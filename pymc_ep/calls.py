@@ -57,17 +57,17 @@ _log = logging.getLogger(__name__)
 _DEVICES = ("cpu", "gpu", "tpu")
 """Kinds of devices of JAX."""
 _LONG = 60.0
-"""Time of a fit above which the log announces it beforehand, s."""
+"""Expected seconds of a fit above which the log announces them beforehand."""
 _LEAPFROGS = 8
-"""Evaluations of the evidence that NUTS makes for each draw and step of tuning, as they are on average."""
+"""Average number of evaluations of the evidence that NUTS makes for a draw or a step of tuning."""
 _TUNE, _MOST_CORES = 1000, 4
-"""Steps of tuning, and most processes, of `pymc.sample` by default."""
+"""Defaults of `pymc.sample`: number of steps of tuning, and largest number of processes."""
 _SILENT_SECONDS = 2.0
 """Seconds before the progress bar appears: short fits print nothing."""
 _SOFTWARE = "pymc_ep", "pymc", "pytensor", "numpy", "scipy"
 """Packages that compute a fit."""
 _PLAIN = bool, int, float, str, list, tuple, dict, np.generic, np.ndarray
-"""Types of options that are values: others are connections to machines."""
+"""Types of options that are plain values. Options of other types are connections to machines."""
 
 
 def check_numbers(draws: int | None, chains: int, random_seed: RandomSeed, log_likelihood: bool) -> None:
@@ -114,7 +114,7 @@ def check_options(method: Method, hyper: str, options: dict[str, Any], arguments
 
 
 def _where_of_sampling(name: str) -> str:
-    """Return the sentence that ends a message where an option is an argument of `pymc.sample`; else nothing."""
+    """Return the end of a message about an option that is an argument of `pymc.sample`; empty for other options."""
     if name == "idata_kwargs":
         return " It is an argument of pm.sample; log likelihoods are stored by log_likelihood=True."
     if name not in inspect.signature(pm.sample).parameters and name not in ("target_accept", "max_treedepth"):
@@ -195,7 +195,7 @@ def check_sample_kwargs(hyper: str, sample_kwargs: dict[str, Any] | None) -> Non
 def cost_of(method: Method, call: Call, sampling: Mapping[str, Any]) -> Cost | None:
     """Return the cost of a call; None where its method estimates none.
 
-    `sampling` are the arguments of `pymc.sample`, for ``hyper="sample"``, whose cost is a fit's, repeated.
+    `sampling` are the arguments of `pymc.sample`. With ``hyper="sample"`` the cost is the cost of one fit, repeated.
     """
     if method.cost is None or call.hyper != "sample":
         return None if method.cost is None else method.cost(call)
@@ -219,7 +219,7 @@ def require_room(cost: Cost | None) -> None:
 
 
 def cost_line(cost: Cost | None) -> str:
-    """Return memory and time of a fit in words, with what takes less of a long one; empty where nothing is known."""
+    """Return memory and time of a fit in words, for a long fit with a quicker way; empty where nothing is known."""
     if cost is None:
         return ""
     return cost.sentence if cost.seconds <= _LONG else f"{cost.sentence}: {cost.steps}. {cost.quicker or cost.cure}"
@@ -231,6 +231,7 @@ def foresee(cost: Cost | None) -> None:
     Raises
     ------
     InvalidDataError
+        For a fit that exceeds the free memory.
     """
     require_room(cost)
     if cost is not None and cost.seconds > _LONG:
@@ -244,7 +245,7 @@ def foresee(cost: Cost | None) -> None:
 
 
 class Printed(str):
-    """Text that terminals and notebooks show in lines, and notebooks as a table."""
+    """Text that terminals show in lines, and notebooks as a table."""
 
     rows: tuple[tuple[str, ...], ...]
     header: bool
@@ -271,7 +272,7 @@ def printed(rows: Sequence[Sequence[str]], *, header: bool = False) -> Printed:
 
 
 def hyper_start(model: pm.Model, form: CompiledForm, start: Container | dict[str, Any] | None) -> np.ndarray:
-    """Return the unconstrained hyperparameters to start from."""
+    """Return the unconstrained hyperparameters to start from, (p,)."""
     if start is None:
         return form.start
     if isinstance(start, dict):
@@ -288,7 +289,7 @@ def hyper_start(model: pm.Model, form: CompiledForm, start: Container | dict[str
 
 
 def _extended(model: pm.Model, form: CompiledForm, start: Container, extended: Callable[..., Any]) -> np.ndarray:
-    """Return the unconstrained hyperparameters of a fit whose rows may differ from the model's."""
+    """Return the unconstrained hyperparameters, (p,), from an earlier fit whose rows may differ from the model's."""
     values = {name: value.to_numpy() for name, value in hyper_modes(start).items()}
     rows = {name: earlier_rows(start, model, name) for name in values if name in model.named_vars}
     shapes = {name: value.shape for name, value in form.constrained(form.start).items()}
@@ -307,7 +308,7 @@ def _extended(model: pm.Model, form: CompiledForm, start: Container, extended: C
 
 
 def _theta_of(model: pm.Model, form: CompiledForm, values: dict[str, Any]) -> np.ndarray:
-    """Return the unconstrained hyperparameters at given values, and at the model's initial ones."""
+    """Return the unconstrained hyperparameters, (p,), at `values`; without a value, at the model's initial one."""
     unknown = sorted(set(values) - set(form.form.hyper_names))
     if unknown:
         raise ValueError(
@@ -340,9 +341,10 @@ def identity(
     start: tuple[np.ndarray, Mapping[str, np.ndarray] | None],
     compile_kwargs: dict[str, Any] | None,
 ) -> dict[str, str]:
-    """Return the determinants of a fit, by names for messages: software, method, options, start, model and data.
+    """Return all that determines a fit, as text by names for messages: software, method, options, start, model, data.
 
-    `start` are the hyperparameters and the state to start from. Draws and chains come after the fit.
+    `start` are the hyperparameters and the state to start from. Draws and chains are not part of it, as they are made
+    after the fit.
     """
     theta, state = start
     entries = [entry for name, values in sorted((state or {}).items()) for entry in (name, np.asarray(values))]
@@ -356,14 +358,14 @@ def identity(
 
 
 def _settings(method: Method, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that determine the path of an iteration: not its length, nor the machines that it runs on."""
+    """Return the options that determine the path of an iteration, without its length and the machines for it."""
     fixed = {name: value for name, value in (method.options | dict(options)).items() if name not in method.changeable}
     return {name: value for name, value in fixed.items() if value is None or isinstance(value, _PLAIN)}
 
 
 @contextmanager
 def progress(name: str, enabled: bool) -> Iterator[Report]:
-    """Yield a reporter that shows a progress bar after `_SILENT_SECONDS`; without one, log a fit that takes `_LONG`."""
+    """Yield a report with a progress bar after `_SILENT_SECONDS`; unless `enabled`, one that logs a fit of `_LONG`."""
     with ExitStack() as stack:
         if not enabled:
             minute = Timer(_LONG, _log.warning, ["This fit has taken a minute. Ctrl-C returns what was reached."])
@@ -401,7 +403,7 @@ class _ProgressBar(Report):
         self._refresh()
 
     def finish(self) -> None:
-        """Leave the bar full: a phase may need fewer steps than it may take."""
+        """Leave the bar full, as a phase may end before its largest number of steps."""
         if self._show is not None:
             self._show(self._phase, self._done, self._done, *self._values)
 

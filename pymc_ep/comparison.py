@@ -37,7 +37,7 @@ _COLUMNS = (
 
 
 class Comparison(pd.DataFrame):
-    """A table of methods, before which the sentence about them is printed."""
+    """A table of methods, printed after its verdict."""
 
     @property
     def _constructor(self) -> type[pd.DataFrame]:
@@ -64,7 +64,7 @@ def compare_methods(
     draws : int
         As in `fit`, for each method: moments need none.
     **arguments
-        Of `fit`, the same for all methods, such as ``hyper="fixed"``.
+        Arguments of `fit`, the same for all methods, such as ``hyper="fixed"``.
 
     Returns
     -------
@@ -72,16 +72,16 @@ def compare_methods(
         A row for each method, with columns
 
         ``log_evidence``, ``log_evidence_is``
-            Its log evidence, or a bound on it, and a description of the kind.
+            Log evidence by the method, or a bound on the log evidence, and a description of its kind.
         ``mean_difference``, ``mean_of``
             The largest difference of a posterior mean from the first method's, in standard deviations of the first, and
             the element that has it.
         ``sd_ratio``, ``sd_of``
             The ratio of standard deviations to the first method's, of the element where it is farthest from one.
         ``seconds``
-            Of the fit and its compilation: later methods may find some of it done.
+            Time of the fit with its compilation, of which an earlier method may have done a part.
         ``converged``, ``status``
-            As of the fit; the message of a method that does not take the model.
+            As in the result of the fit. For a method that fails, False and the message of its error.
 
         Its attribute ``attrs["verdict"]``, printed first, says where methods differ by more than they should: means by
         a fifth of a standard deviation, standard deviations by a tenth, or a bound above EP's evidence.
@@ -89,7 +89,9 @@ def compare_methods(
     Raises
     ------
     ValueError
-        For fewer than two methods, and where the first one has no fit.
+        For fewer than two methods.
+    NumericalError, UnsupportedModelError
+        Where the fit by the first method raises it.
     """
     model = model_of(model)
     names = list(methods) if methods is not None else _able(model, arguments.get("latent"))
@@ -127,12 +129,12 @@ def compare_methods(
 
 
 def _able(model: pm.Model, latent: Sequence[str] | None) -> list[str]:
-    """Return the names of the methods that take a model, but the mode alone, which has no moments."""
+    """Return the names of the methods that take a model, except "map", whose result has no moments."""
     return [method.name for method in able_methods(compiled_form(model, latent).form) if method.name != "map"]
 
 
 def _differences(idata: Container, first: Container) -> dict[str, Any]:
-    """Return the largest differences of means and standard deviations, and the elements that have them."""
+    """Return the largest differences of means and standard deviations from the first fit's, and their elements."""
     means, sds, other_means, other_sds = (
         posterior_moments(fitted, what) for fitted in (idata, first) for what in ("mean", "sd")
     )

@@ -94,7 +94,7 @@ def indexed_first(node: Apply) -> list | None:
 def indices_of(node: Apply) -> list:
     """Return the indices of an advanced index as variables and slices.
 
-    The newer PyTensor keeps slices and the order of indices beside the node's inputs, the older one among them.
+    The newer PyTensor keeps slices and the order of indices in the Op, the older one among the node's inputs.
     """
     indices = node.inputs[1:]
     if PYMC_6:
@@ -226,19 +226,19 @@ def group(container: Container, name: str) -> xr.Dataset:
 _BARS, _COUNTS = (8, 40), 21
 """Least and largest width of the bar, and the width of counts up to 9999 with the time, in columns of a terminal."""
 _REST = 100
-"""Columns that phase, counts and values take at most: the bar has what is left of a wider terminal."""
+"""Largest number of columns of phase, counts and values together: the bar takes the other columns of the terminal."""
 
 
 @contextmanager
 def progress(description: str, elapsed: float = 0.0) -> Iterator[Callable[..., None]]:
-    """Show a progress bar in PyMC's style: what runs, how far it is, elapsed time, objective and change.
+    """Show a progress bar in PyMC's style: the task, its progress, elapsed time, objective and change.
 
     Parameters
     ----------
     description : str
-        Name of what runs.
+        Name of the task.
     elapsed : float
-        Seconds that it has run already.
+        Seconds since the task began.
 
     Yields
     ------
@@ -274,9 +274,9 @@ def progress(description: str, elapsed: float = 0.0) -> Iterator[Callable[..., N
 
 
 def _fitting(description: str, phase: str, values: Sequence[str], room: int) -> tuple[str, str]:
-    """Return as much of what runs, and of its values, as there is room for.
+    """Return the name of the task and its values, shortened or left out to fit into `room` columns.
 
-    Rich itself would shrink the bar first, to nothing, and end what it cuts by a sign that is not in ASCII.
+    Rich itself would shrink the bar first, to nothing, and end a shortened text with a character that is not in ASCII.
     """
     name, short = f"{description}, {phase}" if phase else description, phase or description
     candidates = [
@@ -301,7 +301,7 @@ def largest_rhat(draws: np.ndarray) -> float:
     ----------
     draws : ndarray, (chain, draw, ...)
         At least two chains. Elements with one value in all chains are skipped. R-hat is infinite for an element that is
-        constant within a chain, or NaN.
+        constant within one chain, or has NaN.
     """
     from arviz import rhat
 
@@ -312,12 +312,12 @@ def largest_rhat(draws: np.ndarray) -> float:
 
 
 def density_of_draws(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return places and the kernel estimate of a density at them, (512,) each, as ArviZ's own plots draw it.
+    """Return points and the kernel estimate of a density at these, (512,) each, as ArviZ's own plots draw it.
 
     Parameters
     ----------
     draws : ndarray, (s,)
-        Not all equal. The estimate ends at the least and the largest.
+        Draws that are not all equal. The estimate ends at the least and the largest draw.
     """
     if PYMC_6:
         from arviz_stats.base import array_stats

@@ -1,11 +1,11 @@
 """Calls from several threads at once.
 
-A function of PyTensor keeps its arguments and intermediate results in itself, so that two calls of it must not overlap.
-Compilation relies on flags that are global, and a model is read, compiled, and given other data for a moment. Each has
-a lock: one a function, one for all compilation, one a model. They are taken in the order model, compilation, function,
-so that no thread waits for another in a circle.
+A function of PyTensor stores its arguments and intermediate results, so that two calls of it must not overlap.
+Compilation relies on global flags. Calls read and compile a model, and give it other data for a moment. There is one
+lock for each function, one for all compilation, and one for each model. A thread takes them in the order model,
+compilation, function, so that threads do not wait for each other in a circle.
 
-PyTensor holds the interpreter's lock while it computes, so that little runs beside a function in any case.
+PyTensor holds the interpreter's lock while it computes, so that little else runs during a call in any case.
 """
 
 import gc
@@ -35,15 +35,15 @@ Arguments = ParamSpec("Arguments")
 _COMPILATION = RLock()
 _FUNCTIONS: "WeakSet[_LockedFunction]" = WeakSet()
 _SHARED: "OrderedDict[Hashable, _LockedFunction]" = OrderedDict()
-"""Functions by the structure of their graph and their options, the latest last."""
+"""Compiled functions by the structure of their graph and their options, the one used last at the end."""
 _MOST_SHARED = 128
-"""Most of these, for some six models: 30 MiB."""
+"""Largest number of functions in `_SHARED`, for some six models: 30 MiB."""
 _PLAIN_OPTIONS = {"mode", "on_unused_input"}
-"""Options of functions that are shared."""
+"""Options that a function in `_SHARED` may have."""
 _MODELS: WeakKeyDictionary = WeakKeyDictionary()
 """Lock of each model."""
 _UNDER_WAY: list[str] = []
-"""PyTensor's C compiler before all calls under way, once for each of these."""
+"""PyTensor's C compiler as it was before all calls under way, an entry for each of these calls."""
 
 
 class _LockedFunction:
@@ -96,8 +96,8 @@ def compiled_function(
 ) -> CompiledFunction:
     """Compile a function that threads may share.
 
-    One that runs in `KeptMode` is also shared by graphs that have their structure in common, see `structure`: a second
-    model that differs in its data compiles nothing.
+    A function in a `KeptMode` is also shared by all graphs of the same structure, see `pymc_ep.structure`. Hence a
+    second model that differs only in its data compiles nothing.
 
     Parameters
     ----------
@@ -147,8 +147,9 @@ def compiling(**flags: Any) -> Iterator[None]:
 def _uncollected() -> Iterator[None]:
     """Collect no garbage within a ``with`` block.
 
-    Graphs are full of cycles that are all alive, and collections grow with them: up to a third of a compilation. Taken
-    by the thread that holds the lock of compilation, so that the innermost of nested blocks changes nothing.
+    Graphs are full of reference cycles in use. Collections find nothing to free, and would take up to a third of the
+    time of a compilation. The block is for the thread that holds the lock of compilation. A block inside another one
+    changes nothing.
     """
     collecting = gc.isenabled()
     gc.disable()
@@ -173,7 +174,7 @@ class compiled_property(cached_property[Value]):
 def one_at_a_time(call: Callable[Arguments, Value]) -> Callable[Arguments, Value]:
     """Make calls for the same `model`, an argument or the context's, follow one another in all threads.
 
-    The compiled functions of a model are cached with it, and so are its data, which predictions exchange for a moment.
+    These calls share the model's cached functions, and its data, which predictions exchange for a moment.
     """
     place = list(signature(call).parameters).index("model")
 
@@ -210,7 +211,7 @@ def _compiler_kept() -> Iterator[None]:
 
 
 def _free_locks() -> None:
-    """Free, in a forked process, the locks of threads that it has not."""
+    """Free, in a forked process, the locks that threads of its parent held."""
     _MODELS.clear()
     for function in _FUNCTIONS:
         function.renew_lock()

@@ -49,9 +49,9 @@ class ImpossibleDensityError(NumericalError):
     Parameters
     ----------
     observation : str
-        In words.
+        The observation in words, for the message.
     index : int
-        Its place among the arguments of the call that met it.
+        Index of the observation in the arrays of the call that raises.
     y, eta, value : float
         The observation, its predictor, and the log density.
     """
@@ -74,7 +74,7 @@ class ImpossibleDensityError(NumericalError):
         return ImpossibleDensityError(observation, self.index, *self._found[1:])
 
     def moved(self, first: int) -> "ImpossibleDensityError":
-        """Return the error with a place counted from `first` places before."""
+        """Return the error with `first` added to its index, for a call with a part of all observations."""
         name, *values = self._found
         return ImpossibleDensityError(name, first + self.index, *values)
 

@@ -97,11 +97,11 @@ def fit(
         Draws for each chain, 0 for moments only; by default 1000 (25 of a `SparseField` or a `WaveletTree`), or fewer
         where more than 5e7 numbers would be stored, which the status says.
     chains : int
-        Independent draws are laid out in so many chains.
+        Number of chains in which the independent draws are laid out.
     log_likelihood : bool
         Whether to store log likelihoods of the draws, and their log densities under the model and the approximation.
     random_seed : optional
-        Of the draws; anything that `numpy.random.default_rng` takes.
+        Seed of the draws: anything that `numpy.random.default_rng` takes.
     progressbar : bool
         Shown once two seconds have passed.
     start : optional
@@ -120,19 +120,20 @@ def fit(
     blas_cores : int, "auto" or None
         Another name of `cores`.
     compile_kwargs : dict, optional
-        For `pytensor.function`; ``{"mode": "JAX"}`` runs the algorithm under JAX, on the device that JAX chooses.
+        Keywords of `pytensor.function`. ``{"mode": "JAX"}`` runs the algorithm under JAX, on the device that it
+        chooses.
     device : {"cpu", "gpu", "tpu"}, optional
         Runs the algorithm under JAX on that device, in double precision.
     sample_kwargs : dict, optional
         With ``hyper="sample"``, other arguments of `pymc.sample`, such as ``{"target_accept": 0.95}``.
     **options
-        Of the method, such as ``tol`` and ``max_iter``: see `pymc_ep.MethodOptions`.
+        Options of the method, such as ``tol`` and ``max_iter``: see `pymc_ep.MethodOptions`.
 
     Returns
     -------
     arviz.InferenceData or xarray.DataTree
-        Whatever `pymc.sample` returns, with the groups ``posterior``, ``observed_data``, ``constant_data``, ``fit``
-        and ``fit_state``.
+        The type that `pymc.sample` returns, with the groups ``posterior``, ``observed_data``, ``constant_data``,
+        ``fit`` and ``fit_state``.
 
     Raises
     ------

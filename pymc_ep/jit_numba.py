@@ -1,4 +1,4 @@
-"""Numba functions with a cache on disk that no fit depends on."""
+"""Numba functions with a cache on disk, without which fits work too."""
 
 import hashlib
 import os
@@ -27,7 +27,7 @@ _PARALLEL: list[Any] = []
 
 
 def jit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Return the decorator ``numba.njit(cache=True, **options)``, for which the cache is no condition.
+    """Return a decorator like ``numba.njit(cache=True, **options)``, whose functions also work without the cache.
 
     A function is compiled for this process alone where Numba has no folder to write to, where the disk is full, and
     where a file is damaged. The text of all modules of Numba functions is part of the key, since some call others.
@@ -102,9 +102,9 @@ class _Cache(FunctionCache):
 
 
 def _stay_on_one_thread() -> None:
-    """Compile parallel functions anew for one thread, in the child of a fork: threads of OpenMP end one that uses them.
+    """In the child of a fork, have parallel functions compiled anew for one thread: OpenMP would end the child.
 
-    Functions of PyTensor that were compiled before the fork, and call one of these, are not reached.
+    PyTensor functions that were compiled before the fork, and call a parallel function, are not changed.
     """
     if not parallel._is_initialized:
         return

@@ -37,12 +37,12 @@ from pymc_ep.results import check_dims, write_solution
 __all__ = ["marginalize", "recover", "sample"]
 
 _MOST_FITS = 500
-"""Default of `max_fits`: draws of the hyperparameters at which latent variables are recovered, a fit each."""
+"""Default of `max_fits`: number of draws of the hyperparameters at which fits recover latent variables."""
 _LEAST_RHAT, _LEAST_DRAWS = 1.05, 100
 """Least R-hat of chains that are reported to disagree, and least draws of a chain for which it is computed. Looser than
 the 1.01 advised for converged chains, so that the scatter of short chains is not reported."""
 _MOST_DIVERGENT = 0.05
-"""Largest share of divergent transitions. Scales under proper priors had up to 0.02, an improper one 0.5."""
+"""Share of divergent transitions that warns. Scales under proper priors had up to 0.02, an improper one 0.5."""
 _NO_DRAWS = "Not enough samples"
 """Beginning of the ValueError of `pymc.sample` where Ctrl-C ends it while it tunes."""
 _INTERRUPTED = "Sampling was interrupted before its first draw."
@@ -122,16 +122,16 @@ def marginalize(
     Raises
     ------
     UnsupportedModelError
-        Where `fit` would raise it, for a model without hyperparameters, for methods without an evidence, and for points
-        (``estimate=``, flat priors of matrices), whose best density is none of the hyperparameters.
+        Where `fit` would raise it, for a model without hyperparameters, for methods without an evidence, and for point
+        estimates (``estimate=``, flat priors of matrices), whose maximal density is no density of the hyperparameters.
     ValueError
         For options under which there is no evidence, such as estimated variances.
 
     Notes
     -----
-    By EP a fit starts from the last one, where that changes nothing. A bound (``"vg"``, ``"vbmf"``, ``"dsb"``,
-    ``"paired_vb"``) has several maxima: each fit starts as with ``hyper="fixed"``, whatever came before. The bound has
-    small steps where another maximum is reached from there.
+    By EP a fit starts from the last one where the result does not depend on the start. A bound (``"vg"``, ``"vbmf"``,
+    ``"dsb"``, ``"paired_vb"``) has several maxima, so that each fit starts as with ``hyper="fixed"``, whatever came
+    before. As a function of the hyperparameters the bound jumps a little where fits begin to reach another maximum.
     """
     model = model_of(model)
     require_lengths(model)
@@ -191,10 +191,11 @@ def recover(
     method, compile_kwargs, **options
         As they were given to `marginalize`.
     draws : int, optional
-        Draws of the latent variables for each fit; by default as many as give each chain its length again, to within
+        Draws of the latent variables for each fit. By default chains are as long as they were, or a little longer by
         rounding up.
     max_fits : int
-        Most draws of the hyperparameters at which there are fits; with more of them, evenly spaced ones of each chain.
+        Largest number of draws of the hyperparameters at which there are fits; of more draws, evenly spaced ones of
+        each chain are taken.
     log_likelihood, random_seed, progressbar, cores, blas_cores
         As in `fit`.
 
@@ -207,7 +208,7 @@ def recover(
     Raises
     ------
     ValueError
-        Where draws of a hyperparameter are missing, or all.
+        Where `idata` has no draws, no draws of a hyperparameter, or draws of every variable already.
     UnsupportedModelError, NumericalError
         As in `fit`.
     """
@@ -253,7 +254,7 @@ def _recover(
     log_likelihood: bool,
     requested: "_ChainRequest | None" = None,
 ) -> Container:
-    """Fit at draws of the hyperparameters."""
+    """Return the container of `recover`: fit at draws of the hyperparameters, and draw the latent variables."""
     began = time.perf_counter()
     posterior = compat.group(idata, "posterior")
     chains, length = posterior.sizes["chain"], posterior.sizes["draw"]
@@ -297,11 +298,11 @@ class _ChainRequest(NamedTuple):
     Attributes
     ----------
     draws : int
-        Of each chain.
+        Number of draws of each chain.
     why : str
-        Reason why hyperparameters are sampled; empty if asked for.
+        Reason why hyperparameters are sampled; empty if the user asked for it.
     improper : str
-        Directions in which their density does not fall, in a sentence; empty where there are none.
+        Sentence on directions in which the density of the hyperparameters does not fall; empty without any.
     """
 
     draws: int

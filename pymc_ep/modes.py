@@ -31,10 +31,10 @@ _MODES = "give 'NUMBA', 'JAX', or 'CVM' for C."
 
 
 class KeptMode(Mode):
-    """A mode that lives as long as the process, whose functions graphs of one structure share.
+    """A mode that lives as long as the process, and whose compiled functions are shared by graphs of one structure.
 
-    It asks PyTensor's database for its rewrites once, and again where some have been registered: the query takes
-    milliseconds, as long as a small function takes to compile.
+    It queries PyTensor's database for its rewrites once, and again after further rewrites have been registered: a query
+    takes milliseconds, as long as a small function takes to compile.
     """
 
     _queried: tuple[int, Any] = (-1, None)
@@ -49,7 +49,7 @@ class KeptMode(Mode):
 
 
 _QUERIED: dict[tuple[str, ...], tuple[int, Any]] = {}
-"""Rewrites by their names, with the number of all when they were asked for."""
+"""Results of queries for rewrites, by the tags queried; each after the number of all rewrites at the time."""
 
 
 def rewritten(graph: Any, *including: str, clone: bool = False) -> Any:
@@ -187,7 +187,7 @@ class _Fill(Op):
 
 
 def _unfused(fused: Composite, inputs: Sequence[Any]) -> list:
-    """Return the outputs of a fused op as one elementwise op after the other: whole powers come fused."""
+    """Return the outputs of a fused op as single elementwise ops: PyTensor builds whole powers as fused ops."""
     replacements = dict(zip(fused.fgraph.inputs, inputs))
     for inner in fused.fgraph.toposort():
         arguments = [constant(v.data) if isinstance(v, Constant) else replacements[v] for v in inner.inputs]
@@ -283,7 +283,7 @@ def _function(elemwise: Elemwise) -> Any:
 def _as_calls(fgraph: FunctionGraph, node: Apply) -> list | None:
     """Rewrite elementwise operations that are one call of a ufunc, or of `numpy.where`, into these calls.
 
-    For integers PyTensor's types may differ from NumPy's.
+    Operations on integers are left as they are, as PyTensor's types of results may differ from NumPy's.
     """
     function = _function(node.op)
     if not (isinstance(function, np.ufunc) or function is np.where) or node.op.inplace_pattern:

@@ -1,15 +1,15 @@
-"""Structures of graphs: what two graphs have in common that differ in their data alone.
+"""Structures of graphs: two graphs that differ only in their data have the same structure.
 
 The structure of a graph is all that decides how its outputs follow from its inputs and data: the operations with their
 properties, in the order of a walk from the outputs, the places of their inputs, all types with their static shapes, and
-the values of constants that are no data. Data are the arrays: constants with an axis, but for short ones of integers,
-which may be shapes, and shared variables. A function that takes them as further inputs serves every graph of the same
-structure.
+the values of constants that are no data. Data are shared variables and constant arrays, except arrays of one value and
+short arrays of integers, which may be shapes. A function that takes the data as further inputs serves every graph of
+the same structure.
 
-A graph has no structure here, and shares its function with none, where equality of operations is not certain to mean
-equal results: operations that PyTensor, PyMC and this package do not define, operations with other properties than
-numbers and names, and random ones. Nor has one that computes large arrays from constants alone, which PyTensor computes
-once as it compiles: with data as inputs every call would.
+A graph has no structure, and shares its function with no other graph, where equal operations may have unequal results.
+Such are operations that neither PyTensor, PyMC nor this package define, operations with properties other than numbers
+and names, and random ones. A graph that computes large arrays from constants alone has no structure either: PyTensor
+computes them once as it compiles, but with data as inputs every call would compute them.
 """
 
 import math
@@ -32,11 +32,11 @@ from pytensor.tensor.type_other import NoneTypeT, SliceType
 __all__ = ["Structure", "structure_of"]
 
 _SHORT = 8
-"""Most integers of a constant that is kept by its value, since it may be a shape or the sizes of parts."""
+"""Largest length of an integer constant that is part of the structure by its value, as it may hold sizes."""
 _KNOWN = ("pytensor", "pymc", "pymc_ep")
 """Packages whose operations are equal only if they compute the same."""
 _MOST_WORK = 20_000
-"""Multiplications from constants alone in one operation from which on each call would take notably longer."""
+"""Multiplications of one operation on constants alone with which calls that repeat them take notably longer."""
 _PLAIN = (bool, int, float, str, type(None), np.dtype)
 
 
@@ -56,7 +56,7 @@ class Structure(NamedTuple):
 
 
 class _NoStructureError(Exception):
-    """A graph shares its function with no other."""
+    """Raised where a graph has no structure, and so shares its function with no other."""
 
 
 def structure_of(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Structure | None:
@@ -96,7 +96,7 @@ def structure_of(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Str
 def _walk(outputs: Iterable[Variable], seen: dict[Variable, int]) -> Iterator[Apply | Variable]:
     """Yield nodes and leaves behind the outputs, each after all that it depends on.
 
-    The caller enters what is yielded, with all outputs of a node, in `seen`, which holds the inputs at first.
+    The caller adds each yielded leaf, and all outputs of each yielded node, to `seen`, which holds the inputs at first.
     """
     pending = list(reversed(list(outputs)))
     while pending:
@@ -113,10 +113,11 @@ def _walk(outputs: Iterable[Variable], seen: dict[Variable, int]) -> Iterator[Ap
 
 
 def _require_cheap(node: Apply, sizes: dict[Variable, float]) -> None:
-    """Refuse long work on constants alone; enter in `sizes` the numbers of elements of what is computed from them.
+    """Raise for long work on constants alone; enter the numbers of elements of its results in `sizes`.
 
-    An elementwise operation takes one step an element; a product of matrices, (n, k) and (k, m), takes the root of the
-    product of all three sizes, n k m. What has no static shape is taken to be as large as what it is computed from.
+    An elementwise operation takes one step for each element. A product of matrices, (n, k) and (k, m), takes n k m
+    steps, the root of the product of the three numbers of elements. A result without a static shape counts as large as
+    the largest input.
     """
     if not all(v in sizes for v in node.inputs):
         return

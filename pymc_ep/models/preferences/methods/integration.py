@@ -41,7 +41,7 @@ __all__ = [
 _STEPS = {1: 0.75, 2: 1.25, 3: 1.25}
 """Distance of a lattice's nodes, in standard deviations at the mode, by the number of hyperparameters. For one, two and
 three of these a lattice takes 11 to 17, 35 to 53 and 146 to 263 fits. An emulator takes more: 25 to 35, 57 to 66 and 77
-to 154 fits, 200 more at `_REPRESENTATIVES`, and ten seconds of its own. For four hyperparameters, a lattice would take a
+to 154 fits, 200 more at `_REPRESENTATIVES`, and ten seconds of its own. For four hyperparameters a lattice would take a
 thousand fits."""
 _FALL = 6.0
 """Fall of the log density at which the lattice ends, in nats: 3.5 standard deviations of a Gaussian. Finer and wider
