@@ -86,7 +86,7 @@ def _reading(lines: IO[str], path: Path) -> Iterator[IO[str]]:
 
 
 def read_table(lines: IO[str], sep: str, names: Sequence[str] | None = None) -> pd.DataFrame:
-    """Return a table with columns `names`, by default from the first line; raise a ValueError if their number differs."""
+    """Return a table with columns `names`, by default from the first line; raise ValueError if their number differs."""
     names = next(csv.reader([next(lines, "")], delimiter=sep)) if names is None else names
     # Without names: pandas would take a surplus first column for labels of the rows.
     table = pd.read_csv(lines, sep=sep, header=None)

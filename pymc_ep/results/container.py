@@ -44,7 +44,7 @@ def build_container(
     model : pymc.Model
         Gives dims, coordinates, observed and constant data.
     posterior : mapping of str to ndarray, shape (chain, draw, *shape), or None
-        Joint draws of the free variables and Deterministics; with None there is no such group.
+        Joint draws of the free variables and Deterministics; with None there is no group ``posterior``.
     log_likelihood : mapping of str to ndarray, shape (chain, draw, *shape), or None
         Log density of every observation at every draw.
     moments : mapping of str to mapping of str to ndarray
@@ -59,7 +59,7 @@ def build_container(
     fit_state : mapping of str to ndarray
         The engine's state, one array a field.
     others : mapping of str to xarray.Dataset, optional
-        Further groups as they are; those made here take precedence.
+        Further groups, stored as they are, unless a group made here has the same name.
 
     Returns
     -------
@@ -112,7 +112,7 @@ def labelled(
     ----------
     model : pymc.Model
     variables : mapping of str to (str, ndarray)
-        Name in the dataset to the model variable whose dims it has, and its values.
+        By name in the dataset: the model variable whose dims the array has, and the values of the array.
     new : mapping of str to array_like, optional
         Coordinates of some dims that differ from the model's.
     """
@@ -151,8 +151,8 @@ def model_dims(model: pm.Model, name: str) -> tuple[str, ...]:
 def check_dims(model: pm.Model) -> None:
     """Raise when a dim of the model has a name that the group ``fit`` needs for its iterations and points.
 
-    Raise as well for labels of several parts, and where variables have dims of other lengths. Call it before a long
-    computation; `build_container` does so again.
+    Raise as well for labels of several parts, and where a variable and its dims differ in length. Call it before a long
+    computation; `build_container` calls it again.
     """
     for dim in _OWN_DIMS:
         if dim in model.coords:
@@ -180,7 +180,7 @@ def check_dims(model: pm.Model) -> None:
 
 
 def _known_shape(value: Variable) -> tuple[int, ...]:
-    """Return the shape of data; empty where they are computed from other data."""
+    """Return the shape of data; () for data that are computed from other data."""
     if isinstance(value, Constant):
         return np.shape(value.data)
     return value.get_value(borrow=True).shape if isinstance(value, SharedVariable) else ()
@@ -188,7 +188,7 @@ def _known_shape(value: Variable) -> tuple[int, ...]:
 
 @cache
 def _installed() -> str:
-    """Return the version, looked up once."""
+    """Return the installed version of this package, looked up once."""
     try:
         return version("pymc_ep")
     except PackageNotFoundError:  # run from a source tree that is not installed
@@ -201,7 +201,7 @@ def _library_attrs() -> dict[str, str]:
 
 
 def _netcdf_attrs(attrs: Mapping[str, Any]) -> dict[str, str | int | float]:
-    """Return attributes that netCDF takes, with ``settings`` as JSON."""
+    """Return attributes in types that netCDF takes, with ``settings`` as JSON; raise a TypeError for other types."""
     stored: dict[str, str | int | float] = {}
     for name, value in attrs.items():
         if name == "settings":

@@ -15,7 +15,7 @@ __all__ = ["fit_group", "fit_method", "fit_state", "hyper_modes", "latent_of", "
 
 _ALTERED = ", so it is not what pymc_ep.fit returned; pass that, or a file that was saved from it, or fit anew."
 _LARGEST = 1e150
-"""Bound on the numbers of a state: squares of larger ones overflow."""
+"""Bound on the values of a state: squares of larger values overflow."""
 _MODE_PREFIX = "hyper_mode_"
 """Prefix of the modes of hyperparameters in the group ``fit``."""
 
@@ -26,8 +26,8 @@ def fit_group(container: Container) -> xr.Dataset:
     Raises
     ------
     ValueError
-        When the container has no such group, or this lacks an attribute; later, where an array is asked for that is
-        missing or not what the fit wrote.
+        When the container has no such group, or the group lacks an attribute. The returned dataset raises it later,
+        when an array is read that is missing or has changed since the fit.
     """
     fit = _own_group(container, "fit")
     for name in written(fit, "attribute"):
@@ -41,7 +41,7 @@ def fit_method(container: Container) -> str:
     Raises
     ------
     ValueError
-        When the container has no group ``fit``, or that names no method, or another one than the fit's.
+        When the container has no group ``fit``, or the group's attribute ``method`` is missing or has changed.
     """
     fit = fit_group(container)
     _require("method" in fit.attrs, "fit", "attribute", "method")
@@ -55,8 +55,8 @@ def fit_state(container: Container) -> dict[str, np.ndarray]:
     Raises
     ------
     ValueError
-        When the container has no such group, a number in it is not finite or too large for any fit, an array is
-        missing or not what the fit wrote, or, later, where an array is asked for that is not in it.
+        When the container has no such group, a number in the group is not finite or too large for any fit, or an array
+        is missing or has changed since the fit. The returned dict raises it later for a key that it lacks.
     TypeError
         For an object that is not a container.
     """
@@ -110,8 +110,8 @@ def settings(container: Container) -> dict[str, Any]:
     Raises
     ------
     ValueError
-        When the container has no group ``fit``, or its settings cannot be read; later, where one is asked for that is
-        not in it.
+        When the container has no group ``fit``, or the settings cannot be read. The returned dict raises it later for a
+        setting that it lacks.
     """
     text = fit_group(container).attrs.get("settings", "{}")
     try:
@@ -124,7 +124,7 @@ def settings(container: Container) -> dict[str, Any]:
 
 
 def latent_of(container: Container, model: pm.Model) -> list[str]:
-    """Return the names of the latent variables of a fit, which a model has, as it has its hyperparameters.
+    """Return the names of a fit's latent variables; raise unless the model has these and the hyperparameters.
 
     Raises
     ------
@@ -143,7 +143,7 @@ def latent_of(container: Container, model: pm.Model) -> list[str]:
 
 
 class _Held(dict[str, Any]):
-    """Parts of a group of a result, which say what is missing when it is asked for."""
+    """Entries of a group of a result, by name; a missing entry raises an InvalidDataError with its name."""
 
     def __init__(self, kind: str, group: str, entries: dict[str, Any]):
         super().__init__(entries)
@@ -154,7 +154,10 @@ class _Held(dict[str, Any]):
 
 
 class _Group(xr.Dataset):
-    """Group of a result: the arrays that the fit wrote are in it, and one that has gone or changed raises when read."""
+    """Group of a result, which raises InvalidDataError when an array is read that is missing or has changed.
+
+    ``in`` is True for all arrays that the fit wrote, missing ones included.
+    """
 
     __slots__ = ()
 

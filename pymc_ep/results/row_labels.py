@@ -1,4 +1,4 @@
-"""Labels of the rows of matrices: sides by name or dim, rows by label or position."""
+"""Labels of the rows of matrices: a matrix is given by its name or dim, its rows by label or position."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ def row_dims(model: pm.Model, matrices: Sequence[str]) -> tuple[str, str]:
 
 
 def labelled_rows(model: pm.Model, name: str) -> tuple[str, np.ndarray | None]:
-    """Return the dim of the rows of a variable, and their labels where it has any; without a dim, the variable."""
+    """Return the dim of a variable's rows, and their labels or None; without a dim, the variable's name and None."""
     dims = model.named_vars_to_dims.get(name)
     if not dims or dims[0] is None:
         return name, None
@@ -31,13 +31,13 @@ def labelled_rows(model: pm.Model, name: str) -> tuple[str, np.ndarray | None]:
 
 
 def row_labels(model: pm.Model, dim: str, size: int) -> np.ndarray:
-    """Return the labels of a dim, or positions where it has none."""
+    """Return the labels of a dim, (size,), or positions where the dim has no labels."""
     labels = model.coords.get(dim)
     return np.arange(size) if labels is None else np.asarray(labels)
 
 
 def numbered_rows(model: pm.Model, dim: str, given: ArrayLike, size: int, what: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the positions and labels of rows that are given by either; `what` names them in messages."""
+    """Return positions and labels of rows that are given by position or label; `what` names them in messages."""
     labels, wanted = row_labels(model, dim, size), np.atleast_1d(given)
     if isinstance(given, Mapping):
         raise ValueError(
@@ -76,9 +76,9 @@ def side_named(model: pm.Model, names: Sequence[str], key: str) -> int:
 
 
 def earlier_rows(idata: Container, model: pm.Model, name: str) -> np.ndarray | None:
-    """Return the row of an earlier fit for each row of a variable of the model, (n,), and -1 for new ones, by label.
+    """Return, for each row of a variable, (n,), the row of the same label in an earlier fit, -1 for a new label.
 
-    None where the rows of either have no labels, or the variable none.
+    Return None where the rows have no labels in the model or in the fit, or the fit has no such variable.
     """
     dims, held = model_dims(model, name), _held(idata, name)
     labels = model.coords.get(dims[0]) if dims else None
@@ -89,13 +89,13 @@ def earlier_rows(idata: Container, model: pm.Model, name: str) -> np.ndarray | N
 
 
 def _held(idata: Container, name: str) -> xr.DataArray | None:
-    """Return the posterior means or modes of a variable in a result, if it has them."""
+    """Return the posterior means of a variable in a result, or else its modes; None without either."""
     stored = (posterior_moments(idata, what) for what in ("mean", "mode"))
     return next((dataset[name] for dataset in stored if name in dataset), None)
 
 
 def require_labels(idata: Container, model: pm.Model, name: str) -> None:
-    """Raise unless the rows of a matrix have the labels of the fit."""
+    """Raise a ValueError where the labels of the rows of a matrix differ from the fit's; labels may be missing."""
     dim = model_dims(model, name)[0]
     held, labels = _held(idata, name), model.coords.get(dim)
     if (

@@ -14,15 +14,15 @@ __all__ = ["altered", "name_of", "sealed", "written"]
 _SEAL = "written"
 """Attribute of a group: names of the attributes and arrays that the fit wrote, with digests, as JSON."""
 _NUMBERS = "biuf"
-"""Kinds of data types of numbers and flags."""
+"""Kinds, as `numpy.dtype.kind` names them, of numbers and flags."""
 _OWN_CHECK = "settings"
 """Attribute without a digest: its reader names what is wrong in it."""
 
 
 def sealed(name: str, group: xr.Dataset, words: Mapping[str, Any] | None = None, *, free: bool = False) -> xr.Dataset:
-    """Return a group with its own attributes, `words`, and the names and digests of these and of its arrays.
+    """Return a group with the attributes `words`, and an attribute with names and digests of these and of its arrays.
 
-    Arrays of draws have no digest, as they may be thinned; where the group is `free` none has, so that rows may be
+    Arrays of draws have no digest, as they may be thinned. In a `free` group no array has a digest, as rows may be
     selected.
     """
     arrays = {
@@ -40,12 +40,12 @@ def name_of(group: xr.Dataset) -> str:
 
 
 def written(group: xr.Dataset, kind: str) -> dict[str, str]:
-    """Return the digests of the arrays or attributes that a fit wrote, by name; none for a group without a seal."""
+    """Return the digests of the arrays or attributes that a fit wrote, by name; empty for a group without a seal."""
     return json.loads(group.attrs.get(_SEAL, "{}")).get(kind, {})
 
 
 def altered(group: xr.Dataset, kind: str, name: str) -> bool:
-    """Whether an array or attribute is another than the fit wrote, or where that has no digest is no numbers."""
+    """Return whether an array or attribute has changed since the fit; without a digest, whether it is not numeric."""
     if (stored := written(group, kind).get(name)) is None:
         return False
     now = group.variables[name].to_numpy() if kind == "array" else group.attrs[name]
@@ -53,7 +53,7 @@ def altered(group: xr.Dataset, kind: str, name: str) -> bool:
 
 
 def _of(values: np.ndarray | str) -> str:
-    """Return the digest of words, or of an array; words of an array as such, which files hold in several types."""
+    """Return the digest of a string or an array; arrays of strings as JSON, as files store them in several types."""
     if isinstance(values, np.ndarray) and values.dtype.kind not in _NUMBERS:
         values = json.dumps(values.tolist(), default=str)
     text_or_array = values if isinstance(values, str) else values.astype(values.dtype.newbyteorder("<"), copy=False)

@@ -1,4 +1,4 @@
-"""Which variables and which of their elements: ArviZ's ``var_names``, ``filter_vars`` and ``coords``."""
+"""Selection of variables and their elements by ArviZ's ``var_names``, ``filter_vars`` and ``coords``."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ _FILTERS = (None, "like", "regex")
 def selected_names(
     available: Iterable[str], var_names: str | Sequence[str] | None, filter_vars: str | None = None
 ) -> list[str]:
-    """Return the names of variables that are asked for: all for None, and for ``"~x"`` all but x.
+    """Return the names of variables that `var_names` selects: all for None, and all but x for ``"~x"``.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ def selected_names(
     Raises
     ------
     ValueError
-        For an unknown filter, and where nothing available has a name that is asked for.
+        For an unknown filter, and for a name or pattern that no available variable has.
     """
     available = list(dict.fromkeys(map(str, available)))
     if filter_vars not in _FILTERS:
@@ -71,7 +71,7 @@ def require_dims(coords: Mapping[str, Any] | None, variables: Iterable[xr.DataAr
 
 
 def selected(values: xr.DataArray, coords: Mapping[str, Any] | None, *, squeeze: bool = False) -> xr.DataArray:
-    """Return the elements of a variable at given coordinates; coordinates of other dims are passed over.
+    """Return the elements of a variable at given coordinates; coordinates of dims that it lacks are ignored.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def selected(values: xr.DataArray, coords: Mapping[str, Any] | None, *, squeeze:
     Raises
     ------
     ValueError
-        For a label that the dim has not.
+        For a label that the dim does not have.
     """
     for dim, labels in (coords or {}).items():
         if dim not in values.dims:

@@ -9,7 +9,7 @@ __all__ = ["require_unchanged"]
 _ROUNDING = 1e-6
 """Largest difference that counts as rounding, relative to an element: above float32's, which is 6e-8."""
 _OF_LARGEST = 1e-9
-"""The same relative to the largest element, for sums that cancel to nearly zero."""
+"""Largest difference that counts as rounding, relative to the largest element: for sums that cancel to about zero."""
 
 
 def require_unchanged(

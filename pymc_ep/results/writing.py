@@ -1,4 +1,4 @@
-"""Write a solution into the container: draws, moments, histories."""
+"""Write a solution into the container: draws, moments, histories of iterations."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,11 +21,14 @@ from pymc_ep.results.container import build_container, model_dims
 __all__ = ["STORED_NUMBERS", "drawn_forward", "layout_of", "write_solution"]
 
 STORED_NUMBERS = 5e7
-"""Most numbers in the draws of a fit by default, 0.4 GB: a bound on memory and on the size of a saved result."""
+"""Largest number of values in a fit's draws by default, 0.4 GB: a bound on memory and on a saved result's size."""
 
 
 def layout_of(draws: int | None, chains: int, solution: Solution) -> tuple[int, int, str]:
-    """Return chains, draws a chain (for None the most that can be stored, up to the default), and a remark on them."""
+    """Return the numbers of chains and of draws a chain, and a remark where they are fewer than usual.
+
+    With `draws` None there are `Solution.most_draws` draws a chain, or as many as `STORED_NUMBERS` values allow.
+    """
     if solution.draws is None:
         return chains, 0, ""
     if draws is not None:
@@ -60,16 +63,16 @@ def write_solution(
     model : pymc.Model
     form : CompiledForm
     method : str
-        Name of the engine.
+        Name of the method.
     solution : pymc_ep.contracts.solution.Solution
     settings : dict
-        How `pymc_ep.fit` was called; the solution's own are added.
+        Arguments of `pymc_ep.fit`, to which the settings of the solution are added.
     timings : dict
         Seconds by name.
     layout : tuple
         Chains, draws a chain, and a remark on these, from `layout_of`.
     random_seed
-        Of the draws.
+        Seed of the draws.
     log_likelihood : bool
         Whether to add log densities of the draws.
     given : mapping of str to ndarray, shape (chain, draw, *shape), optional
@@ -125,7 +128,7 @@ def _by_chain(values: np.ndarray, chains: int) -> np.ndarray:
 
 
 def _fit_variables(model: pm.Model, solution: Solution) -> dict[str, tuple[Sequence[str], Any]]:
-    """Lay out the ``fit`` group: names and dims."""
+    """Return the variables of the group ``fit``: dims and values by name."""
     out: dict[str, tuple[Sequence[str], Any]] = {}
     for name, value in solution.hyper_modes.items():
         _add(out, f"hyper_mode_{name}", model_dims(model, name), value)
@@ -158,7 +161,7 @@ def _add(variables: dict[str, tuple[Sequence[str], Any]], name: str, dims: Seque
 
 
 def drawn_forward(model: pm.Model, draws: Mapping[str, np.ndarray], rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Return draws, (s, *shape), of variables that the fit does not cover, by forward sampling given its own draws.
+    """Return draws, (s, *shape), of variables without draws in the fit, by forward sampling given the fit's draws.
 
     Multivariate variables, such as new values of a process, and their descendants are left to `predict`: each draw
     would be a factorisation.
@@ -167,7 +170,7 @@ def drawn_forward(model: pm.Model, draws: Mapping[str, np.ndarray], rng: np.rand
     ----------
     model : pymc.Model
     draws : mapping of str to ndarray, (s, *shape)
-        Of the free variables and Deterministics that observations depend on.
+        Draws of the free variables and Deterministics that observations depend on.
     rng : numpy.random.Generator
     """
     missing = {rv for rv in model.free_RVs if rv.name not in draws}
