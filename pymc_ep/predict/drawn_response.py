@@ -26,9 +26,10 @@ _SEED = 0
 def drawn_response(
     idata: Container, model: pm.Model, group: Likelihood, kind: str, quantiles: Sequence[float]
 ) -> xr.Dataset:
-    """Return mean, sd and quantiles, over the draws of a fit, of a likelihood's mean in PyMC or of draws from it.
+    """Return mean, sd and quantiles, over the draws of a fit, of expected or new observations of a likelihood.
 
-    Of categories the mean is the probability of each, with a last dimension ``<name>_category``.
+    With `kind` "expectation" these are PyMC's means of the distribution, and with "observation" draws from it. For
+    categories the expectation is the probability of each, with a last dimension ``<name>_category``.
 
     Raises
     ------
@@ -75,7 +76,7 @@ def drawn_response(
 
 
 def _mean(name: str, variable: TensorVariable) -> TensorVariable:
-    """Return PyMC's mean of a distribution; raise for those without one."""
+    """Return PyMC's mean of a distribution; raise UnsupportedModelError where PyMC has none."""
     try:
         return mean_of(variable)
     except NotImplementedError as error:

@@ -11,10 +11,10 @@ __all__ = ["changed_data"]
 
 
 def changed_data(idata: Container, model: pm.Model) -> dict[SharedVariable, np.ndarray]:
-    """Return the shared variables whose values differ from those in a fit, mapped to the latter.
+    """Return the shared variables whose values have changed since a fit, mapped to their values in the fit.
 
-    The container holds them as ``constant_data``, as observations, and as lengths of dims. Variables added to the model
-    after the fit are in none of these.
+    The container holds values of the fit as ``constant_data``, as observations, and as lengths of dims. Variables added
+    to the model after the fit are in none of these.
     """
     groups = ("fit", "constant_data", "observed_data")
     held = {name: group(idata, name) if has_group(idata, name) else xr.Dataset() for name in groups}

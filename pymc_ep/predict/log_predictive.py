@@ -38,7 +38,7 @@ _EVEN = 1e-3
 
 @one_at_a_time
 def log_predictive(idata: Container, model: pm.Model | None, data: Mapping[str, Any]) -> xr.Dataset:
-    """Return log integrals of ``p(y* | f*) Q(f*)``, one for each new observation.
+    """Return log integrals of ``p(y* | f*) Q(f*)`` over the predictor f*, one for each new observation y*.
 
     Parameters
     ----------
@@ -49,17 +49,18 @@ def log_predictive(idata: Container, model: pm.Model | None, data: Mapping[str, 
         ``pmep.RectifiedPoisson("y_new", f_new)`` after a ``gp.conditional``; None takes the model of the context.
     data : mapping of str to array_like
         New observations by the name of their variable, each of the shape of its predictor. New cells of a bilinear
-        model are a mapping of ``rows``, ``cols`` and ``observed``; and of ``offset``, without biases, or parameters of
-        the likelihood, where these are not the same for all cells of the fit. Sequences are continued by a list of one
-        array of items for each user, or a mapping of some users to theirs.
+        model are a mapping with ``rows``, ``cols`` and ``observed``. It also has ``offset``, without biases, and
+        parameters of the likelihood, if these are not the same for all cells of the fit. Sequences are continued by a
+        list of one array of items for each user, or a mapping of some users to their arrays.
 
     Returns
     -------
     xarray.Dataset
-        One array a variable, with the model's dims and coords. ``Q(f*)`` has the mean, variance and skewness of each
-        predictor, and includes the uncertainty of the hyperparameters to first order; the likelihood's own parameters
-        are at their mode. Where the fit is a mixture over the hyperparameters, so is this density. Of cells it is a
-        Monte Carlo estimate over the rows of one matrix, by quadrature over the rows of the other.
+        One array a variable, with the model's dims and coords. ``Q(f*)`` has the posterior mean, variance and skewness
+        of the predictor, and includes the uncertainty of the hyperparameters to first order; the likelihood's own
+        parameters are at their mode. Where the fit is a mixture over the hyperparameters, so is this density. For cells
+        of a bilinear model it is a Monte Carlo estimate over the rows of one matrix, by quadrature over the rows of the
+        other.
 
     Raises
     ------
@@ -85,7 +86,7 @@ def log_predictive(idata: Container, model: pm.Model | None, data: Mapping[str, 
 
 
 def likelihoods(form: SiteForm, names: Sequence[str]) -> list[Likelihood]:
-    """Return the likelihoods of these names, fitted or added since."""
+    """Return the likelihoods with these names, part of the fit or added to the model since."""
     groups = {g.name: g for g in (*form.groups, *form.predictions)}
     for name in names:
         if name not in groups:
@@ -107,7 +108,7 @@ def require_separate(form: SiteForm, names: Sequence[str]) -> None:
 
 
 def require_one_predictor(group: Likelihood) -> None:
-    """Raise for a likelihood with several predictors."""
+    """Raise UnsupportedModelError for a likelihood with several predictors."""
     if group.site.predictors > 1:
         raise UnsupportedModelError(
             f"{group.name!r} has several predictors, of which this takes one: compare draws of "
@@ -116,15 +117,18 @@ def require_one_predictor(group: Likelihood) -> None:
 
 
 class AtPredictor(NamedTuple):
-    """Site of a likelihood, with moments of its predictors and parameters, all of the predictors' shape.
+    """Site of a likelihood with its parameters, and posterior moments of its predictors; arrays have their shape.
 
     Attributes
     ----------
     site : CompiledSite
     mean, variance : ndarray
+        m and s^2 of the predictors.
     parameters : list of ndarray
+        Parameters of the likelihood.
     skewness : ndarray
-        The predictor is m + s T(u), with the cubic T of `pymc_ep.numerics.skewed_normal`.
+        Skewness of the predictors m + s T(u), with u standard normal and the cubic T of
+        `pymc_ep.numerics.skewed_normal`.
     """
 
     site: CompiledSite
@@ -134,11 +138,11 @@ class AtPredictor(NamedTuple):
     skewness: np.ndarray
 
     def at_normal(self, normal: np.ndarray) -> np.ndarray:
-        """Return predictors, (k, *shape), at standard normal values that broadcast to that shape."""
+        """Return predictors m + s T(u), (k, *shape), at standard normal values u that broadcast to that shape."""
         return self.mean + np.sqrt(self.variance) * skewed(normal, self.skewness)
 
     def gaussians(self) -> "list[tuple[float, AtPredictor]]":
-        """Return weights and Gaussian predictors of a mixture that is nearly this density."""
+        """Return weights and Gaussian components of a mixture that is nearly the density of the predictors."""
         if np.abs(self.skewness).max(initial=0.0) < _EVEN:
             return [(1.0, self)]
         # m + s T(u) is nearly a mixture of N(m + s m_k, (s s_k)^2).
@@ -149,7 +153,7 @@ class AtPredictor(NamedTuple):
         ]
 
     def rows(self, index: Any) -> "AtPredictor":
-        """Return the ravelled predictors at `index`."""
+        """Return the predictors at `index` among all of them, ravelled."""
         return AtPredictor(
             self.site,
             self.mean.ravel()[index],
@@ -186,7 +190,7 @@ def _site_at(
 
 
 def at_predictors(posterior: SitePosterior, group: Likelihood) -> AtPredictor:
-    """Return the same of several predictors, whose moments have their rows first, (r, *shape)."""
+    """Return `at_predictor` for a site of r predictors: moments are (r, *shape), parameters (*shape), skewness zero."""
     moments = posterior.moments([group.affine_predictor])[group.name]
     site, parameters = _site_at(posterior, group, moments.mean.shape[1:])
     variance = np.maximum(moments.sd**2, KNOWN)
@@ -213,7 +217,7 @@ def _of_several_predictors(posterior: SitePosterior, group: Likelihood, y: np.nd
 
 
 def require_rows_of_counts(name: str, site: SoftmaxSite, y: np.ndarray, shape: tuple[int, ...]) -> None:
-    """Raise for new counts of categories of another shape than their predictors, or that are none."""
+    """Raise InvalidDataError unless new counts of categories fit their predictors' shape, and are counts."""
     if y.shape != (*shape, site.categories):
         raise InvalidDataError(
             f"{name!r} has counts of shape {(*shape, site.categories)} but the given values have shape {y.shape}. Give "
@@ -223,7 +227,7 @@ def require_rows_of_counts(name: str, site: SoftmaxSite, y: np.ndarray, shape: t
 
 
 def require_observations(group: Likelihood, y: np.ndarray, shape: tuple[int, ...]) -> None:
-    """Raise for new observations of another shape than their predictors, or outside the domain."""
+    """Raise InvalidDataError for new observations of another shape than their predictors, or outside the domain."""
     if group.site.holds_observations:
         raise UnsupportedModelError(
             f"{group.name!r} has a density of its own that mixes observations, and so none of new ones; write it as a "
@@ -238,7 +242,7 @@ def require_observations(group: Likelihood, y: np.ndarray, shape: tuple[int, ...
 
 
 def _log_predictive(posterior: SitePosterior, group: Likelihood, y: np.ndarray) -> Iterator[tuple[float, np.ndarray]]:
-    """Yield weights of Gaussians, and the log integrals of the likelihood over these, at the shape of `y`."""
+    """Yield the weight of each Gaussian component, and log integrals of the likelihood over it, at the shape of `y`."""
     if group.site.predictors > 1:
         yield 1.0, _of_several_predictors(posterior, group, y)
         return

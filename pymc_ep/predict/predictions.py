@@ -61,8 +61,8 @@ def predict(
         whose first dim is ``quantile``. Uncertainty of the hyperparameters is included: to first order about their
         mode, or by the mixture where the fit is one. Responses are computed by quadrature, under predictors that are as
         skewed as the draws. For likelihoods without a registered site they come from the fit's draws, with new
-        observations drawn from seed 0. Of categories they are the probability of each, with a last dim
-        ``<name>_category``; of censored observations the predictions without the bounds.
+        observations drawn from seed 0. For categories they are the probability of each, with a last dim
+        ``<name>_category``. For censored observations they are predictions without the bounds.
 
     Raises
     ------

@@ -22,14 +22,14 @@ from pymc_ep.results.unchanged import require_unchanged
 __all__ = ["own_predictions", "posterior_of", "registered", "require_fitted_data", "single_posterior_of"]
 
 Registered = TypeVar("Registered")
-"""Type of an entry that a form registers."""
+"""Type of what `registered` picks from the registry's entry of a form."""
 
 
 def posterior_of(idata: Container, model: pm.Model, wanted: Sequence[str]) -> SitePosterior:
-    """Rebuild the posterior of a fit, over a form that includes the wanted variables.
+    """Return the posterior of a fit, rebuilt from its result, over a form that includes the wanted variables.
 
-    After `pymc.set_data` the posterior is still given the fitted data, which the container holds; the wanted variables
-    follow from the present data.
+    After `pymc.set_data` this is still the posterior given the fitted data, which the container holds. The wanted
+    variables follow from the present data.
 
     Raises
     ------
@@ -60,11 +60,12 @@ def posterior_of(idata: Container, model: pm.Model, wanted: Sequence[str]) -> Si
 
 
 def require_fitted_data(idata: Container, model: pm.Model) -> None:
-    """Raise where data behind the observed and the latent variables of a model have changed since the fit.
+    """Raise where data on which observed or latent variables depend have changed since the fit.
 
     Raises
     ------
     ValueError
+        Where such data have changed; the message names them.
     """
     changed = changed_data(idata, model)
     if not changed:
@@ -116,12 +117,12 @@ def _why_not_gaussian(form: CompiledForm) -> str:
 
 
 def own_predictions(idata: Container, model: pm.Model) -> Predictions | None:
-    """Return the predictions of a form without Gaussian predictors; None for a form that has them."""
+    """Return the predictions that a form without Gaussian predictors has registered; None for all other forms."""
     return registered(idata, model, lambda entry: entry.predictions)
 
 
 def registered(idata: Container, model: pm.Model, pick: Callable[[FormEntry], Registered | None]) -> Registered | None:
-    """Return the entry, picked by `pick`, that the form of a fit has registered; None where it has none."""
+    """Return ``pick(entry)`` of the registry's entry of a fit's form, such as its predictions; None without one."""
     if all(pick(entry) is None for entry in solved_by(fit_method(idata))):
         # Nothing is compiled for this question alone.
         return None
@@ -129,14 +130,14 @@ def registered(idata: Container, model: pm.Model, pick: Callable[[FormEntry], Re
 
 
 def single_posterior_of(idata: Container, model: pm.Model) -> SitePosterior:
-    """Rebuild the posterior of a fit that has sites.
+    """Return the posterior of a fit, which must have sites, rebuilt from its result.
 
     Raises
     ------
     ValueError
         As `posterior_of`.
     UnsupportedModelError
-        Where it has no sites, as an average over translated grids.
+        Where the posterior has no sites, such as an average over translated grids.
     """
     require_lengths(model)
     posterior = _posterior_at_present(idata, model, [])

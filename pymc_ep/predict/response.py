@@ -1,14 +1,14 @@
 """Observations on their own scale: moments and quantiles under a mixture of predictors, Gaussian or skewed.
 
-With components k of weight w_k, predictors eta = m_k + s_k T_k(u) of a standard normal u, see
-`pymc_ep.numerics.skewed_normal`, and mean mu(eta) and variance s2(eta) of an observation,
+Component k of the mixture has the weight w_k, and the predictor eta = m_k + s_k T_k(u) of a standard normal u, see
+`pymc_ep.numerics.skewed_normal`. Given eta, an observation y has the mean mu(eta) and the variance s2(eta). Then
 
-    E[y] = sum_k w_k E_k[mu],    Var[mu] = sum_k w_k (Var_k[mu] + (E_k[mu] - E[y])^2),    Var[y] = Var[mu] + E[s2],
+    E[y] = sum_k w_k E_k[mu],    Var[mu] = sum_k w_k (Var_k[mu] + (E_k[mu] - E[y])^2),    Var[y] = Var[mu] + E[s2].
 
-each one-dimensional integral by the trapezoidal rule, which is exact to rounding for smooth functions and to 1e-4 of a
-standard deviation where a link has a kink. Quantiles of mu are mu at quantiles of eta, with which it rises. Quantiles
-of y are read off sums of the predictive probabilities of counts, or off the integral of the predictive density, under
-Gaussians whose mixture is nearly the predictor's density.
+Each one-dimensional integral is by the trapezoidal rule, which is exact to rounding for smooth functions and to 1e-4 of
+a standard deviation where a link has a kink. As mu rises with eta, quantiles of mu are mu at quantiles of eta. For
+quantiles of y, a mixture of Gaussians that is nearly the same replaces the predictor's density. Quantiles of counts are
+read off cumulative sums of predictive probabilities, other ones off the integral of the predictive density.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,12 +25,13 @@ from pymc_ep.sites import check_finite
 __all__ = ["LINES", "expected_response", "observation_quantiles", "predictor_quantiles"]
 
 _NODES = 801
-"""Nodes of the trapezoidal rule over 18 standard deviations of u: a kink of a link errs by 1e-4 of one."""
+"""Nodes of the trapezoidal rule over 18 standard deviations of u: at a link's kink the error is 1e-4 of one of these."""
 _REACH = 9.0
-"""Reach of the rule, in standard deviations of u: exp(-9^2 / 2) is 3e-18. Twice the standard deviation is added,
-since exp(eta)^2 shifts the mass by 2 v, and more for skewed tails: their slope is at most 1 + 2 |k|."""
+"""Reach of the rule to each side, in standard deviations of u: exp(-9^2 / 2) is 3e-18. Twice the standard deviation of
+eta is added, as exp(eta)^2 shifts the mass of eta by twice its variance. With the skewness k of eta, this is multiplied
+by 1 + 2 |k|, the largest slope of a skewed tail."""
 _BLOCK = 2**20
-"""Numbers evaluated at a time, 8 MB: bounds the memory."""
+"""Number of values evaluated at a time, 8 MB: bounds the memory."""
 _HALVINGS = 60
 """Steps of bisection: more than the digits of a double."""
 _MOST_COUNTS = 10**5
@@ -54,13 +55,14 @@ LINES["non-negative"] = LINES["positive"]
 def expected_response(
     weights: np.ndarray, predictors: Sequence[AtPredictor]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the mean, and the standard deviations of the expected observation and of an observation.
+    """Return the mean, and the standard deviations of the expected and of a new observation, (*shape) each.
 
     Parameters
     ----------
     weights : ndarray, (k,)
+        Weights of the components of a mixture.
     predictors : sequence of AtPredictor
-        Of each component.
+        Predictors of each component.
     """
     moments = np.array([_moments(predictor) for predictor in predictors])
     means, within, noise = moments[:, 0], moments[:, 1], moments[:, 2]
@@ -131,7 +133,7 @@ def _mixture_quantiles(weights: np.ndarray, predictors: Sequence[AtPredictor], l
 def observation_quantiles(
     name: str, weights: np.ndarray, predictors: Sequence[AtPredictor], levels: np.ndarray
 ) -> np.ndarray:
-    """Return quantiles of new observations, (levels, *shape); of a count, the least whose CDF reaches the level."""
+    """Return quantiles of new observations, (levels, *shape); for counts, the least one whose CDF reaches the level."""
     shape, domain = predictors[0].mean.shape, predictors[0].site.site.domain
     gaussians = [
         (weight * share, gaussian)

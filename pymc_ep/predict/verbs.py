@@ -18,18 +18,20 @@ __all__ = ["call_verb", "fold_in", "next_items", "next_pairs", "rank_items", "re
 
 
 def call_verb(name: str, idata: Container, model: pm.Model | None = None, /, **arguments: Any) -> Any:
-    """Return the answer of a verb that the form of a fit has registered, `pymc_ep.forms.FormEntry.verbs`.
+    """Call a verb, a function that the form of a fit has registered under a name, and return its result.
+
+    See `pymc_ep.forms.FormEntry.verbs`.
 
     Parameters
     ----------
     name : str
-        Of the verb, such as ``"recommend"``.
+        Name of the verb, such as ``"recommend"``.
     idata : arviz.InferenceData or xarray.DataTree
         Result of `pymc_ep.fit`.
     model : pymc.Model, optional
         The fitted model; by default the model of the context.
     **arguments
-        Of the verb.
+        Arguments of the verb.
 
     Raises
     ------
@@ -70,7 +72,7 @@ def recommend(
     model : pymc.Model, optional
         The fitted model; by default the model of the context.
     n : int
-        Most recommendations for each row.
+        Largest number of recommendations for each row.
     by : {"calibrated_probability", "probability", "predictor_mean"}, optional
         Score of the ranking, by default the first one that the fit has. ``"calibrated_probability"`` is the probability
         of the item of a user's next pair, for fits of `PairedSymbols` that were calibrated by pairs left out.
@@ -87,14 +89,15 @@ def recommend(
         For bilinear models, ``offset``, without biases, and parameters of the likelihood where they differ from cell to
         cell in the fit.
     **rows
-        One matrix: the dim of its rows or its name, as in ``user=["ann", "bob"]``. Labels where that dim has
-        coordinates, or positions where it has none or these are no numbers; or the dataset of `fold_in`, for new rows.
+        Rows of one matrix, by the dim of its rows or its name, as in ``user=["ann", "bob"]``: labels where that dim has
+        coordinates, or positions where it has no coordinates or these are no numbers. For new rows, the dataset of
+        `fold_in`.
 
     Returns
     -------
     xarray.Dataset
         By row and ``rank``, the best first: labels of the other matrix's rows, under the name of their dim, or of the
-        matrix where both sides have one dim, and NaN where fewer than others are left;
+        matrix where both matrices have the same dim, and NaN where a row has fewer recommendations than another;
         ``probability``, ``predictor_mean`` and ``predictor_sd``, and ``calibrated_probability`` if ranked by it, which
         sums to one over the rows that are left. Hyperparameters are at their mode. Probabilities of
         bilinear models are for Gaussian predictors with these moments, which sums of products nearly are: off by
@@ -121,18 +124,18 @@ def rank_items(
     cells: Mapping[str, Any] | None = None,
     **pairs: Any,
 ) -> xr.Dataset:
-    """Return how high given pairs rank among all that their rows have not been observed with, such as held-out items.
+    """Return the ranks of given pairs, such as held-out items of users, among all pairs not observed for their rows.
 
     For utilities of items it returns the distribution of the ranks of all items for given users.
 
     Parameters
     ----------
     idata, model, by, exclude_observed, cells
-        As in `recommend`; for utilities there are no other than the defaults.
+        As in `recommend`; for utilities only the defaults are allowed.
     **pairs
-        Both dims or names of matrices, with as many labels or positions, as in ``user=["ann"], item=["heat"]``. The
-        first is ranked for. Of a model with a `PreferenceUtility` users alone, as in ``user=["ann"]``, and none if
-        there is one user.
+        Rows of both matrices, by dims or names, with as many labels or positions each, as in
+        ``user=["ann"], item=["heat"]``. Rows of the second are ranked for rows of the first. For a model with a
+        `PreferenceUtility`, users alone, as in ``user=["ann"]``, and nothing if there is one user.
 
     Returns
     -------
@@ -140,9 +143,10 @@ def rank_items(
         For utilities, by user and item: ``rank_probability`` of the first 100 ranks, ``mean_rank``, and
         ``probability_best``, by 4000 draws of the posterior, with standard errors of 0.008 at most. Otherwise ``rank``,
         the share of the other candidates that a pair ranks above, equal scores counted half: 1 for the best,
-        1/2 on average by chance [1]_. ``position``, from 1, is the mean of its possible positions among equals.
-        ``log_probability``, where `by` is a probability that sums to one over the candidates, is its logarithm.
-        `rank_metrics` makes hit rates, recall and NDCG of these.
+        1/2 on average by chance [1]_. ``position``, from 1, is the mean of the pair's possible positions among equals.
+        ``log_probability`` is the logarithm of the pair's probability, where `by` is one that sums to one over the
+        candidates.
+        `rank_metrics` computes hit rates, recall and NDCG from these.
 
     Raises
     ------
@@ -168,9 +172,9 @@ def similar(idata: Container, model: pm.Model | None = None, *, n: int = 20, **r
     idata, model
         As in `recommend`.
     n : int
-        Neighbours of each row, or as many as there are.
+        Number of neighbours of each row, or as many as there are.
     **rows
-        One matrix: the dim of its rows or its name, as in ``item=["heat"]``, with labels or positions.
+        Rows of one matrix, as labels or positions, by the dim of its rows or its name, as in ``item=["heat"]``.
 
     Returns
     -------
@@ -228,7 +232,7 @@ def fold_in(idata: Container, model: pm.Model | None, data: Mapping[str, Any]) -
     Warns
     -----
     ConvergenceWarning
-        Says how many rows stopped short of their maximum.
+        Where rows stopped short of their maximum; the message has their number.
     """
     return call_verb("fold_in", idata, model, data=data)
 
@@ -280,10 +284,10 @@ def next_items(idata: Container, model: pm.Model | None = None, *, n: int = 10, 
     model : pymc.Model, optional
         The fitted model; by default the model of the context.
     n : int
-        Number of items; all that there are, or more, give the whole distribution.
+        Number of items; as many as there are, or more, give the whole distribution.
     **user
         The dim of the users with a label or position, or a list of these, as in ``user=7``. Where events have
-        contexts, their dim too, with the one of the next event, as in ``hour=9``.
+        contexts, the dim of contexts as well, with the context of the next event, as in ``hour=9``.
 
     Returns
     -------
