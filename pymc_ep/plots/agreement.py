@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["plot_compare"]
 
 _MANY = 12
-"""Elements above which means and standard deviations are plotted rather than densities."""
+"""Number of elements above which means and standard deviations are plotted rather than densities."""
 _BINS = 40
 """Bins of a histogram of some 1000 draws."""
 
@@ -43,13 +43,14 @@ def plot_compare(
     idata_nuts : arviz.InferenceData or xarray.DataTree
         Result of `pymc.sample` for the same model.
     var_names : str or sequence of str, optional
-        By default all variables that both have.
+        By default all variables that both results have.
     filter_vars, coords
-        As of `pymc_ep.compare_to_mcmc`.
+        As in `pymc_ep.compare_to_mcmc`.
     kind : {"auto", "density", "scatter"}
-        ``"density"``: one panel an element, the chains' histogram and the fit's density, ArviZ's kernel estimate from
-        its draws, or of a latent variable with few draws the normal with its moments. ``"scatter"``: one panel of the
-        means, one of the standard deviations. ``"auto"`` takes densities up to 12 elements.
+        ``"density"``: one panel for each element, with the histogram of the chains and the density of the fit. The
+        density is ArviZ's kernel estimate from the draws of the fit, or for a latent variable with few draws the normal
+        with its posterior moments. ``"scatter"``: one panel of the means, one of the standard deviations. ``"auto"``
+        takes densities for up to 12 elements.
     ax : sequence of matplotlib.axes.Axes, optional
         One for each panel.
     figsize : (float, float), optional
@@ -89,7 +90,7 @@ def plot_compare(
 
 
 def _scatter(panel: "Axes", table: pd.DataFrame, column: str, error: pd.Series) -> None:
-    """Draw one moment of the fit against the chains', with four standard errors of these."""
+    """Draw one moment of the fit against the chains' moment, with four standard errors of the chains."""
     x, y = table[f"{column}_mcmc"], table[column]
     panel.errorbar(x, y, xerr=4 * error, fmt=".", color="C0", ecolor="C1", label="element, MCMC error times 4")
     ends = [min(x.min(), y.min()), max(x.max(), y.max())]

@@ -23,11 +23,11 @@ def axes_for(
     ----------
     count : int
     ax : matplotlib.axes.Axes or sequence of them, optional
-        At least as many as are needed.
+        At least `count` axes.
     figsize : (float, float), optional
         Of a new figure, in inches.
     columns : int
-        Most panels side by side.
+        Largest number of panels side by side.
 
     Raises
     ------
@@ -55,7 +55,7 @@ def axes_for(
 
 
 def draw_density(panel: "Axes", at: np.ndarray, density: np.ndarray, **style: Any) -> None:
-    """Draw a density as a line, or the one value of an element without variance, whose density is empty."""
+    """Draw a line of `density` over `at`; for an empty density, a vertical line at the single value ``at[0]``."""
     if density.size:
         panel.plot(at, density, **style)
     else:

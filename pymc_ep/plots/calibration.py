@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["plot_calibration"]
 
 _BAND = 0.95
-"""Probability of the band of calibrated cases."""
+"""Probability that a bar or point of calibrated predictions lies in its band."""
 
 
 def plot_calibration(
@@ -51,10 +51,10 @@ def plot_calibration(
     Returns
     -------
     matplotlib.axes.Axes
-        For counts and real numbers the share of transforms in each bin: flat where predictions are calibrated, like a
-        cup where they are too certain, a cap where too uncertain; a count spreads evenly over its interval (Czado,
-        Gneiting and Held 2009). For zeros and ones the frequency of ones against the predicted probability. In 95% of
-        calibrated cases a bar or point lies in its band.
+        For counts and real numbers, the share of transforms in each bin: flat where predictions are calibrated, like a
+        cup where they are too certain, like a cap where they are too uncertain. The transform of a count is an
+        interval, over which its share is spread evenly (Czado, Gneiting and Held 2009). For zeros and ones, the
+        frequency of ones against the predicted probability. In 95% of calibrated cases a bar or point lies in its band.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def plot_calibration(
 
 
 def _histogram(panel: "Axes", lower: np.ndarray, upper: np.ndarray, edges: np.ndarray) -> None:
-    """Draw the share of transforms in each bin, and the band in which it lies if they are uniform."""
+    """Draw the share of transforms in each bin, and the band of the share of uniform transforms."""
     n, bins = len(lower), len(edges) - 1
     # The share of each interval below each edge; that of a point is zero or one.
     width = np.where(upper > lower, upper - lower, 1.0)
@@ -92,7 +92,7 @@ def _histogram(panel: "Axes", lower: np.ndarray, upper: np.ndarray, edges: np.nd
 
 
 def _reliability(panel: "Axes", lower: np.ndarray, upper: np.ndarray, edges: np.ndarray) -> None:
-    """Draw the frequency of ones against the predicted probability, bin by bin of the latter."""
+    """Draw the frequency of ones against the predicted probability, in bins of this probability."""
     is_one = lower > 0
     predicted = 1.0 - np.where(is_one, lower, upper)
     bins = np.clip(np.digitize(predicted, edges) - 1, 0, len(edges) - 2)

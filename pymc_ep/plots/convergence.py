@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 __all__ = ["plot_convergence"]
 
 _LEAST_HEIGHT = 0.1
-"""Least height of a panel of objectives, in nats: smaller differences do not matter, and so look flat."""
+"""Least height of the axis of objectives, in nats: smaller differences do not matter, and so look flat."""
 _MOST_POINT_PANELS = 3
-"""Most hyperparameters with a panel of log density against value: one row of panels."""
+"""Largest number of hyperparameters with a panel of log density against value: one row of panels."""
 
 
 def plot_convergence(
@@ -39,12 +39,16 @@ def plot_convergence(
     Returns
     -------
     ndarray of matplotlib.axes.Axes
-        Log evidence and change at the returned hyperparameters; then log evidence plus log prior of each evaluation
-        of the optimiser, if there was more than one; and where the hyperparameters were integrated over, for up to
-        three elements, the log density of each fit against its value. Of the double loop, which learns hyperparameters
-        on its way, the bound with their log prior, and where variances are not exact the objective of the inner loop in
-        its place. For bilinear models the bound with their log prior, and its increase in each step; where all
-        matrices are points the bound is the log density of these and the data.
+        By iteration, the objective and the largest change, which the labels of the axes name. The objective of most
+        methods is the log evidence at the returned hyperparameters. For the double loop, which learns hyperparameters
+        on its way, it is the bound plus the log prior of the hyperparameters, or the objective of the inner loop where
+        variances are not exact. For bilinear models it is the bound plus the log prior of the hyperparameters, and the
+        change is its increase; where all matrices are point estimates, the bound is the log density of matrices and
+        data.
+
+        Then log evidence plus log prior at each evaluation of the optimiser, if there was more than one. Where the
+        hyperparameters were integrated over, there follow up to three panels, one for each element: the log density of
+        each fit against the element's value.
     """
     fit = fit_group(idata)
     searched = fit.sizes.get("hyper_iteration", 0) > 1
@@ -75,7 +79,7 @@ def plot_convergence(
 
 
 def _points(fit: xr.Dataset, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return hyperparameters at each fit of an integral, by element."""
+    """Return the values at all fits of an integral, (k,), of up to three elements of hyperparameters, by label."""
     out: dict[str, np.ndarray] = {}
     for name in names if "hyper_log_density" in fit else ():
         values = fit[f"hyper_point_{name}"]

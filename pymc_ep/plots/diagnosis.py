@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 __all__ = ["plot_diagnose"]
 
 _INDICATOR = "_non_gaussianity"
-"""Suffix of the divergences in the dataset."""
+"""Suffix of the names of divergences in the dataset."""
 _NAMED = 3
-"""Sites that are named in the picture: more labels would overlap."""
+"""Number of sites that are named in the picture: more labels would overlap."""
 _BINS = 50
 """Bins of the histogram of weights."""
 _LEAST_LOG_WEIGHT = -100.0
-"""Least log weight over the mean weight on the axis; lower ones are counted there, as exp(-100) is zero in any mean."""
+"""Least log of weight over mean weight on the axis. Lower weights are counted there: exp(-100) is zero in any mean."""
 
 
 def plot_diagnose(
@@ -41,8 +41,8 @@ def plot_diagnose(
     Returns
     -------
     ndarray of matplotlib.axes.Axes
-        Divergence of each tilted distribution from its Gaussian by the position of the observation, in C order, the
-        worst named; then the histogram of the weights relative to their mean, on a log scale.
+        Divergence of each tilted distribution from its Gaussian, by the position of the observation in C order, with
+        names at the largest ones. Then the histogram of the weights relative to their mean, on a log scale.
     """
     panels = []
     if "worst_site" in dataset.dims:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["plot_forest"]
 
 _MOST = 60
-"""Most elements with names on the axis; more would not fit a page."""
+"""Largest number of elements with names on the axis; more would not fit a page."""
 _ROW = 0.22
 """Height of a row of one fit, in inches."""
 _SPREAD = 0.7
@@ -53,7 +53,7 @@ def plot_forest(
     ci_kind : {"eti", "hdi"}
         Intervals with equal tails, the default, or of the highest density.
     hdi_prob : float, optional
-        As in ArviZ 0.x: ``ci_kind="hdi"`` with an interval of that probability and one of 50%.
+        As in ArviZ 0.x: ``ci_kind="hdi"`` with an interval of this probability and one of 50%.
     model_names : sequence of str, optional
         Names of the fits of a list.
     ax : matplotlib.axes.Axes, optional
@@ -63,8 +63,8 @@ def plot_forest(
     Returns
     -------
     matplotlib.axes.Axes
-        Intervals are taken from the draws, from 1000 draws on and always for hyperparameters and variables that are not
-        affine in the latent ones. Otherwise they come from the normal with the posterior's moments.
+        Intervals come from the draws where there are 1000 or more, and always for hyperparameters and for variables
+        that are not affine in the latent ones. Otherwise they come from the normal with the posterior's moments.
     """
     levels = levels_of(ci_probs, ci_kind, hdi_prob)
     fits = fits_of(idata, model_names)

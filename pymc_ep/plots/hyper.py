@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 __all__ = ["plot_hyper"]
 
 _MOST = 12
-"""Elements that have a panel each."""
+"""Largest number of elements that are shown, a panel each."""
 _POINTS = 200
 """Points of the line of a prior density."""
 _CUT_SHARE = 0.002
 """Probability beyond either end of the axis: a long tail would squeeze the bulk."""
 
 _Density = tuple[np.ndarray, np.ndarray]
-"""Places, and densities at them."""
+"""Values of a variable, and the densities at these values."""
 
 
 def plot_hyper(
@@ -48,12 +48,12 @@ def plot_hyper(
     idata : arviz.InferenceData or xarray.DataTree, or a dict or list of them
         Result of `pymc_ep.fit`, with draws, or of `pymc.sample`. Several are drawn over each other.
     model : pymc.Model, optional
-        The fitted model, or that of the context, for the priors. Those that depend on other random variables, or are
-        of whole vectors, are left out, and so are all without a model.
+        The fitted model, by default the model of the context, for the priors. Without a model no priors are drawn. A
+        prior that depends on other random variables, or is joint for a whole vector, is left out.
     var_names : str or sequence of str, optional
         By default all hyperparameters.
     filter_vars, coords, model_names
-        As of `plot_forest`.
+        As in `plot_forest`.
     ax : sequence of matplotlib.axes.Axes, optional
         One for each element; at most twelve are shown.
     figsize : (float, float), optional
@@ -62,12 +62,13 @@ def plot_hyper(
     Returns
     -------
     ndarray of matplotlib.axes.Axes
-        ArviZ's kernel estimate from the draws, or the normal of a latent variable with moments and few draws.
+        Densities are ArviZ's kernel estimates from the draws; for a latent variable with few draws, the normal with its
+        posterior moments.
 
     Raises
     ------
     ValueError
-        Without hyperparameters or draws of these.
+        Where the fit has no hyperparameters, or no draws of them.
     """
     fits = fits_of(idata, model_names)
     marginals = marginals_of(fits, var_names, filter_vars, coords, default="hyper")
@@ -96,7 +97,7 @@ def plot_hyper(
 
 
 def _draw(panel: "Axes", densities: Mapping[str, _Density]) -> tuple[float, float] | None:
-    """Draw densities of one element by fit; return the ends of the axis, None where it has one value only."""
+    """Draw the densities of one element by all fits; return the ends of the axis, None where no fit has a density."""
     ends: list[float] = []
     for k, (fit, (at, density)) in enumerate(densities.items()):
         draw_density(panel, at, density, color=f"C{k}", label=fit or ("posterior" if density.size else "value"))
@@ -112,7 +113,7 @@ def _draw(panel: "Axes", densities: Mapping[str, _Density]) -> tuple[float, floa
 
 
 def _prior(model: pm.Model, name: str, element: int, at: np.ndarray) -> np.ndarray | None:
-    """Return the prior density of one element of a variable at some values, where it depends on nothing random."""
+    """Return the prior density of one element at the values `at`, (m,); None if joint, or given other variables."""
     variable = model[name]
     if variable not in model.free_RVs:
         return None

@@ -23,7 +23,7 @@ _PANEL = (3.4, 2.9)
 _MISSING_COLOUR = "lightsteelblue"
 """Colour of missing data: no shade of gray, which would be a value."""
 _BAND = 0.95
-"""Probability of the band of calibrated cases."""
+"""Probability that a share of calibrated intervals lies in the band."""
 _LEVELS = np.linspace(0.01, 0.99, 99)
 """Nominal coverages at which intervals are counted."""
 
@@ -39,14 +39,14 @@ def plot_image(
     ax: "Axes | Iterable[Axes] | None" = None,
     figsize: Sequence[float] | None = None,
 ) -> np.ndarray:
-    """Show the posterior mean and standard deviation of an image, beside the truth and the data where given.
+    """Show the posterior mean and standard deviation of an image, next to truth and data where given.
 
     Parameters
     ----------
     idata : arviz.InferenceData or xarray.DataTree
         Result of `pymc_ep.fit`.
     var_name : str
-        A variable with two axes, rows and columns, or with more if `coords` leave two.
+        A variable with two axes, rows and columns, or with more axes if `coords` selects all but two.
     coords : mapping, optional
         Labels by dim, such as ``{"frame": 3}`` of a stack of images.
     truth : array, (rows, columns), optional
@@ -119,7 +119,7 @@ def plot_coverage(
     idata : arviz.InferenceData or xarray.DataTree
         Result of `pymc_ep.fit`.
     truth : array
-        Of the variable's shape; elements that are NaN are not counted.
+        True values, in the variable's shape; elements that are NaN are not counted.
     var_name : str
         A variable whose mean and standard deviation the fit has; its elements are counted together.
     ax : matplotlib.axes.Axes, optional
@@ -130,8 +130,8 @@ def plot_coverage(
     -------
     matplotlib.axes.Axes
         The share of elements whose truth lies in the central interval of their Gaussian marginal, by the interval's
-        probability: above the diagonal where intervals are too wide. Were elements independent, each point would lie
-        in the band in 95% of calibrated cases; neighbours in an image are not, and their shares scatter more.
+        probability: above the diagonal where intervals are too wide. For independent elements each point lies in the
+        band in 95% of calibrated cases. Neighbours in an image are not independent, and their shares scatter more.
 
     Raises
     ------
@@ -195,7 +195,7 @@ def _image(values: ArrayLike, name: str, shape: tuple[int, ...] | None = None) -
 
 
 def _colour_bar_extend(image: np.ndarray, low: float, high: float) -> str:
-    """Return Matplotlib's ``extend`` of a colour bar: the ends beyond which there are values."""
+    """Return Matplotlib's ``extend=`` of a colour bar: which ends have values beyond them."""
     return {(False, False): "neither", (True, False): "min", (False, True): "max", (True, True): "both"}[
         bool(np.nanmin(image) < low), bool(np.nanmax(image) > high)
     ]

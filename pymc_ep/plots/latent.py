@@ -41,17 +41,17 @@ def plot_latent(
     idata : arviz.InferenceData, xarray.DataTree or xarray.Dataset, or a dict or list of them
         Result of `pymc_ep.fit`, of `pymc_ep.predict` or of `pymc.sample`. Several are drawn over each other.
     var_name : str
-        A variable with one dim, or with one that `coords` leaves.
+        A variable with one dim, or with more dims if `coords` selects all but one.
     coords : mapping, optional
         Labels of the elements that are drawn, by dim.
     x : array_like, optional
-        Where its values are; by default the coordinates of its dim.
+        Positions of the variable's values on the horizontal axis; by default the coordinates of its dim.
     data : str or array_like, optional
-        Name of an observed variable of the (first) fit, or values, one for each of the variable's.
+        Name of an observed variable of the (first) fit, or data, one for each value of the variable.
     transform : callable, optional
         Increasing function that is applied to the band, such as `numpy.exp` for the rate of log-linear counts.
     ci_probs, ci_kind, hdi_prob, model_names
-        As of `plot_forest`.
+        As in `plot_forest`.
     xlabel, ylabel : str, optional
         Labels, with units for instance; by default the names of the dim and of the variable.
     ax : matplotlib.axes.Axes, optional
@@ -61,12 +61,13 @@ def plot_latent(
     Returns
     -------
     matplotlib.axes.Axes
-        Median, and intervals of 50% and 90% as of `plot_forest`; points are the data.
+        Median, and intervals of 50% and 90% as in `plot_forest`; points are the data.
 
     Raises
     ------
     ValueError
-        Where there is no such variable, it has not one dim, and for intervals of highest density of a transform.
+        Where there is no such variable, where it does not have exactly one dim, and for intervals of highest density of
+        a transform.
     """
     levels = levels_of(ci_probs, ci_kind, hdi_prob)
     if transform is not None and levels.kind == "hdi":

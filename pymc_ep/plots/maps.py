@@ -22,7 +22,7 @@ __all__ = ["plot_areas", "plot_field"]
 _PANEL = (4.2, 3.6)
 """Width and height of one map with its colour bar, in inches."""
 _COLOURS = ("viridis", "cividis")
-"""Colours of mean and standard deviation, which readers without red or green tell apart."""
+"""Colour maps of mean and standard deviation, legible for readers who cannot tell red from green."""
 _MARGIN = 0.04
 """Room around the points of a field, relative to their extent."""
 
@@ -45,8 +45,8 @@ def plot_areas(
     var_name : str
         A variable with one value an area.
     areas : GeoDataFrame, or sequence
-        The areas in the variable's order: shapes of GeoPandas or Shapely, or corners, (m, 2), of a polygon each, or
-        lists of such polygons.
+        The areas in the variable's order. Each is a shape of GeoPandas or Shapely, the corners of a polygon, (m, 2), or
+        a list of such polygons.
     coords : mapping, optional
         Labels by dim, which leave one value an area.
     ax : sequence of matplotlib.axes.Axes, optional
@@ -61,7 +61,7 @@ def plot_areas(
     Raises
     ------
     ValueError
-        Where there are other numbers of areas and of values.
+        Where the numbers of areas and of values differ.
     """
     shapes = [_polygons(shape) for shape in getattr(areas, "geometry", areas)]
     moments = _moments(idata, var_name, coords, len(shapes), "areas=", "areas")
@@ -117,7 +117,7 @@ def plot_field(
     Raises
     ------
     ValueError
-        Where there are other numbers of nodes and of values.
+        Where the numbers of nodes and of values differ.
     """
     moments = _moments(idata, var_name, coords, len(mesh), "mesh=", "nodes")
     at = None if points is None else coordinates_of(points)
@@ -145,7 +145,7 @@ def plot_field(
 def _moments(
     idata: Container, name: str, coords: Mapping[str, Any] | None, count: int, argument: str, what: str
 ) -> list[np.ndarray]:
-    """Return mean and standard deviation, (count,) each."""
+    """Return posterior mean and standard deviation of a variable with `count` values, (count,) each."""
     moments: list[xr.DataArray] = [moment_of(idata, name, kind) for kind in ("mean", "sd")]
     require_dims(coords, moments)
     values = [selected(moment, coords, squeeze=True).to_numpy() for moment in moments]
@@ -165,7 +165,7 @@ def _two_maps(moments: Sequence[np.ndarray], name: str, draw: Any, ax: Any, figs
 
 
 def _polygons(shape: Any) -> list[np.ndarray]:
-    """Return the rings of a shape, (m, 2) each: of Shapely, or of arrays of corners."""
+    """Return the closed rings of an area, (m, 2) each, from a shape of Shapely or arrays of corners."""
     if hasattr(shape, "__geo_interface__"):
         given = shape.__geo_interface__
         polygon_rings = given["coordinates"] if given["type"] == "MultiPolygon" else [given["coordinates"]]

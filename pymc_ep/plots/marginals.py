@@ -1,4 +1,4 @@
-"""Marginal posteriors of the elements of variables, of one fit or several: what bands, forests and densities draw."""
+"""Marginal posteriors of elements of variables, by one fit or several, for plots of bands, forests and densities."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ from pymc_ep.results import (
 __all__ = ["Levels", "Marginal", "fits_of", "hyper_names", "labels_of", "levels_of", "marginals_of", "percent"]
 
 _ENOUGH = 1000
-"""Draws from which on quantiles come from draws: the error of the end of a 90% interval is 0.07 standard deviations
-then. A normal's is 0.28 standard deviations times the skewness of the posterior."""
+"""Number of draws from which on quantiles come from draws: the ends of a 90% interval then have an error of 0.07
+standard deviations. By the normal, their error is 0.28 standard deviations times the skewness of the posterior."""
 _REACH = 4.0
 """Standard deviations on either side of the mean of a normal density."""
 _POINTS = 201
@@ -76,15 +76,18 @@ class Marginal:
     Attributes
     ----------
     name : str
+        Name of the variable.
     like : xarray.DataArray
         An array with the dims and coordinates of the elements.
     places : ndarray, (elements,)
-        Where they are among all elements of the variable, in C order.
+        Positions of the elements among all elements of the variable, in C order.
     draws : xarray.DataArray, optional
-        (chain, draw, *dims), from which intervals and densities are; without them, from the normal with the moments.
+        Draws, (chain, draw, *dims), from which intervals and densities are computed. Without draws, they are computed
+        from the normal with `mean` and `sd`.
     mean, sd : xarray.DataArray, optional
+        Posterior moments, (*dims).
     quantiles : xarray.DataArray, optional
-        (quantile, *dims), of predictions.
+        Quantiles of predictions, (quantile, *dims), which are used instead of draws and moments.
     """
 
     name: str
@@ -112,12 +115,12 @@ class Marginal:
         ----------
         prob : float
         kind : {"eti", "hdi"}
-            With equal tails, or the narrowest; they are the same of a normal.
+            With equal tails, or the narrowest. For a normal these are the same.
 
         Raises
         ------
         ValueError
-            For predictions without the quantiles that these are.
+            For predictions that lack the quantiles at the ends, and for ``"hdi"`` of predictions with quantiles.
         """
         if kind == "eti" or (self.draws is None and self.quantiles is None):
             return self._at(0.5 - prob / 2), self._at(0.5 + prob / 2)
@@ -131,7 +134,7 @@ class Marginal:
         return low, high
 
     def _at(self, level: float) -> np.ndarray:
-        """Return a quantile, with the variable's shape."""
+        """Return the quantiles of a level, with the variable's shape."""
         if self.quantiles is not None:
             levels = self.quantiles["quantile"].to_numpy()
             if not np.isclose(levels, level).any():
@@ -145,9 +148,9 @@ class Marginal:
         return self.mean.to_numpy() + float(ndtri(level)) * self.sd.to_numpy()
 
     def densities(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return places and densities, (m,) each, of each element: ArviZ's kernel estimate, or the normal.
+        """Return, for each element, points and densities there, (m,) each: ArviZ's kernel estimate, or the normal.
 
-        An element without variance has a place alone, with no density.
+        An element without variance has one point, its value, and an empty density, (0,).
         """
         if self.draws is not None:
             return [_density(element) for element in _flat(self.draws).T]
@@ -170,7 +173,7 @@ def _density(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def fits_of(idata: Any, model_names: Sequence[str] | None = None) -> dict[str, Any]:
-    """Return fits by name: several of a mapping, or of a list with their names; one without a name.
+    """Return fits by name: a dict as it is, a list under `model_names` or "fit 1", "fit 2", ..., a single fit under "".
 
     Raises
     ------
@@ -199,7 +202,7 @@ def marginals_of(
     *,
     default: str = "latent",
 ) -> dict[str, dict[str, Marginal]]:
-    """Return the marginals of variables, by name of the variable and of the fit, of all fits that have it.
+    """Return the marginals of variables, by name of the variable and name of the fit, for all fits that have them.
 
     Intervals and densities come from the draws where these are enough, and always for hyperparameters; otherwise
     from the normal with the moments.
@@ -209,9 +212,9 @@ def marginals_of(
     fits : mapping
         Results of `pymc_ep.fit`, `pymc_ep.predict` or `pymc.sample` by name.
     var_names, filter_vars, coords
-        As in ArviZ.
+        Selection of variables and elements, as in ArviZ.
     default : {"latent", "hyper"}
-        Variables without `var_names`.
+        Variables that are taken without `var_names` and `filter_vars`.
 
     Raises
     ------
@@ -277,7 +280,7 @@ def hyper_names(container: Container) -> list[str]:
 
 
 def labels_of(values: xr.DataArray, name: str) -> list[str]:
-    """Return a label of each element in C order, with its coordinates."""
+    """Return a label of each element in C order, the name with the element's coordinates, such as "f[3, a]"."""
     if not values.ndim:
         return [name]
     places = [[_short_label(label) for label in values[dim].to_numpy()] for dim in values.dims]

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 __all__ = ["plot_popularity", "plot_preference", "plot_rank_by_activity"]
 
 _NUMBERS = 2**21
-"""Largest number of pairs behind a density, which take less than 200 MiB."""
+"""Largest number of pairs from which a density is computed: they take less than 200 MiB."""
 _PAIRS = "_pairs"
-"""Ending of the names of numbers of observed pairs in the group ``fit``."""
+"""End of the names of variables in the group ``fit`` that hold numbers of observed pairs."""
 _EDGES = np.linspace(0.0, 1.0, 51)
-"""Of the cells of a density."""
+"""Edges of the cells of a density."""
 
 
 def plot_popularity(
@@ -52,8 +52,8 @@ def plot_popularity(
     -------
     matplotlib.axes.Axes
         On logarithmic axes, a dot for each symbol: the posterior mean of its popularity, and its share of the censored
-        pairs. Where the shares fall away from the line of equal frequency, the symbol is pruned: it is taken for
-        unpopular rather than for disliked. ``constant_messages=True`` prevents that.
+        pairs. A symbol whose share falls far below the line of equal frequency is pruned: it is taken for unpopular
+        rather than for disliked. ``constant_messages=True`` prevents pruning.
 
     Raises
     ------
@@ -93,15 +93,15 @@ def plot_preference(
     idata : arviz.InferenceData or xarray.DataTree
         Result of `pymc_ep.fit`.
     var_name : str
-        Popularities of users, such as ``"views_user_popularity"``, or of items: then preferences spread over users, by
-        the numbers of pairs of items.
+        Popularities of users, such as ``"views_user_popularity"``, or of items. With the latter, users and items change
+        places: the plot shows how preferences spread over users, by the numbers of pairs of items.
     model : pymc.Model, optional
         The fitted model; by default the model of the context.
     n : int
-        Largest number of users behind a line, drawn with a fixed seed from all with so many pairs. Fewer are drawn
-        where these would have more than 2 million pairs with the items, so that memory is bounded.
+        Largest number of users for each line, drawn with a fixed seed from all users with so many pairs. To bound
+        memory, fewer are drawn where `n` users and all items would make more than 2 million pairs.
     title : str, optional
-        Such as the censored ratio, for several fits side by side; by default `var_name`.
+        Title, such as the censored ratio for several fits side by side; by default `var_name`.
     ax : matplotlib.axes.Axes, optional
     figsize : (float, float), optional
         Of a new figure, in inches.
@@ -110,13 +110,14 @@ def plot_preference(
     -------
     matplotlib.axes.Axes
         A density for each number of pairs, in groups that quadruple: the density of the posterior mean of
-        P(seen | i, j) = sigmoid(a_ij) over all items, and over the users of the group [1]_. It is narrow where little
-        is known of preferences, and wide where they tell items apart. Users without pairs are left out.
+        P(seen | i, j) = sigmoid(a_ij) over all items j, and over the users i of the group [1]_. It is narrow where
+        little is known of preferences, and wide where preferences differ between items. Users without pairs are left
+        out.
 
     Raises
     ------
     ValueError
-        Where the fit has no such popularities, or these no dim.
+        Where the fit has no such popularities, or the popularities have no dim.
 
     References
     ----------
@@ -162,16 +163,16 @@ def plot_rank_by_activity(
     ax: "Axes | None" = None,
     figsize: Sequence[float] | None = None,
 ) -> "Axes":
-    """Plot the mean rank of held-out pairs against the number of pairs that their rows were learned from.
+    """Plot the mean rank of held-out pairs against the number of fitted pairs of their rows, such as of their users.
 
     Parameters
     ----------
     ranks : xarray.Dataset
-        What `pymc_ep.rank_items` returned.
+        Result of `pymc_ep.rank_items`.
     pairs : array_like of int, (n,)
-        Number of learned pairs of the row of each held-out pair.
+        For each held-out pair, the number of pairs of its row in the fit.
     label : str, optional
-        Of the line, for several in one panel.
+        Label of the line, for several lines in one panel.
     ax : matplotlib.axes.Axes, optional
     figsize : (float, float), optional
         Of a new figure, in inches.
@@ -179,12 +180,13 @@ def plot_rank_by_activity(
     Returns
     -------
     matplotlib.axes.Axes
-        Means in bins that double, with two standard errors; 1/2 is chance.
+        Mean ranks in bins of the numbers of pairs, each bin twice as wide as the one before, with two standard errors;
+        1/2 is chance.
 
     Raises
     ------
     ValueError
-        For as many numbers of pairs as there are not ranks.
+        Where the numbers of ranks and of entries of `pairs` differ.
     """
     rank, counts = ranks["rank"].to_numpy(), np.asarray(pairs)
     if counts.shape != rank.shape:
@@ -202,7 +204,7 @@ def plot_rank_by_activity(
 
 
 def _all_pairs(fit: xr.Dataset) -> list[xr.DataArray]:
-    """Return the numbers of observed pairs of the users and of the items."""
+    """Return two arrays, the numbers of observed pairs of the users and of the items."""
     return [fit[name] for name in fit if str(name).endswith(f"_popularity{_PAIRS}")]
 
 
@@ -215,5 +217,5 @@ def _pairs(fit: xr.Dataset, var_name: str) -> xr.DataArray:
 
 
 def _doublings(counts: np.ndarray) -> np.ndarray:
-    """Return how often 1 doubles, at most, before it exceeds each count."""
+    """Return floor(log2(count)) for each count; zero for counts below one."""
     return np.floor(np.log2(np.maximum(counts, 1))).astype(int)

@@ -1,4 +1,4 @@
-"""Maps of items by what they share, and the rankings of one user."""
+"""Maps of items by their factors, and rankings of items for one user."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ __all__ = ["plot_item_map", "plot_item_ranks"]
 _ARROW = "C1"
 """Colour of features."""
 _SHOWN = 0.95
-"""Probability of the ranks that are shown of each item, at least."""
+"""Least total probability, for each item, of the ranks that are shown."""
 
 
 def plot_item_map(
@@ -34,7 +34,7 @@ def plot_item_map(
     ax: "Axes | None" = None,
     figsize: Sequence[float] | None = None,
 ) -> "Axes":
-    """Plot items so that those are close which the same users like.
+    """Plot items so that items which the same users like are close to each other.
 
     Parameters
     ----------
@@ -43,10 +43,11 @@ def plot_item_map(
     var_name : str
         Factors of the items, (items, factors), such as V of `pymc_ep.PreferenceUtility`.
     features : DataFrame or array_like, (items, F), optional
-        Numbers such as the genres of films, drawn as arrows; the columns of a table are their names.
+        Features of the items, such as zeros and ones for genres of films, drawn as arrows. The columns of a DataFrame
+        name them.
     n_labels : int
-        Largest number of items that are named, those farthest from the middle; names that would cover others are
-        left out.
+        Largest number of items that are named, the ones farthest from the middle. Names that would cover other names
+        are left out.
     ax : matplotlib.axes.Axes, optional
     figsize : (float, float), optional
         Of a new figure, in inches.
@@ -55,15 +56,15 @@ def plot_item_map(
     -------
     matplotlib.axes.Axes
         A dot for each item, in the two leading principal directions of the factors' posterior mean. The distance of
-        two items is the standard deviation over users of the difference of their utilities, as far as these directions
-        have it. Each axis tells its share of the variance. An arrow points to where a feature grows, by a regression
-        of it on the two directions; it is as long as their multiple correlation, and as the outermost item is far
-        where that is one.
+        two items is the standard deviation over users of the difference of the items' utilities, as far as it is due to
+        these directions. The label of each axis has its share of the variance. An arrow points to where a feature
+        grows, by a regression of the feature on the two directions. Its length is the multiple correlation of the
+        regression, times the distance of the outermost item from the middle.
 
     Raises
     ------
     ValueError
-        Where the fit has no moments of `var_name`, or it is no matrix of two factors or more.
+        Where the fit has no moments of `var_name`, or `var_name` is no matrix of two factors or more.
     InvalidDataError
         For features that are not finite, or of another number of items.
     """
@@ -103,7 +104,7 @@ def plot_item_map(
 
 
 def _features(features: pd.DataFrame | ArrayLike, n_items: int) -> pd.DataFrame:
-    """Return features as a table; raise unless there is one finite row for each item."""
+    """Return features as a table; raise InvalidDataError unless there is one finite row for each item."""
     table = pd.DataFrame(features).astype(float)
     if len(table) != n_items:
         raise InvalidDataError(f"features= has {len(table)} rows, and there are {n_items} items; give one of each.")
@@ -115,7 +116,7 @@ def _features(features: pd.DataFrame | ArrayLike, n_items: int) -> pd.DataFrame:
 
 
 def _arrows(features: pd.DataFrame, at: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the end of each feature's arrow; features that are constant have none."""
+    """Return the end of each feature's arrow, (2,), by name; features that are constant are left out."""
     ends = {}
     for name, values in features.items():
         apart = values.to_numpy() - values.mean()
@@ -158,8 +159,8 @@ def plot_item_ranks(
     Returns
     -------
     matplotlib.axes.Axes
-        A row for each item in the order of mean ranks, which are dots, and a column for each rank, up to one by which
-        every row has 95% of its probability. The darker a cell, the more probable the rank.
+        A row for each item, in the order of mean ranks, which are shown as dots. A column for each rank, up to the rank
+        by which every row has 95% of its probability. The darker a cell, the more probable the rank.
 
     Raises
     ------

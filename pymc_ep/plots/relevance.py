@@ -22,7 +22,7 @@ def plot_relevance(idata: Container, *, ax: "Axes | None" = None, figsize: Seque
     Parameters
     ----------
     idata : arviz.InferenceData or xarray.DataTree
-        Result of `pymc_ep.fit` for a model such as those with a `BilinearPoisson`.
+        Result of `pymc_ep.fit` for a bilinear model, such as one with a `BilinearPoisson`.
     ax : matplotlib.axes.Axes, optional
     figsize : (float, float), optional
         Of a new figure, in inches.
@@ -30,9 +30,10 @@ def plot_relevance(idata: Container, *, ax: "Axes | None" = None, figsize: Seque
     Returns
     -------
     matplotlib.axes.Axes
-        A full bar for each factor: the root mean square of the products of posterior means of its entries, over all
-        pairs of rows of the matrices. An outlined one is for the products themselves under the posterior: the
-        part above the full bar is uncertainty. The full bar of a factor that the data do not need is nearly zero.
+        A full bar for each factor: the root mean square, over all pairs of rows of the two matrices, of the product of
+        the posterior means of the factor's two entries. An outlined bar is the root mean square of the product itself
+        under the posterior: the part above the full bar is uncertainty. The full bar of a factor that the data do not
+        need is nearly zero.
 
     Raises
     ------

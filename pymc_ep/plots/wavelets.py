@@ -90,8 +90,8 @@ def plot_coefficients(
     Returns
     -------
     ndarray of matplotlib.axes.Axes
-        Histograms of the logarithms of the sizes of posterior means, the finest level first. A coefficient counts for
-        each state by its probability.
+        Histograms of the logarithms of the sizes of posterior means, for either state, the finest level first. A
+        coefficient counts in both histograms, by the probabilities of its states.
 
     Raises
     ------
@@ -113,7 +113,7 @@ def plot_coefficients(
 
 
 def _coefficient_values(idata: Container, name: str, what: str) -> tuple[np.ndarray, tuple[int, int]]:
-    """Return values by coefficient, and the shape of the image."""
+    """Return the values of all coefficients, finest level first, and the shape of the image."""
     fit = fit_group(idata)
     if f"{name}_{what}" not in fit:
         names = [repr(str(key).removesuffix("_indicator")) for key in fit if str(key).endswith("_indicator")]
