@@ -171,7 +171,7 @@ def on_device(
 
 
 def check_mode(method: Method, compile_kwargs: dict[str, Any] | None) -> None:
-    """Raise for the mode JAX where the algorithm would run on NumPy all the same."""
+    """Raise a ValueError for the mode JAX with a method that runs on NumPy alone."""
     if bodies_of(mode_of(compile_kwargs)) == "jax" and not method.jax:
         raise ValueError(
             f"compile_kwargs= or device= asks for JAX, and method={method.name!r} runs on NumPy alone: leave it out."
@@ -365,7 +365,7 @@ def _settings(method: Method, options: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def progress(name: str, enabled: bool) -> Iterator[Report]:
-    """Yield a report with a progress bar after `_SILENT_SECONDS`; unless `enabled`, one that logs a fit of `_LONG`."""
+    """Yield a report with a progress bar after `_SILENT_SECONDS`; unless `enabled`, one that logs a long fit."""
     with ExitStack() as stack:
         if not enabled:
             minute = Timer(_LONG, _log.warning, ["This fit has taken a minute. Ctrl-C returns what was reached."])

@@ -19,7 +19,7 @@ from pymc_ep.results import fit_group, posterior_moments
 __all__ = ["compare_methods"]
 
 _MEAN, _SD = 0.2, 0.1
-"""Differences of means, in standard deviations, and of standard deviations, relative, from which methods disagree.
+"""Least differences that count as disagreement: of means, in standard deviations, and of standard deviations, relative.
 Errors of EP are below both on most models, errors of Laplace's approximation above one of them in skewed posteriors."""
 _ABOVE = 0.05
 """Nats by which a lower bound may exceed EP's log evidence, which errs by some hundredths itself."""

@@ -336,7 +336,7 @@ def pareto_shape(log_weights: np.ndarray) -> float:
     Parameters
     ----------
     log_weights : ndarray, (s,)
-        At least 25, not all equal.
+        At least 25 log weights, not all equal.
     """
     if PYMC_6:
         from arviz_stats.base import array_stats
@@ -360,7 +360,7 @@ def elpd_data(pointwise: xr.DataArray, p: float, n_samples: int, *, warning: boo
     p : float
         Effective number of parameters.
     n_samples : int
-        Draws behind `p`.
+        Number of draws from which `p` is computed.
     warning : bool
         True if the values may be wrong.
     """

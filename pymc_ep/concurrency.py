@@ -136,8 +136,8 @@ def _made(inputs: list[Variable], outputs: Any, trust_input: bool, options: Mapp
 def compiling(**flags: Any) -> Iterator[None]:
     """Keep other threads from compiling within a ``with`` block, under temporary flags of PyTensor.
 
-    Graphs are built there without the lines of code that built them, which only PyTensor's own errors would show, and
-    without garbage collection.
+    Graphs built in the block do not record the lines of code that built them, which only PyTensor's own errors would
+    show. No garbage is collected.
     """
     with _COMPILATION, _uncollected(), pytensor.config.change_flags(traceback__limit=0, **flags):
         yield

@@ -23,19 +23,19 @@ __all__ = [
 class UnsupportedModelError(ValueError):
     """The model, or a part of it, is not of a form that the method accepts.
 
-    The message names the variable, says what was found there and what would be accepted.
+    The message names the variable, its form in the model, and forms that would be accepted.
     """
 
 
 class InvalidDataError(ValueError):
     """Observed data or inputs lie outside what the likelihood allows.
 
-    The message names the variable, the first bad index, the value found there and the cure.
+    The message names the variable, the first bad index, the value at this index, and the cure.
     """
 
 
 class NumericalError(ArithmeticError):
-    """A computation left the finite numbers.
+    """A computation gave a value that is not finite.
 
     The message names the site, the datum and the cavity at which it happened.
     """

@@ -142,7 +142,7 @@ def fit(
     InvalidDataError
         For observations outside their likelihood's domain.
     NumericalError
-        Where a computation left the finite numbers.
+        Where a computation gave a value that is not finite.
 
     Warns
     -----

@@ -39,8 +39,8 @@ __all__ = ["marginalize", "recover", "sample"]
 _MOST_FITS = 500
 """Default of `max_fits`: number of draws of the hyperparameters at which fits recover latent variables."""
 _LEAST_RHAT, _LEAST_DRAWS = 1.05, 100
-"""Least R-hat of chains that are reported to disagree, and least draws of a chain for which it is computed. Looser than
-the 1.01 advised for converged chains, so that the scatter of short chains is not reported."""
+"""Least R-hat at which chains are reported to disagree, and least number of draws of a chain for which it is computed.
+Looser than the 1.01 advised for converged chains, so that the scatter of short chains is not reported."""
 _MOST_DIVERGENT = 0.05
 """Share of divergent transitions that warns. Scales under proper priors had up to 0.02, an improper one 0.5."""
 _NO_DRAWS = "Not enough samples"
@@ -58,7 +58,7 @@ def sample(
     log_likelihood: bool,
     why: str,
 ) -> Container:
-    """Marginalise, sample by `pymc.sample` with `arguments`, and recover; `why` goes into the status of the result."""
+    """Return a result by `marginalize`, `pymc.sample` with `arguments`, and `recover`; its status contains `why`."""
     theta, initvals = form.start, None
     if start is not None:
         theta = hyper_start(model, form, start)

@@ -1,4 +1,4 @@
-"""Modes of PyTensor for functions that NumPy runs, and the kernel bodies that a mode asks for."""
+"""Modes of PyTensor for functions that NumPy runs, and the implementations of kernels that a mode asks for."""
 
 import warnings
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ _QUERIED: dict[tuple[str, ...], tuple[int, Any]] = {}
 
 
 def rewritten(graph: Any, *including: str, clone: bool = False) -> Any:
-    """Return a graph after some of PyTensor's rewrites, in place or on a copy, as `rewrite_graph` does."""
+    """Return a graph after rewrites of PyTensor with tags `including`, in place or on a clone; see `rewrite_graph`."""
     registered = _registered(optdb)
     if including not in _QUERIED or _QUERIED[including][0] != registered:
         _QUERIED[including] = registered, optdb.query(RewriteDatabaseQuery(include=including))
@@ -70,7 +70,7 @@ def _registered(database: RewriteDatabase) -> int:
 
 @cache
 def _databases_in(database: RewriteDatabase, count: int) -> tuple[RewriteDatabase, ...]:
-    """Return the databases among the `count` entries of another."""
+    """Return the databases in a database; its number of entries, `count`, is part of the cache's key."""
     entries = {id(entry): entry for tagged in database.__db__.values() for entry in tagged}
     return tuple(entry for entry in entries.values() if isinstance(entry, RewriteDatabase))
 
@@ -117,7 +117,7 @@ def mode_of(compile_kwargs: dict[str, Any] | None) -> Any:
 
 
 def bodies_of(mode: Mode | str | None) -> str:
-    """Return the bodies of kernels that a mode asks for: "c", "jax", "numba" or "numpy"; without a mode, "auto".
+    """Return the implementation ("bodies") of kernels for a mode: "c", "jax", "numba" or "numpy"; "auto" without one.
 
     Raises
     ------

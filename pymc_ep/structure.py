@@ -48,7 +48,7 @@ class Structure(NamedTuple):
     key : hashable
         Equal for graphs of equal structure.
     data : tuple of Variable
-        Constants and shared variables, in the order of the walk, which equal structures have in common.
+        Constants and shared variables, in the order of the walk, which is the same for equal structures.
     """
 
     key: Hashable
@@ -174,9 +174,9 @@ def _type(variable: Variable) -> Hashable:
 
 
 def _hints(variable: Variable) -> list[str]:
-    """Return the other properties of a variable that PyTensor's rewrites know, such as a positive definite matrix.
+    """Return names of further properties of a variable that PyTensor's rewrites use, such as positive definiteness.
 
-    Notes about a constant follow from its value; an input that stands for data has none.
+    Constants have none: their properties follow from their values, and inputs that stand for data have none either.
     """
     if isinstance(variable, Constant):
         return []
@@ -184,7 +184,7 @@ def _hints(variable: Variable) -> list[str]:
 
 
 def _operation(op: Op) -> Hashable:
-    """Return an operation whose equality means equal results, or a key with that property."""
+    """Return the operation, or a key for it, such that equality means equal results; raise where this is uncertain."""
     package = type(op).__module__.partition(".")[0]
     names = getattr(op, "__props__", None)
     if package not in _KNOWN:

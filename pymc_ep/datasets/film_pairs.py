@@ -108,7 +108,7 @@ def load_movielens_pairs(
 def _divided(
     n_best: int, n_worst: int, n_test: int, unseen: bool, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the comparisons for training and for testing, as row-major places of a matrix of best by worst films."""
+    """Return training and test comparisons, as row-major positions in a matrix, (n_best, n_worst), of film pairs."""
     if not unseen:
         order = rng.permutation(n_best * n_worst)
         return order[n_test:], order[:n_test]

@@ -16,7 +16,7 @@ from pymc_ep.distributions.log_determinant import LogDeterminant
 
 @register_funcify_and_cache_key(LogDeterminant)
 def numba_log_determinant(op: LogDeterminant, node: Apply, **kwargs: object) -> tuple[Callable[..., Any], None]:
-    """Return a function that calls back into Python, and no cache key: it holds these very matrices."""
+    """Return a function that calls back into Python, and no cache key, as it refers to the matrices of this Op."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Numba will use object mode")
         return generate_fallback_impl(op, node, **kwargs), None

@@ -98,7 +98,7 @@ class PositiveCounts(pm.Truncated):
         Raises
         ------
         UnsupportedModelError
-            For other distributions than the two, and for bounds.
+            For distributions other than Poisson and negative binomial, and for bounds.
         """
         if not isinstance(dist.owner.op, PoissonRV | NegBinomialRV):
             raise UnsupportedModelError(

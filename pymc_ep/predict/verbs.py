@@ -1,4 +1,4 @@
-"""Verbs of single systems, such as recommendations: a form registers what its results offer beyond predictions."""
+"""Verbs: functions of results beyond predictions, such as recommendations, which forms of models register."""
 
 from collections.abc import Mapping
 from typing import Any

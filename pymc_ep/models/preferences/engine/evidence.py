@@ -183,7 +183,7 @@ class ComparisonEvidence:
         return self.partitions.attempt(lambda: packed.with_users(self.partitions.place))
 
     def may_stop(self, state: State) -> Status | None:
-        """Return the status to end a search with whose held-out score rises no more; None where it may go on."""
+        """Return a status that ends the search where its held-out score rises no more; None where it may go on."""
         if not self.holds_out or state.stale < _PATIENCE:
             return None
         return Status(

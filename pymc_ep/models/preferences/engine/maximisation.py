@@ -42,7 +42,7 @@ class Statistics(NamedTuple):
 
 
 def maximised(prior: UtilityPrior, kernel: Kernel, statistics: Statistics, learned: Learned) -> UtilityPrior:
-    """Return the prior of the largest expected log density of utilities, under posteriors that `prior` has led to.
+    """Return the prior of the largest expected log density of utilities, under the users' posteriors given `prior`.
 
     Parameters
     ----------

@@ -70,7 +70,7 @@ def difference_means(
     *,
     backend: str = "auto",
 ) -> np.ndarray:
-    """Return the posterior means of the differences for other shifts; see the NumPy body."""
+    """Return the posterior means of the differences for any shifts; see the NumPy body."""
     chosen = _chosen(backend, comparisons)
     if chosen == "c":
         return compiled_in_c(_ops().DifferenceMeans())(*comparisons, whitened, mean, shift, precision)

@@ -223,7 +223,7 @@ def difference_moments(
 def difference_means(
     comparisons: Comparisons, whitened: np.ndarray, mean: np.ndarray, shift: np.ndarray, precision: np.ndarray
 ) -> np.ndarray:
-    """Return the posterior means of the differences for other shifts; see the NumPy body."""
+    """Return the posterior means of the differences for any shifts; see the NumPy body."""
     require_float64()
     return _difference_means(np, comparisons, whitened, mean, shift, precision)
 

@@ -302,7 +302,7 @@ def usual_fits(p: int) -> int:
 
 
 def _improper(form: CompiledPreferences) -> bool:
-    """Return whether a hyperparameter's prior does not fall far from its start, as flat priors, meant for a mode."""
+    """Return whether a hyperparameter's prior does not fall far from its start: a flat one is meant for a mode."""
     for axis in np.eye(form.start.size):
         for way in (-1.0, 1.0):
             near, far = form.rows.log_prior_gradients(form.start + way * np.outer([10.0, _FARTHEST], axis))[0]
