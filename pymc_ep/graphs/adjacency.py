@@ -1,4 +1,4 @@
-"""Checks of areal priors: conditions under which their precision matrix belongs to a Gaussian."""
+"""Checks that areal priors, CAR and ICAR, have the precision matrix of a Gaussian, and quantities of their graphs."""
 
 import numpy as np
 from pytensor.sparse.type import SparseTensorType
@@ -22,7 +22,11 @@ def require_car(
     value: InitialValue,
     labels: Labels = None,
 ) -> None:
-    """Raise where tau (D - alpha W) is no precision: W, (n, n), must be symmetric with neighbours for each area."""
+    """Raise where tau (D - alpha W) is no precision matrix; D is the diagonal of the column sums of W, the adjacency.
+
+    W, (n, n), must be symmetric with weights that are not negative, and each area must have a neighbour. alpha must lie
+    between -1 and 1, and tau above 0.
+    """
     weights = sparse_value(adjacency, value)
     if weights is not None:
         _require_weights(name, weights, labels)
@@ -41,7 +45,10 @@ def require_car(
 
 
 def sparse_value(adjacency: TensorVariable, value: InitialValue = constant_value) -> csr_array | None:
-    """Return the value of an adjacency matrix, (n, n), dense or sparse in its graph; None where it has none."""
+    """Return the value of an adjacency matrix, dense or sparse in its graph, as a sparse array, (n, n).
+
+    None where `value` returns None for the graph.
+    """
     matrix = value(adjacency, False)
     if matrix is None:
         return None
@@ -51,9 +58,9 @@ def sparse_value(adjacency: TensorVariable, value: InitialValue = constant_value
 
 
 def _require_weights(name: str, weights: csr_array, labels: Labels) -> None:
-    """Raise for weights that are not symmetric and positive, or leave an area alone.
+    """Raise for weights that are not symmetric, or negative, and for an area without neighbours.
 
-    For all others D - alpha W is diagonally dominant, and so positive definite.
+    For all other weights D - alpha W is diagonally dominant, and so positive definite.
     """
     require_weights("CAR", name, weights, labels, of_itself=True)
     alone = np.flatnonzero(weights.sum(axis=0) == 0)
@@ -67,7 +74,7 @@ def _require_weights(name: str, weights: csr_array, labels: Labels) -> None:
 
 
 def require_connected(name: str, adjacency: TensorVariable, value: InitialValue, labels: Labels = None) -> None:
-    """Raise for a graph of several components: differences of neighbours do not determine the level of each."""
+    """Raise where areas form several unconnected groups: differences of neighbours do not give the level of each."""
     weights = sparse_value(adjacency, value)
     if weights is None:
         return
@@ -86,16 +93,19 @@ def require_connected(name: str, adjacency: TensorVariable, value: InitialValue,
 
 
 def laplacian_of(weights: csr_array) -> csr_array:
-    """Return the Laplacian R, (n, n), of the graph whose edges are the ones of the lower triangle, as PyMC reads it."""
+    """Return the Laplacian R, (n, n), of a graph of areas.
+
+    Its edges are the ones in the lower triangle of `weights`, as PyMC reads them for an ICAR prior.
+    """
     below = tril(weights == 1.0, -1).astype(float)
     edges = (below + below.T).tocsr()
     return (diags_array(edges.sum(axis=0)) - edges).tocsc()
 
 
 def log_pseudo_determinant(laplacian: csr_array) -> float:
-    """Return the log of the product of all eigenvalues of a connected graph's Laplacian, (n, n), but the zero.
+    """Return the log of the product of the nonzero eigenvalues of a connected graph's Laplacian, (n, n).
 
-    That is n times any principal minor of n - 1 rows (Kirchhoff 1847).
+    The product is n times any principal minor of n - 1 rows (Kirchhoff 1847).
     """
     n = laplacian.shape[0]
     if n == 1:

@@ -1,4 +1,6 @@
-"""One less a probability, without the cancellation of `1 - p` where p is almost one.
+"""Graphs of 1 - p for probabilities p, without the cancellation where p is almost one.
+
+These forms of p are known:
 
     p                 1 - p
     1 / (1 + exp(-x)) 1 / (1 + exp(x))
@@ -6,7 +8,8 @@
     exp(x)            -expm1(x)
     a**b              -expm1(b log a)
 
-A double next to one leaves 1 - p = 0 from x = 37 on, where log(1 - p) is -37 and goes on falling.
+From x = 37 on, p = 1 / (1 + exp(-x)) rounds to one, so that 1 - p is zero in doubles, but log(1 - p) is -37 and goes on
+falling.
 """
 
 from typing import Any
@@ -26,7 +29,7 @@ __all__ = ["log_of", "log_of_complement", "with_complements"]
 
 
 def with_complements(graph: TensorVariable) -> TensorVariable:
-    """Return a graph in which each ``1 - p`` of a known form is replaced by its complement."""
+    """Return a graph in which each ``1 - p``, with p of a known form, is replaced by a form without cancellation."""
 
     def complement(node: Apply, inputs: list[Any]) -> TensorVariable | None:
         if not (applies(node, Sub) and _is_one(inputs[0])):
@@ -38,7 +41,7 @@ def with_complements(graph: TensorVariable) -> TensorVariable:
 
 
 def log_of(p: TensorVariable) -> TensorVariable:
-    """Return the graph of log p, with all digits where p of a known form is almost one."""
+    """Return the graph of log p, with all digits for a p of a known form that is almost one."""
     node = p.owner
     if (place := _broadcast_input(node)) is not None:
         return _broadcast_of(node, place, log_of(node.inputs[place]))
@@ -51,7 +54,7 @@ def log_of(p: TensorVariable) -> TensorVariable:
 
 
 def log_of_complement(p: TensorVariable) -> TensorVariable:
-    """Return the graph of log(1 - p), which has a slope where p of a known form is one but for rounding."""
+    """Return the graph of log(1 - p): for p of a known form, with all digits and a gradient where p rounds to one."""
     node = p.owner
     if (place := _broadcast_input(node)) is not None:
         return _broadcast_of(node, place, log_of_complement(node.inputs[place]))
@@ -88,19 +91,19 @@ def _complement(p: Variable) -> Variable | None:
 
 
 def _broadcast_input(node: Apply | None) -> int | None:
-    """Return which input a node broadcasts; None for nodes that do more."""
+    """Return the position of the input that a node broadcasts; None for a node that does anything else."""
     if node is None or not (isinstance(node.op, DimShuffle | Alloc) or applies(node, Second)):
         return None
     return 1 if isinstance(node.op, Elemwise) else 0
 
 
 def _broadcast_of(node: Apply, place: int, inner: Variable) -> Variable:
-    """Return the broadcast of another input: functions of single elements commute with it."""
+    """Return a node's broadcast, of `inner` for its input: functions of single elements commute with it."""
     return node.op(*(inner if k == place else v for k, v in enumerate(node.inputs)))
 
 
 def _rest_of_share(node: Apply | None) -> Variable | None:
-    """Return b of the node of a / (a + b); None for others."""
+    """Return b where a node computes a / (a + b), else None."""
     if not applies(node, TrueDiv) or not applies(node.inputs[1].owner, Add):
         return None
     terms = node.inputs[1].owner.inputs

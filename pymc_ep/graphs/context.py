@@ -31,7 +31,10 @@ def model_of(model: Any) -> pm.Model:
 
 
 def warn_of_centring(model: Any) -> None:
-    """Warn where Bambi's own functions would take the intercept of a fit for another: at zero, not at the means."""
+    """Warn where a Bambi model centres its covariates.
+
+    The intercept of a fit is then at the covariates' means, whereas Bambi's own functions take it to be at zero.
+    """
     if not getattr(model, "center_predictors", False) or not hasattr(model, "distributional_components"):
         return
     components = model.distributional_components.values()

@@ -1,17 +1,17 @@
 """Log densities of distributions: PyMC's, or own ones where PyMC's loses its digits.
 
-A zero-truncated count has the log density log p(y) - log(1 - p(0)). Where its rate mu is small, p(0) is one but for
-rounding: at y = 1 the difference of two numbers near log mu is then lost, and from mu = 1e-16 on PyMC's is infinite. It
-is computed from log p(0) = -mu, which keeps all digits; one truncated on both sides from the sum over its counts. The
-other densities of this file differ in the same way:
+A zero-truncated count has the log density log p(y) - log(1 - p(0)). Where its rate mu is small, p(0) rounds to one.
+Both terms are near log mu at y = 1, so that their difference is lost, and from mu = 1e-16 on PyMC's is infinite. Here
+log(1 - p(0)) is computed from log p(0) = -mu, with all digits. A count truncated on both sides is normalised by the sum
+over its values. PyMC's other densities for which there are own ones lose digits in the same way:
 
 - log Gamma(x + k) - log Gamma(x), of a beta-binomial and of Student's t, cancels for large x;
-- q**a - q**b, of a discrete Weibull, does for q near one;
-- log(1 - P(Y < k)), of a censored count, does where the count is nearly certain;
-- 1 - p does for every probability near one, see `complements`.
+- q**a - q**b, of a discrete Weibull, cancels for q near one;
+- log(1 - P(Y < k)), of a censored count, cancels where Y < k is nearly certain;
+- 1 - p cancels for every probability p near one, see `complements`.
 
-Some of PyMC's have all digits and no slope: a truncated Normal far from its bounds, as 0 times infinity, and a beta of
-shape one exactly, where a term is left out.
+Some of PyMC's densities have all digits, but not their slopes. For a truncated Normal far from its bounds the slope is
+0 times infinity; for a beta with a shape of exactly one a term is left out.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -44,8 +44,8 @@ from pymc_ep.sites.likelihoods.student_t import logp as student_t_logp
 __all__ = ["log_density", "outside_support", "parameter_checks"]
 
 _MOST_COUNTS = 1000
-"""Most counts between two bounds over which probabilities are summed. A difference of distribution functions loses its
-digits where both bounds are in one tail; a sum of logarithms does not."""
+"""Largest number of counts between two bounds for which probabilities are summed. A difference of distribution
+functions loses its digits where both bounds are in one tail; the log of the sum does not."""
 
 
 def log_density(rv: TensorVariable, y: Any) -> TensorVariable:
@@ -54,7 +54,7 @@ def log_density(rv: TensorVariable, y: Any) -> TensorVariable:
 
 
 def parameter_checks(density: TensorVariable) -> Iterator[tuple[str, list[Variable]]]:
-    """Yield PyMC's checks of the parameters in a log density: in words, and as conditions."""
+    """Yield PyMC's checks of the parameters in a log density: the message of each, and the graphs of its conditions."""
     for v in ancestors([density]):
         if v.owner is not None and isinstance(v.owner.op, CheckParameterValue):
             yield v.owner.op.msg, v.owner.inputs[1:]
@@ -63,7 +63,8 @@ def parameter_checks(density: TensorVariable) -> Iterator[tuple[str, list[Variab
 def outside_support(densities: Sequence[TensorVariable]) -> list[TensorVariable]:
     """Return log densities that are -inf where PyMC's check of a parameter fails, as of a scale that is itself unknown.
 
-    Each row of a batch has its own condition, which PyMC's rewrite to the same end would join over the rows.
+    Each row of a batch has its own condition. PyMC has a rewrite with the same purpose, but it joins the rows'
+    conditions.
     """
 
     def ninf(node: Apply, inputs: list[Any]) -> TensorVariable | None:
@@ -81,9 +82,10 @@ def _log_density(rv: TensorVariable, y: Any) -> TensorVariable:
 
 
 def _truncated(node: Apply, y: Any) -> TensorVariable:
-    """Density of counts with lower <= y <= upper, or of others above `lower`.
+    """Return the log density of a truncated count, or of another variable that is truncated from below.
 
-    PyMC's for others with an upper bound, and for counts of a range that is wide or no constant.
+    PyMC's is returned for counts between bounds that are far apart or not constant. It is returned as well for any
+    other variable with an upper bound, or without a formula for its tail.
     """
     *inputs, lower, upper = without_size(node, node.inputs)
     base = node.op.base_rv_op.make_node(*inputs).default_output()
@@ -118,7 +120,7 @@ def _constant(bound: Any) -> float | None:
 
 
 def _censored(node: Apply, y: Any) -> TensorVariable:
-    """Density of observations that are censored at `lower` from below and at `upper` from above."""
+    """Return the log density of observations that are censored at `lower` from below and at `upper` from above."""
     base, lower, upper = node.inputs
     counts_of, parameters = COUNTS.get(type(base.owner.op)), parameters_of(base)
     # All branches are differentiated: where a bound is not reached, the tail of another value has a slope.
@@ -140,11 +142,11 @@ in double precision."""
 
 
 def _truncated_normal(node: Apply, y: Any) -> TensorVariable:
-    """Density of a normal on lower <= y <= upper, either of which may be infinite.
+    """Return the log density of a normal truncated to lower <= y <= upper; either bound may be infinite.
 
-    The interval is turned so that more of it lies above the mean, at 0: it then reaches from a to b > |a|, in standard
-    deviations, and y is at x. With h(k) = phi(k) / Phi(-k) = sqrt(2 / pi) / erfcx(k / sqrt 2), and d the log of
-    Phi(-b) / Phi(-a), the density times sigma is
+    In standard deviations from the mean, and reflected if more of it lies below, the interval reaches from a to
+    b >= |a|, and y is at x. With h(k) = phi(k) / Phi(-k) = sqrt(2 / pi) / erfcx(k / sqrt 2), and d = log[Phi(-b) /
+    Phi(-a)], the density times sigma is
 
         h(a) exp((a - x) (a + x) / 2) / (1 - exp(d))    for a > 0,
         phi(x) / (Phi(b) - Phi(a))                      otherwise.
@@ -192,7 +194,7 @@ def _mixture(node: Apply, y: Any) -> TensorVariable | None:
 
 
 def _log_columns(weights: TensorVariable) -> list[TensorVariable] | None:
-    """Return the logs of a mixture's weights, apart from each other; None where their number is not known."""
+    """Return the log of each weight of a mixture, as separate graphs; None where their number is not known."""
     count = weights.type.shape[-1]
     if count is None:
         return None
@@ -254,4 +256,4 @@ _OWN: dict[type, Callable[[Apply, Any], TensorVariable | None]] = {
     HalfStudentT.rv_type: _half_student_t,
     DiscreteWeibull.rv_type: _discrete_weibull,
 }
-"""Own log densities by type of Op; None from one of them where PyMC's is taken."""
+"""Functions that return own log densities, by type of Op; where one returns None, PyMC's is taken."""

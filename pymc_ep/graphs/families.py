@@ -47,7 +47,7 @@ class Link(NamedTuple):
         ``forward(parameter, *site_parameters)``, on graphs: eta. It is needed for models whose predictor differs from
         eta by an offset free of latent variables, such as the log of an exposure.
     sign : float
-        With -1, `inverse` takes -eta and `forward` returns -eta.
+        -1 where the site's predictor eta is minus the model's: `inverse` then takes -eta, and `forward` returns -eta.
     """
 
     inverse: Callable[..., np.ndarray]
@@ -66,7 +66,7 @@ LINKS: dict[str, Link] = {
     # p = 1 - exp(-exp(eta)), hence eta = log(-log(1 - p)).
     "complementary log-log": Link(lambda x, *_: -np.expm1(-np.exp(x)), lambda p, *_: pt.log(-pt.log1p(-p))),
 }
-"""Links by the name of the inverse link: the distribution's parameter as a function of eta."""
+"""Links, by the name of the inverse link, which gives the distribution's parameter as a function of eta."""
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,10 @@ class Family:
     predictor : int
         Position, among the distribution's parameters, of the one that carries eta.
     links : dict of str to str
-        Site name by the name of the link that leads from eta to that parameter.
+        Name of the site, by the name of the link between eta and that parameter.
     parameters : dict of str to int or callable
-        Each site parameter, in the site's order: its position among the distribution's parameters, or a function of
-        all of these.
+        Each site parameter, by name and in the site's order: its position among the distribution's parameters, or a
+        function that takes all of these, as graphs, and returns it.
     options : callable
         Takes the random variable's Op, returns the static options of the site.
     own_links : dict of str to Link
@@ -125,17 +125,18 @@ def register_family(
     Parameters
     ----------
     op_type : type
-        Type of the distribution's random variable Op, such as ``pm.Gumbel.rv_type``. It is None where a distribution is
-        made of others: ``type(pm.ChiSquared.dist(3).owner.op)``, the type of a gamma's Op, is then the one.
+        Type of the distribution's random variable Op, such as ``pm.Gumbel.rv_type``. The attribute is None where a
+        distribution is made of another, as pm.ChiSquared is of a gamma. Then give the type of the other's Op:
+        ``type(pm.ChiSquared.dist(3).owner.op)``.
     predictor : int
         Position, among the distribution's parameters, of the one that carries eta.
     links : dict of str to str
-        Site name by the name of the link, one of `LINKS` or of `own_links`, that leads from eta to that parameter.
+        Name of the site, by the name of the link between eta and that parameter, one of `LINKS` or of `own_links`.
     parameters : dict of str to int or callable, optional
-        Each site parameter, in the site's order: its position among the distribution's parameters, or a function that
-        takes all of these, as graphs, and returns it.
+        Each site parameter, by name and in the site's order: its position among the distribution's parameters, or a
+        function that takes all of these, as graphs, and returns the graph of the site parameter.
     options : callable, optional
-        Takes the Op, returns static options of the site.
+        Takes the Op of a random variable, returns the static options of the site.
     own_links : dict of str to Link, optional
         Links of this distribution alone, such as those that depend on site parameters.
     carriers : tuple of int, optional
@@ -145,7 +146,7 @@ def register_family(
     Raises
     ------
     TypeError
-        Where `op_type` is no such type, or `predictor` no position.
+        Where `op_type` is no type of a random variable's Op, `predictor` no integer, or `links` no dict.
     ValueError
         Where a link is unknown.
     """
@@ -172,7 +173,7 @@ def family_of(rv: TensorVariable) -> Family | None:
 
 
 def site_names() -> list[tuple[str, str, str]]:
-    """Return (distribution, link, site): of registered families, categories, and any other distribution."""
+    """Return (distribution, link, name of site) for each link of the registered families, and of other likelihoods."""
     registered = [
         (op_type.__name__.removesuffix("RV"), link, site)
         for op_type, family in _FAMILIES.items()

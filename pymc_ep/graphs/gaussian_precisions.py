@@ -1,9 +1,9 @@
-"""Sparse precisions of PyMC's Gaussian distributions.
+"""Sparse precision matrices of PyMC's Gaussian distributions.
 
-A precision has a pattern, which follows from the distribution, its shape and its data alone, and values on it, a graph
-of the parameters. No dense matrix of the size of the variable is formed, but within the blocks of a stack of vectors.
-Log determinants follow by structure where a factor would lose digits: a precision Q = L^T D^-1 L with unit triangular
-L, of a walk or an autoregression, has log |Q| = -sum_i log D_i.
+The pattern of a precision, the places of its entries, follows from the distribution, its shape and its data. The values
+of the entries are a graph of the parameters. Dense matrices are formed only for the vectors of a stack. Log
+determinants follow from structure where a factor would lose digits: the precision of a walk or an autoregression is
+Q = L^T D^-1 L with L unit triangular and D diagonal, so that log |Q| = -sum_i log D_i.
 """
 
 from collections.abc import Callable
@@ -27,30 +27,30 @@ from pymc_ep.graphs.random_nodes import parameters_of
 __all__ = ["SparsePrecision", "sparse_precision_of"]
 
 _LARGEST_BLOCK = 64
-"""Largest vector of a stack of vectors whose dense precision counts as a block of a sparse one."""
+"""Largest length of the vectors of a stack whose dense precisions are blocks of a sparse one."""
 
 Sizes = tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class SparsePrecision:
-    """Precision Q, (d, d), of a Gaussian random variable, ravelled to d values.
+    """Precision Q, (d, d), of a Gaussian random variable x, ravelled to d values.
 
     Attributes
     ----------
     rows, columns : ndarray of int, (e,)
-        Places of the lower triangle that may be other than zero: row >= column, each once. All of the diagonal is here.
+        Places of the entries of the lower triangle, row >= column, each once. All of the diagonal is here.
     values : TensorVariable, (e,)
         Q at these places.
     log_det : TensorVariable, (), optional
-        log |Q|, which counts as zero for a flat prior. None where a factor of Q tells it.
+        log |Q|, zero for a flat prior. None where it has to be computed from a factor of Q.
     log_excess : TensorVariable, ()
         log of the factor by which PyMC's density of the variable exceeds the normalised one.
     sum_sd : TensorVariable, (), optional
-        Standard deviation s of the variable's sum: e e^T / s^2, with e of ones, is part of the prior beside Q, and
-        of `log_det`.
+        Standard deviation s of a soft constraint on the sum of x. The precision of the prior is then Q + e e^T / s^2,
+        with e of ones, and `log_det` is its log determinant.
     null_space : ndarray, (d, k), optional
-        Orthonormal N, with Q N = 0, to which the variable is orthogonal; `log_det` is on the orthogonal vectors.
+        Orthonormal columns N with Q N = 0 and N^T x = 0; `log_det` is taken on the vectors orthogonal to N.
     inverted : bool
         Whether the variable's dense covariance is the inverse of a dense precision.
     """
@@ -66,20 +66,20 @@ class SparsePrecision:
 
     @property
     def constraints(self) -> np.ndarray:
-        """Vectors, (d, k), along which the variable is zero, or has the standard deviation of its sum."""
+        """Weights e, (d, k), of the constrained sums e^T x: `null_space`, else ones for `sum_sd`, else none, k = 0."""
         d = int(self.rows.max()) + 1
         if self.null_space is not None:
             return self.null_space
         return np.ones((d, 0 if self.sum_sd is None else 1))
 
     def graphs(self) -> dict[str, TensorVariable | None]:
-        """Return the graphs of the parameters by field."""
+        """Return the fields that are graphs of the parameters, by name."""
         return {name: getattr(self, name) for name in ("values", "log_det", "log_excess", "sum_sd")}
 
     def scaled(self, s: TensorVariable) -> "SparsePrecision | None":
-        """Return the precision of s x for the variable x, s () or (d,): its values are ``Q_ij / (s_i s_j)``.
+        """Return the precision of s x, for s () or (d,), whose values are ``Q_ij / (s_i s_j)``.
 
-        None where each value has its own s and sums of them are constrained.
+        None where s has an element for each value and sums of x are constrained.
         """
         if s.ndim and self.constraints.size:
             return None
@@ -95,18 +95,19 @@ class SparsePrecision:
         )
 
     def mixed(self, matrix: TensorVariable, shape: Sizes, *, of_columns: bool) -> "SparsePrecision | None":
-        """Return the precision of w = v M, (g, k), for the rows v of an independent variable, or for its columns.
+        """Return the precision of w = v M, (g, k), with v the rows, or the columns, of a variable.
 
-        With N = M^-1 and the precisions q of v, row i has the precision ``sum_c N_ac q_ic N_bc``. None where values of
-        the variable are correlated, or too many are mixed for a dense precision.
+        With N = M^-1 and q_ic the precision of v_ic, row i of w has the precision ``P_ab = sum_c N_ac q_ic N_bc``. None
+        where values of the variable are correlated a priori, or where k is too large for a dense precision.
 
         Parameters
         ----------
         matrix : TensorVariable, (k, k)
             M.
         shape : tuple of int
-            Of the variable: (g, k), or (k, g) for its columns.
+            Shape of the variable: (g, k), or (k, g) where v are its columns.
         of_columns : bool
+            Whether v are the columns of the variable.
         """
         k = shape[0] if of_columns else shape[1]
         if k > _LARGEST_BLOCK or not np.array_equal(self.rows, self.columns):
@@ -122,19 +123,20 @@ class SparsePrecision:
 
 
 def _block_places(count: int, row: np.ndarray, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows and columns of `count` blocks along the diagonal, whose triangle has entries (row, column)."""
+    """Return rows and columns of the entries of `count` diagonal blocks, each with entries at places (row, column)."""
     first = (row.max() + 1) * np.arange(count)[:, None]
     return (first + row).ravel(), (first + column).ravel()
 
 
 def sparse_precision_of(rv: TensorVariable, shape: Sizes) -> SparsePrecision | None:
-    """Return the sparse precision of a random variable of a shape, or None where it has none.
+    """Return the sparse precision of a random variable, or None where it has none.
 
     Parameters
     ----------
     rv : TensorVariable
-        Its data, such as the adjacency matrix of areas, are read as they are now.
+        Random variable. Its data, such as an adjacency matrix, are read at their present values.
     shape : tuple of int
+        Shape of the variable.
     """
     op = rv.owner.op
     reader = next((read for op_type, read in _READERS.items() if isinstance(op, op_type)), None)
@@ -159,7 +161,7 @@ def _flat(rv: TensorVariable, shape: Sizes) -> SparsePrecision:
 
 
 def _mv_normal(rv: TensorVariable, shape: Sizes) -> SparsePrecision | None:
-    """Stack of vectors, each with a dense precision."""
+    """Return the precision of a stack of vectors, with a dense block for each; None where the vectors are too long."""
     _, covariance = parameters_of(rv)
     k = shape[-1]
     if k > _LARGEST_BLOCK:
@@ -176,7 +178,7 @@ def _mv_normal(rv: TensorVariable, shape: Sizes) -> SparsePrecision | None:
 
 
 def _random_walk(rv: TensorVariable, shape: Sizes) -> SparsePrecision | None:
-    """Random walk x_t = x_{t-1} + innovation."""
+    """Return the precision of a random walk x_t = x_{t-1} + innovation; None where it is not made of scalar normals."""
     first, innovation, _ = rv.owner.inputs
     if not all(isinstance(v.owner.op, NormalRV) for v in (first, innovation)):
         return None
@@ -190,7 +192,10 @@ def _random_walk(rv: TensorVariable, shape: Sizes) -> SparsePrecision | None:
 
 
 def _autoregression(rv: TensorVariable, shape: Sizes) -> SparsePrecision | None:
-    """Autoregression x_t = sum_k rho_k x_{t-k} + innovation."""
+    """Return the precision of an autoregression x_t = sum_k rho_k x_{t-k} + innovation.
+
+    None where rho is no vector, or the first values are not normal.
+    """
     rho, sigma, first, *_ = parameters_of(rv)
     if rho.ndim != 1 or not isinstance(first.owner.op, NormalRV):
         return None
@@ -204,11 +209,11 @@ def _autoregression(rv: TensorVariable, shape: Sizes) -> SparsePrecision | None:
 
 
 def _banded(precision: TensorVariable, residual: list[TensorVariable], shape: Sizes) -> SparsePrecision:
-    """Return the precision of a series, the last axis, whose residuals are independent.
+    """Return the precision of series along the last axis whose residuals are independent.
 
-    From time p on residuals are ``sum_k a_k x_{t-k}``, for k up to p; before they are the values themselves. With the
-    precisions w_t of residuals, ``Q_{t,t-j} = sum_k a_k a_{k+j} w_{t+k}`` over residuals at times from p on, and the
-    diagonal has w_t of the times before.
+    The residual at time t is x_t for t < p, and ``sum_k a_k x_{t-k}``, k = 0 to p, from t = p on. It has the precision
+    w_t. Hence ``Q_{t,t-j} = sum_k a_k a_{k+j} w_{t+k}``, over the k with t + k >= p; for t < p the diagonal has w_t in
+    addition.
 
     Parameters
     ----------
@@ -217,6 +222,7 @@ def _banded(precision: TensorVariable, residual: list[TensorVariable], shape: Si
     residual : list of TensorVariable, ()
         a_0 = 1 to a_p.
     shape : tuple of int
+        Shape of the variable.
     """
     time, order = shape[-1], len(residual) - 1
     place, rows, columns, values = np.arange(int(np.prod(shape))).reshape(shape), [], [], []
@@ -240,12 +246,16 @@ def _banded(precision: TensorVariable, residual: list[TensorVariable], shape: Si
 
 
 def _may_change(weights: TensorVariable) -> bool:
-    """Whether an adjacency matrix is data that `pymc.set_data` changes: a pattern is read once."""
+    """Whether an adjacency matrix has data that `pymc.set_data` may change, so that no pattern is read from it."""
     return any(isinstance(v, SharedVariable) for v in ancestors([weights]))
 
 
 def _conditional_autoregression(rv: TensorVariable, shape: Sizes) -> SparsePrecision | None:
-    """CAR prior of precision tau (D - alpha W); PyMC's density lacks the constants -d log(2 pi) / 2 + log|D| / 2."""
+    """Return the precision tau (D - alpha W) of a CAR prior, with D the diagonal of the sums of the weights W.
+
+    PyMC's density lacks the constants -d log(2 pi) / 2 + log|D| / 2. None for a stack of vectors, and where W may
+    change.
+    """
     _, weights, alpha, tau, _ = parameters_of(rv)
     w = None if _may_change(weights) else sparse_value(weights)
     if w is None or len(shape) > 1:
@@ -263,10 +273,13 @@ def _conditional_autoregression(rv: TensorVariable, shape: Sizes) -> SparsePreci
 
 
 def _intrinsic_autoregression(rv: TensorVariable, shape: Sizes) -> SparsePrecision | None:
-    """ICAR prior of precision R / sigma^2, R the graph Laplacian; PyMC normalises the constraint on the sum alone.
+    """Return the precision R / sigma^2 of an ICAR prior, with R the graph Laplacian, and its constraint on the sum.
 
-    With the sum's standard deviation s the determinant of R / sigma^2 + e e^T / s^2 is ``|R|+ sigma^{-2 (d - 1)} d /
-    s^2``, |R|+ the product of the eigenvalues of R that are not zero.
+    With s the standard deviation of the sum, e of ones, and |R|+ the product of the nonzero eigenvalues of R,
+
+        |R / sigma^2 + e e^T / s^2| = |R|+ sigma^{-2 (d - 1)} d / s^2.
+
+    PyMC's density normalises the constraint alone. None for a stack of vectors, and where the weights may change.
     """
     weights, sigma, zero_sum_sd = parameters_of(rv)
     w = None if _may_change(weights) else sparse_value(weights)

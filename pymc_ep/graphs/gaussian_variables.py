@@ -1,7 +1,8 @@
 """Mean, covariance and root of PyMC's Gaussian distributions.
 
-Each follows from the distribution's own parameters: from a covariance where there is one, else from a precision matrix
-or from the linear map of independent normals that defines the distribution.
+A root of a covariance C is a matrix R with R^T R = C. Both are formed from the distribution's own parameters: from a
+covariance where there is one, else from a precision matrix, or from the linear map of independent normals that defines
+the distribution.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,9 +40,9 @@ Shape = Sequence
 
 @dataclass(frozen=True)
 class Gaussian:
-    """A Gaussian random variable, ravelled to d values, given all other variables of its model.
+    """Distribution of a Gaussian random variable, ravelled to d values, given all other variables of its model.
 
-    The functions take the variable's shape and return graphs.
+    `mean`, `covariance`, `root` and `log_excess` take the variable's shape, scalar graphs, and return graphs.
 
     Attributes
     ----------
@@ -54,14 +55,14 @@ class Gaussian:
     covariance_inputs : tuple of TensorVariable
         Parameters of the covariance; they must not depend on latent variables.
     log_excess : callable, optional
-        log of the factor by which PyMC's density of the variable exceeds the normalised one.
+        log of the factor by which PyMC's density of the variable exceeds the normalised one; None where they are equal.
     check : callable, optional
-        Raises, given the variable's name, a function that returns initial values of its parameters, and the labels of
-        its first dim, where these make no Gaussian distribution.
+        ``check(name, value, labels)`` raises where the parameters make no Gaussian distribution. It takes the
+        variable's name, an `InitialValue` for its parameters, and the labels of its first dim.
     flat : bool
         Whether the prior is flat, the limit of infinite variance; covariance and root then are identities.
     degenerate : bool
-        Whether its covariance is singular, so that it has no density as a vector.
+        Whether the covariance is singular, so that the variable has no density as a vector.
     """
 
     mean: Callable[[Shape], TensorVariable] | None
@@ -75,7 +76,7 @@ class Gaussian:
 
 
 PriorOf = Callable[[TensorVariable], Gaussian | None]
-"""Function from a random variable to its `Gaussian`, such as `gaussian_of`; None where it is no latent variable."""
+"""Function from a random variable to its `Gaussian`, such as `gaussian_of`; returns None where it cannot be latent."""
 
 
 def gaussian_of(rv: TensorVariable) -> Gaussian | None:
@@ -86,7 +87,7 @@ def gaussian_of(rv: TensorVariable) -> Gaussian | None:
 
 
 def register_gaussian(op_type: type, read: Callable[[TensorVariable], Gaussian | None]) -> None:
-    """Add the function from random variables of a type of Op to their `Gaussian`."""
+    """Register `read`, which returns the `Gaussian` of a random variable or None, for variables of a type of Op."""
     _READERS[op_type] = read
 
 
@@ -100,7 +101,7 @@ def _normal(rv: TensorVariable) -> Gaussian:
 
 
 def flat_prior(rv: TensorVariable) -> Gaussian:
-    """Flat prior of density 1, where coefficient space has the density (2 pi)^{-d/2}."""
+    """Return the flat prior of a variable of d values; its density is 1, but (2 pi)^{-d/2} in coefficient space."""
 
     def identity(shape: Shape) -> TensorVariable:
         return pt.diag(pt.ones(pt.prod(pt.stack([*shape, 1]))))
@@ -142,7 +143,7 @@ def _mv_normal(rv: TensorVariable) -> Gaussian:
 
 
 def _symmetric(*covariances: TensorVariable) -> Callable[..., None]:
-    """Return the check of covariances, which raises where one is not symmetric."""
+    """Return a check, for `Gaussian.check`, that raises where one of the covariances is not symmetric."""
 
     def check(name: str, value: InitialValue = constant_value, labels: Labels = None) -> None:
         for covariance in covariances:
@@ -167,7 +168,10 @@ def _matrix_normal(rv: TensorVariable) -> Gaussian | None:
 
 
 def _random_walk(rv: TensorVariable) -> Gaussian | None:
-    """Random walk: cumulative sums along time of an initial value and innovations, all independent."""
+    """Return the `Gaussian` of a random walk, cumulative sums along time of a first value and innovations.
+
+    All of these are independent. None where they are neither all scalar normals nor all normal vectors.
+    """
     first, innovation, _ = rv.owner.inputs
     if all(isinstance(v.owner.op, MvNormal.rv_type) for v in (first, innovation)):
         return _walk_of_vectors(first, innovation)
@@ -196,7 +200,7 @@ def _random_walk(rv: TensorVariable) -> Gaussian | None:
 
 
 def _walk_of_vectors(first: TensorVariable, innovation: TensorVariable) -> Gaussian:
-    """Random walk of vectors: cumulative sums along time, the last axis but one, of independent vectors."""
+    """Return the `Gaussian` of a walk of vectors: sums of independent vectors along time, the last axis but one."""
     (m0, c0), (m1, c1) = map(parameters_of, (first, innovation))
 
     def along_time(start: TensorVariable, step: TensorVariable, shape: Shape, ndim: int) -> TensorVariable:
@@ -230,7 +234,10 @@ def _walk_of_vectors(first: TensorVariable, innovation: TensorVariable) -> Gauss
 
 
 def _autoregression(rv: TensorVariable) -> Gaussian | None:
-    """Autoregression: R x = (initial values; c + innovations), with R unit lower triangular and banded."""
+    """Return the `Gaussian` of an autoregression x; None where rho is no vector, or first values are not normal.
+
+    The elements of R x are independent: the first values, then c + innovations. R is unit lower triangular and banded.
+    """
     rho, sigma, first, *_ = parameters_of(rv)
     if rho.ndim != 1 or not isinstance(first.owner.op, NormalRV):
         return None
@@ -250,7 +257,7 @@ def _autoregression(rv: TensorVariable) -> Gaussian | None:
         return pt.concatenate([starts, pt.broadcast_to(step, (*batch, time - op.ar_order))], axis=-1)
 
     def solve_residuals(rows: TensorVariable, time: TensorVariable) -> TensorVariable:
-        """Return R^{-1} applied along the last axis of (k, d) rows."""
+        """Return rows, (k, d), with R^{-1} applied to each series of length `time` along their last axis."""
         flat = rows.reshape((-1, time))
         return pt.linalg.solve_triangular(residuals(time), flat.T, lower=True, unit_diagonal=True).T.reshape(rows.shape)
 
@@ -289,7 +296,10 @@ def _from_precision(
 
 
 def _conditional_autoregression(rv: TensorVariable) -> Gaussian:
-    """CAR prior of precision tau (D - alpha W); PyMC's density lacks the constants -d log(2 pi) / 2 + log|D| / 2."""
+    """Return the `Gaussian` of a CAR prior of precision tau (D - alpha W), with D the diagonal of the sums of W.
+
+    PyMC's density lacks the constants -d log(2 pi) / 2 + log|D| / 2.
+    """
     mean, weights, alpha, tau, _ = parameters_of(rv)
 
     def precision(shape: Shape) -> TensorVariable:
@@ -308,7 +318,10 @@ def _conditional_autoregression(rv: TensorVariable) -> Gaussian:
 
 
 def _intrinsic_autoregression(rv: TensorVariable) -> Gaussian:
-    """ICAR prior: differences of neighbours and a soft zero-sum constraint; PyMC normalises the constraint alone."""
+    """Return the `Gaussian` of an ICAR prior: differences of neighbours, and a soft constraint of the sum to zero.
+
+    PyMC's density normalises the constraint alone.
+    """
     weights, sigma, zero_sum_sd = parameters_of(rv)
 
     def sum_sd(shape: Shape) -> TensorVariable:
@@ -332,7 +345,11 @@ def _intrinsic_autoregression(rv: TensorVariable) -> Gaussian:
 
 
 def _gaussian_markov(rv: TensorVariable) -> Gaussian:
-    """Field of a sparse precision Q: with N its null space, Q^+ = P (Q + q N N^T)^{-1} P, P = I - N N^T, for any q."""
+    """Return the `Gaussian` of a field of sparse precision Q, whose covariance is the pseudoinverse Q^+.
+
+    With the null space N of Q, in orthonormal columns, Q^+ = P (Q + q N N^T)^{-1} P, where P = I - N N^T, for any
+    q > 0.
+    """
     coefficients, log_det = parameters_of(rv)
     matrices = rv.owner.op.matrices
     nulls = pt.constant(matrices.null_space)
@@ -367,7 +384,10 @@ def _gaussian_markov(rv: TensorVariable) -> Gaussian:
 
 
 def _zero_sum_normal(rv: TensorVariable) -> Gaussian:
-    """Independent normals minus their means along the last axes, with one scale along these axes."""
+    """Return the `Gaussian` of independent normals minus their means along the last axes.
+
+    The scale is constant along these axes.
+    """
     sigma, _ = parameters_of(rv)
 
     def centred(scale: TensorVariable) -> Callable[[Shape], TensorVariable]:

@@ -26,7 +26,10 @@ __all__ = [
 
 
 class Coordinates(Protocol):
-    """Coordinates of a hyperparameter beside PyMC's unconstrained values; both are rows, (m, size)."""
+    """Coordinates of a hyperparameter that replace PyMC's unconstrained values in theta.
+
+    Coordinates and values are rows, (m, size), at m points of a hyperparameter of `size` values.
+    """
 
     def to_values(self, coordinates: np.ndarray) -> np.ndarray:
         """Return PyMC's values for rows of these coordinates."""
@@ -54,18 +57,18 @@ class Hyperparameters:
     hyper_constrained : tuple of TensorVariable
         Hyperparameters on their own scale, as functions of `hyper_values`.
     hyper_transformed : tuple of bool
-        Whether PyMC transforms each of them, by a log, logit or the like.
+        For each hyperparameter, whether PyMC transforms it, by a log, logit or the like.
     hyper_bounded : tuple of bool
-        Whether the support of each of them is an interval.
+        For each hyperparameter, whether its support is an interval with two ends.
     hyper_gaussian : tuple of str
-        Names of those with Gaussian priors that are not latent, because the model is not affine in them or the argument
-        ``latent=`` leaves them out.
+        Names of the hyperparameters with Gaussian priors. They are not latent, because the model is not affine in them
+        or the argument ``latent=`` leaves them out.
     log_prior : TensorVariable, ()
-        Log density of the hyperparameters, without Jacobian terms, and of potentials in them.
+        Log density of the hyperparameters and of potentials, without Jacobian terms.
     log_prior_unconstrained : TensorVariable, ()
         Log density of `hyper_values`: `log_prior` with Jacobian terms.
     hyper_coordinates : tuple of (Coordinates or None)
-        Coordinates of theta for each of `hyper_values`; None where these are `hyper_values` themselves. An empty tuple
+        For each of `hyper_values`, its coordinates in theta; None where theta holds the value itself. An empty tuple
         stands for None throughout.
     """
 
@@ -89,7 +92,7 @@ class Hyperparameters:
 
     @property
     def mode_remark(self) -> str:
-        """Remark of a method that returns hyperparameters as points."""
+        """Remark of a method whose result has the hyperparameters at their mode, without a spread."""
         names = ", ".join(self.hyper_names)
         return f"the hyperparameters are at their mode, without a spread (sd 0 and no r_hat in az.summary): {names}"
 
@@ -114,7 +117,8 @@ class LatentForm(Hyperparameters):
 class HyperFunctions:
     """Functions of the unconstrained hyperparameters theta, (p,); a mixin of compiled forms.
 
-    theta is the vector of PyMC's unconstrained values, with those that have `hyper_coordinates` mapped to these.
+    theta is the vector of PyMC's unconstrained values, except that a hyperparameter with `hyper_coordinates` enters by
+    its coordinates.
     """
 
     form: Hyperparameters
@@ -126,13 +130,13 @@ class HyperFunctions:
         return HyperRows(self)
 
     def shallow_copy(self) -> Self:
-        """Return a copy that shares the compiled functions; what is restarted in either is not in the other."""
+        """Return a copy that shares the compiled functions; `restart` of one of the two does not change the other."""
         other = object.__new__(type(self))
         other.__dict__ = self.__dict__ | {"rows": self.rows.bound_to(other)}
         return other
 
     def restart(self, hyper_start: Sequence[np.ndarray]) -> None:
-        """Replace the initial values, and so the shapes, of the hyperparameters."""
+        """Replace the unconstrained initial values of the hyperparameters, and with them the shapes."""
         values = np.concatenate([np.zeros(0), *(np.ravel(v) for v in hyper_start)])
         self._shapes = [np.shape(v) for v in hyper_start]
         sizes = [np.size(v) for v in hyper_start]
@@ -187,7 +191,7 @@ class HyperFunctions:
         return [flat.reshape(s) for flat, s in zip(np.split(values, self._ends), self._shapes)] if self._shapes else []
 
     def constrained(self, theta: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the hyperparameters on their own scale, for one theta, (p,), or rows of them, (s, p)."""
+        """Return the hyperparameters on their own scale, by name, at one theta, (p,), or at rows of it, (s, p)."""
         rows = np.atleast_2d(theta)
         values = self._constrained(*self.unpack_rows(rows))
         out = dict(zip(self.form.hyper_names, (np.asarray(v) for v in values)))
@@ -210,29 +214,29 @@ class HyperFunctions:
 
 
 class HyperRows:
-    """Log prior of rows of hyperparameters.
+    """Log prior of the hyperparameters at rows of theta, (s, p).
 
     Parameters
     ----------
     compiled : HyperFunctions
-        The form that compiles it.
+        Compiled form with these hyperparameters.
     """
 
     def __init__(self, compiled: HyperFunctions):
         self._compiled = compiled
 
     def bound_to(self, compiled: HyperFunctions) -> Self:
-        """Return a shallow copy with the same functions, bound to another form."""
+        """Return a shallow copy with the same functions, bound to another compiled form."""
         rows = copy(self)
         rows._compiled = compiled
         return rows
 
     def log_prior(self, theta: np.ndarray) -> np.ndarray:
-        """Return the log density, (s,), of rows of theta, (s, p), Jacobian terms included."""
+        """Return the log density, (s,), at rows of theta, (s, p), Jacobian terms included."""
         return np.asarray(self._log_prior(*self._compiled.unpack_rows(theta))) + self._compiled.log_det(theta)[0]
 
     def log_prior_gradients(self, theta: np.ndarray, *, jacobian: bool = True) -> tuple[np.ndarray, np.ndarray]:
-        """Return the log density, (s,), and its gradients, (s, p), for rows of theta; optionally without Jacobians."""
+        """Return the log density, (s,), and its gradients in theta, (s, p), optionally without Jacobian terms."""
         function = self._log_prior_gradients if jacobian else self._natural_gradients
         value, *gradients = function(*self._compiled.unpack_rows(theta))
         gradient = np.concatenate([np.reshape(array, (len(theta), -1)) for array in gradients], axis=1)

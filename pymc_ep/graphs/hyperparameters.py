@@ -43,7 +43,8 @@ __all__ = [
 def require_all_latent(names: Sequence[str], latent: str | Sequence[str] | None, why: str) -> None:
     """Raise where the argument ``latent=`` of a fit leaves out one of the latent variables of a form.
 
-    A result that is read has the latent variables of its own model as this argument.
+    `why` is the reason in the message. When a saved result is read, this argument has the names of the latent variables
+    of its model.
     """
     named = names if latent is None else [latent] if isinstance(latent, str) else latent
     if missing := [name for name in names if name not in named]:
@@ -77,19 +78,20 @@ def initial_values(
     *,
     random_seed: int | None = None,
 ) -> list[np.ndarray]:
-    """Return the unconstrained initial values of hyperparameters, given by their value variables.
+    """Return the initial values of hyperparameters on PyMC's unconstrained scale.
 
-    They agree with `pymc.Model.initial_point`, which forms the values of all other variables too, such as gigabytes
-    of utilities of many users and items.
+    They agree with `pymc.Model.initial_point`, which would form the values of all other variables too, such as
+    gigabytes of utilities of many users and items.
 
     Parameters
     ----------
     model : pymc.Model
     variables : sequence of Variable
+        Value variables of the hyperparameters.
     overrides : mapping of TensorVariable to ndarray, optional
-        Values on their own scale, by random variable.
+        Initial values that replace the model's, by random variable and on its own scale.
     random_seed : int, optional
-        For variables whose initial value is drawn.
+        Seed for variables whose initial value is drawn.
 
     Raises
     ------
@@ -121,13 +123,13 @@ def _is_drawn(graphs: Sequence[TensorVariable]) -> bool:
 
 
 def _drawn(graphs: Sequence[TensorVariable], random_seed: int | None) -> list[np.ndarray]:
-    """Return values of graphs with random variables."""
+    """Return values of graphs that contain random variables, which are drawn."""
     with compiling():
         return compile_with_seed([], replace_rng_nodes(graphs), random_seed=random_seed, mode="FAST_COMPILE")()
 
 
 def _behind(model: Model, hyper: Sequence[TensorVariable]) -> list[TensorVariable]:
-    """Return hyperparameters with all free variables on which they depend."""
+    """Return the model's free variables on which `hyper` depend, and the free ones among `hyper` themselves."""
     return [rv for rv in model.free_RVs if depends_on(hyper, [rv])]
 
 
@@ -137,20 +139,23 @@ def kind_of(rv: TensorVariable) -> str:
 
 
 def keeps_gaussian(model: Model, rv: TensorVariable) -> bool:
-    """Whether a variable's transform is the identity or the linear map of a constraint on sums."""
+    """Whether a variable has no transform, or the linear one of a constraint on sums: a Gaussian stays one."""
     transform = model.rvs_to_transforms.get(rv)
     return transform is None or isinstance(transform, ZeroSumTransform | NullSpaceTransform)
 
 
 def follows_from(model: Model, variable: TensorVariable, relevant: Sequence[TensorVariable]) -> bool:
-    """Whether all free random ancestors of a Deterministic are relevant variables."""
+    """Whether all free random variables that a Deterministic depends on are among `relevant`."""
     return all(rv in relevant for rv in model.free_RVs if depends_on([variable], [rv]))
 
 
 def hyper_fields(
     model: Model, hyper: Sequence[TensorVariable], without: Sequence[TensorVariable] = ()
 ) -> dict[str, Any]:
-    """Return the fields of `pymc_ep.graphs.hyper_functions.Hyperparameters` other than ``hyper_coordinates``."""
+    """Return the fields of `pymc_ep.graphs.hyper_functions.Hyperparameters` other than ``hyper_coordinates``, by name.
+
+    `without` are potentials that the log prior leaves out.
+    """
     return {
         "hyper_names": tuple(rv.name for rv in hyper),
         "hyper_values": tuple(model.rvs_to_values[rv] for rv in hyper),
@@ -172,10 +177,10 @@ def _is_bounded(model: Model, rv: TensorVariable) -> bool:
 
 
 def coordinates_of(model: Model, hyper: Sequence[TensorVariable]) -> tuple[Coordinates | None, ...]:
-    """Return ``hyper_coordinates``: coordinates in which a hyperparameter's posterior is easier to emulate, else None.
+    """Return ``hyper_coordinates``: coordinates in which each hyperparameter's posterior is easier to emulate, or None.
 
     The off-diagonal entries of a covariance's Cholesky factor scale with its standard deviations; partial correlations
-    do not. A prior whose tails are powers of a real variable has exponential ones in the coordinates of `HeavyTails`.
+    do not. A real variable whose prior has power-law tails has exponential tails in the coordinates of `HeavyTails`.
     """
     factors = [isinstance(model.rvs_to_transforms.get(rv), CholeskyCovPacked) for rv in hyper]
     values = [model.rvs_to_values[rv] for rv, factor in zip(hyper, factors) if factor]
@@ -186,13 +191,14 @@ def coordinates_of(model: Model, hyper: Sequence[TensorVariable]) -> tuple[Coord
 
 
 _LOCATION_AND_SCALE = {"cauchy": (0, 1), "t": (1, 2), "skewstudentt": (0, 1)}
-"""Places of location and scale among the parameters of distributions with tails that are powers."""
+"""Positions of location and scale among the parameters, by name of the distribution, where tails follow a power law."""
 
 
 def _heavy_tails(model: Model, rv: TensorVariable) -> HeavyTails | None:
-    """Return coordinates for a real variable with heavy tails; None for others.
+    """Return coordinates of a real variable with heavy tails; None for any other variable.
 
-    Any location and scale would do: those that depend on other variables are taken at PyMC's initial values of these.
+    They depend on the location and scale of the prior. Where these depend on other variables, PyMC's initial values are
+    taken, as any location and scale would do.
     """
     places = _LOCATION_AND_SCALE.get(kind_of(rv))
     if places is None or model.rvs_to_transforms.get(rv) is not None:
@@ -218,7 +224,10 @@ def _heavy_tails(model: Model, rv: TensorVariable) -> HeavyTails | None:
 def _log_prior(
     model: Model, hyper: Sequence[TensorVariable], without: Sequence[TensorVariable], *, jacobian: bool
 ) -> TensorVariable:
-    """Return the log density of hyperparameters and potentials, (); `pm.find_MAP` omits the Jacobian terms."""
+    """Return the log density of hyperparameters and potentials, (), with or without Jacobian terms.
+
+    `without` are potentials that are left out. `pm.find_MAP` omits the Jacobian terms.
+    """
     # PyMC evaluates constants in the graphs of all variables that it is given, such as the kernel in that of utilities.
     values, transforms = (
         {rv: mapping[rv] for rv in _behind(model, hyper)} for mapping in (model.rvs_to_values, model.rvs_to_transforms)

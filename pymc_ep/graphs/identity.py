@@ -1,8 +1,9 @@
 """Digests of the definitions of a model's variables, the same in every process that builds the same model.
 
-PyTensor compares graphs of one process. Here a graph becomes words: each node by its operation, the values of its
-properties and the places of its inputs, constants by their values, random generators by nothing, and variables of the
-model by their names, so that each has a digest of its own.
+PyTensor compares graphs within one process. Here a graph becomes a sequence of words, from which the digest is taken. A
+node becomes its operation, the values of the operation's properties, and the numbers of the node's inputs. A constant
+becomes its value. A variable of the model becomes its name, so that each variable has a digest of its own. The state of
+a random generator is left out.
 """
 
 import types
@@ -26,12 +27,12 @@ __all__ = ["definitions", "hexadecimal", "observations"]
 
 
 def hexadecimal(*words: np.ndarray | str) -> str:
-    """Return the digest of arrays and strings as text."""
+    """Return the digest of arrays and strings as hexadecimal text."""
     return digest(*words).tobytes().hex()
 
 
 def definitions(model: Model) -> dict[str, str]:
-    """Return the digest of the definition of each variable of a model: its graph and its transform."""
+    """Return, by name, the digest of each variable's definition: its graph and its transform."""
     names = {variable: name for name, variable in model.named_vars.items()}
     out = {}
     for variable in (*model.basic_RVs, *model.deterministics, *model.potentials):
@@ -42,14 +43,14 @@ def definitions(model: Model) -> dict[str, str]:
 
 
 def observations(model: Model) -> dict[str, str]:
-    """Return the digest of the values of each observed variable, and of each variable that holds data."""
+    """Return, by name, the digest of the values of each observed variable, and of each variable that holds data."""
     values = {rv.name: model.rvs_to_values[rv] for rv in model.observed_RVs}
     values |= {data.name: data for data in model.data_vars}
     return {name: hexadecimal(*_graph([value], {})) for name, value in values.items()}
 
 
 def _graph(outputs: list[Variable], names: Mapping[Variable, str]) -> Iterator[np.ndarray | str]:
-    """Yield the words of a graph that ends at variables with names."""
+    """Yield the words of the graphs of `outputs`, in which variables of `names` are described by their names."""
     places: dict[Variable, int] = {}
     pending = list(reversed(outputs))
     while pending:
@@ -89,7 +90,10 @@ def _leaf(variable: Variable, names: Mapping[Variable, str]) -> Iterator[np.ndar
 
 
 def _words(value: Any, seen: tuple[int, ...] = ()) -> Iterator[np.ndarray | str]:
-    """Yield the words of a value: of an operation, a number, an array, a container, a function or an object."""
+    """Yield the words of a value: of an operation, a number, an array, a container, a function or an object.
+
+    `seen` has the ids of the values that contain it, at which a cycle ends.
+    """
     if id(value) in seen:
         yield "cycle"
         return
@@ -132,7 +136,7 @@ def _words(value: Any, seen: tuple[int, ...] = ()) -> Iterator[np.ndarray | str]
 
 
 def _inner(op: Op, seen: tuple[int, ...]) -> Iterator[np.ndarray | str]:
-    """Yield the words of an operation that is a graph itself, whose inputs are known by their places."""
+    """Yield the words of an operation with an inner graph, whose inputs are named by their positions."""
     graph = op.fgraph
     yield from _graph(list(graph.outputs), {variable: f"inner {k}" for k, variable in enumerate(graph.inputs)})
     yield from _words(getattr(op, "info", None), seen)
@@ -141,7 +145,7 @@ def _inner(op: Op, seen: tuple[int, ...]) -> Iterator[np.ndarray | str]:
 def _properties(value: Any) -> dict[str, Any]:
     """Return the values that define an object: the properties by which PyTensor compares it, or its attributes.
 
-    Properties that are computed once they are asked for follow from the others.
+    Cached properties are left out, as they follow from other attributes.
     """
     if (names := getattr(value, "__props__", None)) is not None:
         return {name: getattr(value, name) for name in names}

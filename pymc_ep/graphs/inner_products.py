@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 SPELLINGS = "(V[rows] * U[cols]).sum(-1), (V @ U.T)[rows, cols], (V @ U.T)[mask] and V @ U.T"
-"""Accepted spellings, for messages."""
+"""Spellings of inner products that are recognised, as error messages list them."""
 
 
 class InnerProducts(NamedTuple):
@@ -57,7 +57,7 @@ class InnerProducts(NamedTuple):
 
 
 def inner_products(graph: TensorVariable) -> InnerProducts | None:
-    """Return the matrices and rows whose inner products a graph is; None where it is not of that kind."""
+    """Return the inner products of rows of two matrices that a graph computes; None for any other graph."""
     if (whole := _match_product(graph)) is not None:
         n_rows, n_cols = row_counts(*whole)
         grid = pt.arange(n_rows)[:, None], pt.arange(n_cols)

@@ -11,11 +11,11 @@ from pytensor.tensor.variable import TensorVariable
 __all__ = ["BatchMap", "batch", "linear_map", "pullback", "pushforward"]
 
 BatchMap = Callable[[TensorVariable], TensorVariable]
-"""Maps a batch (b, *input shape) to (b, *output shape)."""
+"""Function from the graph of a batch of inputs, (b, *input shape), to the batch of outputs, (b, *output shape)."""
 
 
 def pullback(output: TensorVariable, wrt: TensorVariable, cotangent: TensorVariable) -> TensorVariable:
-    """Return the vector-Jacobian product of `output` with respect to `wrt`; zero where they are not connected."""
+    """Return `cotangent` times the Jacobian of `output` in `wrt`; zero where these are not connected."""
     return pytensor.grad(
         None,
         wrt=wrt,
@@ -56,7 +56,11 @@ def linear_map(output: TensorVariable, variable: TensorVariable) -> BatchMap:
 
 
 def batch(expression: TensorVariable, inputs: dict) -> TensorVariable:
-    """Return `expression` for each row of the given inputs, (rows, *shape); one without these inputs is repeated."""
+    """Return `expression` for each row of its inputs, (rows, *shape).
+
+    `inputs` has the rows of each variable, (rows, *its shape), by variable. An expression without these variables is
+    repeated.
+    """
     try:
         out = vectorize_graph(expression, inputs)
     except NotImplementedError:
@@ -69,7 +73,7 @@ def batch(expression: TensorVariable, inputs: dict) -> TensorVariable:
 
 
 def _one_by_one(expression: TensorVariable, inputs: dict) -> TensorVariable:
-    """Return `expression` for each row, computed in a loop."""
+    """Return the result of `batch`, computed in a loop over the rows."""
 
     def of_row(*rows: TensorVariable) -> TensorVariable:
         typed = [pt.specify_shape(row, variable.type.shape) for row, variable in zip(rows, inputs)]

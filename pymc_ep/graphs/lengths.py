@@ -1,4 +1,4 @@
-"""Lengths of data that do not belong together, found before anything is computed."""
+"""Checks that arrays of a model's data have lengths that fit together, before anything is computed."""
 
 from collections.abc import Iterator, Sequence
 from weakref import WeakKeyDictionary
@@ -23,14 +23,14 @@ __all__ = ["require_lengths", "require_lengths_of"]
 
 
 _KNOWN: WeakKeyDictionary[Model, dict[TensorVariable, tuple]] = WeakKeyDictionary()
-"""Shapes of the data behind each observed variable that were found to belong together, by model."""
+"""Shapes of the data behind each observed variable that have passed the check, by model."""
 
 
 def require_lengths(model: Model) -> None:
     """Raise where there are no observations, or where shared data have lengths that do not belong together.
 
-    Two lengths of an axis belong together where they are equal, or where one of them is 1 by its type: PyTensor does
-    not broadcast data that merely happen to have the length 1.
+    Two lengths of an axis belong together where they are equal, or where one of them is 1 by the type of its variable:
+    PyTensor does not broadcast data that merely happen to have the length 1.
 
     Raises
     ------
@@ -61,9 +61,9 @@ def require_lengths(model: Model) -> None:
 
 
 def require_lengths_of(model: Model, names: Sequence[str]) -> None:
-    """Raise where the present values of shared data behind variables, or behind their parameters, differ in length.
+    """Raise where shared data behind the named variables have present lengths that do not fit together.
 
-    Data behind potentials, which have sites, are checked as well.
+    Of a random variable, the data behind its parameters are checked. Data behind potentials are always checked.
     """
     for name in [*names, *(potential.name for potential in model.potentials)]:
         if (variable := model.named_vars.get(name)) is None:
@@ -78,7 +78,10 @@ def require_lengths_of(model: Model, names: Sequence[str]) -> None:
 
 
 def _require_observations(model: Model, rv: TensorVariable, shape: Shape) -> None:
-    """Raise for no observations; vectors may be of length zero, as where paired symbols are in files."""
+    """Raise where an observed variable has no observations.
+
+    A distribution of vectors may have none, as for paired symbols that are in files.
+    """
     if 0 not in shape or rv.owner.op.ndim_supp:
         return
     name = rv.name.removesuffix("_observed")
@@ -94,7 +97,11 @@ def _require_parameters(
     shapes: Sequence[Shape],
     data: Sequence[SharedVariable],
 ) -> None:
-    """Raise where a parameter of independent observations, `graphs[0]`, is of another length than these."""
+    """Raise where the lengths of a parameter and of the observations do not fit together.
+
+    The observations are `graphs[0]`, the parameters the others. Only distributions of independent observations are
+    checked.
+    """
     if not _elementwise(rv.owner):
         return
     for graph, shape in zip(graphs[1:], shapes[1:]):
@@ -110,21 +117,22 @@ def _elementwise(node: Apply) -> bool:
 
 
 def _shared_arrays(graphs: Sequence[Variable]) -> list[SharedVariable]:
-    """Return the named shared arrays behind graphs: `pymc.Data`, above all."""
+    """Return the named shared arrays that graphs depend on, such as `pymc.Data`, sorted by name."""
     shared = {v for v in ancestors(graphs) if isinstance(v, SharedVariable) and v.name}
     return sorted((v for v in shared if getattr(v.type, "ndim", 0)), key=lambda v: str(v.name))
 
 
 def _shapes_of(data: Sequence[SharedVariable]) -> str:
-    """Return the sentence that ends a message."""
+    """Return the last sentence of a message: the shapes of the data, and how to set several at once."""
     named = (f"{v.name!r} has shape {written(v.get_value(borrow=True).shape)}" for v in data)
     return f" Of its data, {', '.join(named)}; pm.set_data takes several at once."
 
 
 def _lengths(graphs: Sequence[Variable]) -> tuple[dict[Variable, Variable], tuple[Shape, Shape] | None]:
-    """Return variables with the present shapes as their types, by variable; and the first two that do not fit, if any.
+    """Return variables whose types have the present shapes, by variable; and the first two shapes that do not fit.
 
-    Nothing is compiled: each operation is made anew from inputs of these types.
+    Without such a pair the latter is None. Nothing is compiled: each operation is applied anew, to inputs of these
+    types.
     """
     typed: dict[Variable, Variable] = {v: _with_length(v) for v in ancestors(graphs) if v.owner is None}
     for node in io_toposort([], list(graphs)):
@@ -149,7 +157,7 @@ def _with_length(variable: Variable) -> Variable:
 
 
 def _together(node: Apply, inputs: Sequence[Variable]) -> Iterator[tuple[Shape, Shape]]:
-    """Yield the shape by its type and the present one of each array that a node takes element by element."""
+    """Yield the shape in the type, and the present shape, of each array that a node combines element by element."""
     if isinstance(node.op, Alloc):
         target = infer_static_shape(inputs[1:])[1]
         yield node.inputs[0].type.shape, inputs[0].type.shape
@@ -161,7 +169,10 @@ def _together(node: Apply, inputs: Sequence[Variable]) -> Iterator[tuple[Shape, 
 
 
 def _first_difference(arrays: Sequence[tuple[Shape, Shape]]) -> tuple[Shape, Shape] | None:
-    """Return the shapes of the first two arrays that do not belong together."""
+    """Return the first two present shapes that do not fit together, or None.
+
+    `arrays` has, for each array, the shape in its type and the present one.
+    """
     first: dict[int, tuple[int, Shape]] = {}
     for of_type, shape in arrays:
         for axis, (always, length) in enumerate(zip(reversed(of_type), reversed(shape))):

@@ -1,4 +1,4 @@
-"""Covariance and precision matrices among the parameters of Gaussian variables: whether they are symmetric."""
+"""Checks of covariance and precision matrices among the parameters of Gaussian variables: symmetric, and definite."""
 
 from collections.abc import Callable, Sequence
 
@@ -30,11 +30,12 @@ __all__ = [
 ]
 
 _ASYMMETRY = 1e-5
-"""Difference of two opposite elements of a covariance, as correlations, above which it is no rounding error: an
-inverse of condition number 1e10, or single precision, has one so large."""
+"""Largest difference of two opposite elements of a covariance, in units of correlations, that may be a rounding error:
+the inverse of a matrix of condition number 1e10, or single precision, has one so large."""
 
 _SMALL, _ROUNDING = 64, 1e-8
-"""Largest matrices of a stack whose eigenvalues are checked, and the share of the largest one that may be rounding."""
+"""Largest number of rows of a matrix whose eigenvalues are checked, and the largest negative eigenvalue that may be
+rounding, relative to the largest eigenvalue in absolute value."""
 
 Labels = Sequence[object] | None
 """Labels along the first dim of a variable, such as names of areas; None without any."""
@@ -45,7 +46,7 @@ next to these; None where it has none."""
 
 
 def constant_value(graph: TensorVariable, near: bool = False) -> np.ndarray | None:
-    """`InitialValue` of a parameter outside of a model; None where it depends on other variables."""
+    """Return the value of a parameter that depends on no random variable, else None: an `InitialValue`."""
     if isinstance(graph, Constant):
         return np.asarray(graph.data)
     if depends_on_unknowns(graph):
@@ -89,9 +90,9 @@ def require_symmetric(name: str, matrix: TensorVariable, value: InitialValue) ->
 
 
 def require_definite(name: str, matrix: TensorVariable, labels: Labels) -> None:
-    """Raise for a constant covariance or precision with a negative eigenvalue.
+    """Raise for a constant covariance or precision with a negative eigenvalue; stacks are allowed.
 
-    Stacks are allowed. The covariance of one vector, and a larger one, is checked where a fit factorises it.
+    A matrix of more than `_SMALL` rows, and the covariance of a single vector, are checked where a fit factorises them.
     """
     what, matrix = "covariance", _before_expansion(matrix)
     if _is_node(matrix, MatrixInverse):
@@ -115,7 +116,11 @@ def require_definite(name: str, matrix: TensorVariable, labels: Labels) -> None:
 def require_definite_sum(
     name: str, matrices: MatrixSum, coefficients: np.ndarray | None, log_det: np.ndarray | None, labels: Labels
 ) -> None:
-    """Raise for a sparse precision that is not positive definite on the vectors that the variable may be."""
+    """Raise for a sparse precision, a sum of matrices times coefficients, that is not positive definite.
+
+    Directions in which the variable is zero are excepted. The precision fails where its log determinant, `log_det`, is
+    not finite at the initial values. Nothing is checked where `coefficients` or `log_det` is None.
+    """
     if coefficients is None or log_det is None or np.isfinite(log_det):
         return
     node = matrices.failed_node(coefficients) or 0
@@ -131,7 +136,7 @@ def _written(values: np.ndarray) -> str:
 
 
 def require_symmetric_factored(name: str, factor: TensorVariable, value: InitialValue) -> None:
-    """`require_symmetric` for L L^T where a parameter is a Cholesky factor L by its graph."""
+    """Raise where a parameter is, by its graph, the Cholesky factor of a matrix that is not symmetric."""
     if _is_node(factor, Cholesky):
         require_symmetric(name, factor.owner.inputs[0], value)
 

@@ -56,16 +56,18 @@ class NotAffineError(UnsupportedModelError):
 
 
 class AffineTest:
-    """Test whether a graph is affine in the noise, by the graph of its derivative and by its values.
+    """Test of whether a graph is affine in the noise, the zero-mean parts of latent variables.
+
+    The graph of its derivative must not depend on the noise, and its values must agree.
 
     Parameters
     ----------
     noise : dict
-        Shape of each noise variable.
+        Shape of each noise variable, by variable.
     point : dict
-        Value of each hyperparameter's value variable at which graphs are evaluated.
+        Values of the hyperparameters at which graphs are evaluated, by value variable.
     zeros : dict, optional
-        Zeros of the shape of each noise variable, as a graph free of noise.
+        For each noise variable, a graph of zeros in its shape that is free of noise.
     """
 
     def __init__(
@@ -80,7 +82,7 @@ class AffineTest:
         self._results: dict[TensorVariable, bool] = {}
 
     def __call__(self, graph: TensorVariable) -> bool:
-        """Test a graph; results are cached."""
+        """Return whether a graph is affine in the noise; results are cached."""
         if graph not in self._results:
             self._results[graph] = self._test(graph)
         return self._results[graph]
@@ -101,7 +103,10 @@ class AffineTest:
     def compile(
         self, graph: TensorVariable, arguments: Sequence[TensorVariable], *, without_checks: bool = False
     ) -> Callable[..., np.ndarray]:
-        """Compile a graph with hyperparameters fixed at `point`, optionally without PyMC's parameter checks."""
+        """Return a compiled function from `arguments` to a graph, with the hyperparameters fixed at `point`.
+
+        Optionally PyMC's checks of parameters are left out.
+        """
         needed = set(explicit_graph_inputs([graph]))
         at_point = {v: pt.constant(x, dtype=v.dtype) for v, x in self.point.items() if v in needed}
         fixed = graph_replace([graph], at_point, strict=False)[0] if at_point else graph
@@ -110,7 +115,7 @@ class AffineTest:
 
 
 def index_error(names: str, error: IndexError) -> InvalidDataError:
-    """Return the error of an index beyond the values of variables, with their names as `names_of` quotes them."""
+    """Return the error for an index out of range; `names` are the indexed variables, quoted as by `names_of`."""
     reason = str(error).partition("\n")[0]
     return InvalidDataError(
         f"The model indexes {names} out of range: {reason}. Check the index array against the variable's shape or "
@@ -119,14 +124,17 @@ def index_error(names: str, error: IndexError) -> InvalidDataError:
 
 
 def indexing_nodes(graphs: Sequence[TensorVariable], noise: Sequence[TensorVariable]) -> Iterator[Apply]:
-    """Yield the nodes by which graphs take values of latent variables by index arrays."""
+    """Yield the nodes that take elements by index arrays, from a graph that depends on latent variables, `noise`."""
     for node in io_toposort([], list(graphs)):
         if isinstance(node.op, AdvancedSubtensor) and depends_on([node.inputs[0]], noise):
             yield node
 
 
 def warn_of_missing_groups(name: str, predictor: TensorVariable, noise: Sequence[TensorVariable]) -> None:
-    """Warn where an index has -1 beside other places, as pandas codes a missing label: the last value is taken."""
+    """Warn where the index of a latent variable is -1 at some places and not negative at others.
+
+    pandas codes a missing label as -1, which takes the last value.
+    """
     for node in indexing_nodes([predictor], noise):
         for index in (v for v in node.inputs[1:] if isinstance(v, Constant | SharedVariable) and v.ndim):
             places = np.asarray(index.data if isinstance(index, Constant) else index.get_value(borrow=True))
@@ -143,7 +151,7 @@ def warn_of_missing_groups(name: str, predictor: TensorVariable, noise: Sequence
 
 @contextmanager
 def needing_gradients(name: str) -> Iterator[None]:
-    """Name the variable whose distribution has an operation without a gradient, within a ``with`` block."""
+    """Raise, for an operation without a gradient in a ``with`` block, an error with the name of the variable."""
     try:
         yield
     except (NotImplementedError, NullTypeGradError) as error:
@@ -155,7 +163,7 @@ def needing_gradients(name: str) -> Iterator[None]:
 
 
 class Found(NamedTuple):
-    """Predictor, site, link and site parameters of a likelihood, and its further predictors, if it has any."""
+    """Site of a likelihood, with its static options, predictor, link and parameters; `others` are more predictors."""
 
     site: Site
     options: dict[str, Any]
@@ -226,12 +234,13 @@ def at_zero_noise(graph: TensorVariable, affine: AffineTest) -> TensorVariable:
 def _match_link(
     chain: Sequence[TensorVariable], family: Family, site_parameters: Sequence[TensorVariable], affine: AffineTest
 ) -> tuple[TensorVariable, str] | None:
-    """Return eta and the link where the first graph of a chain is a known link of the last one; else None.
+    """Return eta and the name of the link where the first graph of a chain is a known link of the last one.
 
-    The last graph is affine. Between link and parameter, elements may be selected, repeated or reordered
-    (``rate[group]``): eta is then the affine graph after the same selection, and must itself be affine. An offset free
-    of noise, such as the log of an exposure, may be added to eta. The match is verified by value, at arguments that
-    differ from element to element, and so is that the site's parameters are free of noise.
+    The first graph is the parameter, the last one is affine. Between link and parameter, elements may be selected,
+    repeated or reordered (``rate[group]``): eta is then the affine graph after the same selection, and must itself be
+    affine. An offset free of noise, such as the log of an exposure, may be added to eta. The match is verified by
+    value, at arguments that differ from element to element. The site's parameters must not vary with the noise. Return
+    None where there is no such match.
     """
     parameter, current = chain[0], chain[-1]
     arguments = _arguments(current, affine)
@@ -262,9 +271,9 @@ def _match_link(
 
 
 def _apply_selections(chain: Sequence[TensorVariable]) -> TensorVariable | None:
-    """Return the last graph of a chain after all operations towards the first that are not elementwise.
+    """Return the last graph of a chain after the operations of the chain that are not elementwise.
 
-    None where one of them broadcasts to another shape: an amplitude times a covariance is no predictor.
+    None where an elementwise operation between them changes the shape: an amplitude times a covariance is no predictor.
     """
     eta = chain[-1]
     for inner, outer in zip(chain[:0:-1], chain[-2::-1]):
@@ -282,7 +291,7 @@ def _offset(
     site_parameters: Sequence[TensorVariable],
     affine: AffineTest,
 ) -> TensorVariable:
-    """Return the offset: `forward` of the parameter at predictor zero."""
+    """Return the offset, which is the link function `forward` of the parameter at a predictor of zero."""
     at_zero = graph_replace([parameter], {current: pt.zeros_like(current)}, strict=False)[0]
     return forward(at_zero_noise(at_zero, affine), *(at_zero_noise(p, affine) for p in site_parameters))
 
@@ -303,7 +312,7 @@ def _link_matches(
 
 
 def at_zero_noise_and_shape(graph: TensorVariable, affine: AffineTest) -> TensorVariable:
-    """Return a graph with the noise replaced by zeros of constant shape, as at the point of the test."""
+    """Return a graph with the noise replaced by zeros of the constant shapes in `affine`."""
     zero = {v: pt.zeros(shape, dtype=v.dtype) for v, shape in affine.noise.items()}
     return graph_replace([graph], zero, strict=False)[0]
 

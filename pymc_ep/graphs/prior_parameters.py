@@ -1,4 +1,4 @@
-"""Parameters of distributions, checked by the conditions that PyMC's log densities have."""
+"""Checks of the parameters of priors: the conditions in PyMC's log densities, and matrices of Gaussians."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -28,12 +28,12 @@ from pymc_ep.modes import quick_mode, rewritten
 __all__ = ["require_matrices", "require_parameters"]
 
 _MOST_ELEMENTS = 4_000_000
-"""Most elements of a computed matrix that is checked, 32 MB: a model of larger ones may not fit into memory, which is
-told before the fit."""
+"""Largest number of elements of a computed matrix that is checked, 32 MB. A model with larger ones may not fit into
+memory, for which there is another check before the fit."""
 
 
 def require_parameters(model: Model) -> None:
-    """Raise for a free variable with constant parameters outside their range, and as `require_matrices` does."""
+    """Raise for a free variable with constant parameters outside their range, and where `require_matrices` does."""
     require_matrices(model)
     for rv in model.free_RVs:
         for condition, conditions in _checks(rv):
@@ -46,9 +46,9 @@ def require_parameters(model: Model) -> None:
 
 
 def require_matrices(model: Model) -> None:
-    """Raise for parameters that make no Gaussian, as a covariance that is not symmetric.
+    """Raise for parameters that make no Gaussian distribution, such as a covariance that is not symmetric.
 
-    Those that depend on hyperparameters are taken at the initial values. Nothing is drawn before.
+    Parameters that depend on hyperparameters are evaluated at the initial values.
     """
     value = _initial_value_in(model)
     for rv in model.basic_RVs:
@@ -59,10 +59,10 @@ def require_matrices(model: Model) -> None:
 
 
 def _checks(rv: TensorVariable) -> Iterator[tuple[str, list[Variable]]]:
-    """Yield the checks of the parameters in PyMC's log density of a variable: in words, and as conditions.
+    """Yield the checks of parameters in PyMC's log density of a variable: the message of each, and its conditions.
 
-    Covariances are checked where they are factorised, and name the element. A variable without a density has none.
-    PyMC checks no eta of a Cholesky factor.
+    A variable without a density has none. Covariances are left out: they are checked where they are factorised, with
+    the index of the element. PyMC does not check eta of a Cholesky factor, so that this check is added.
     """
     node = rv.owner
     if isinstance(node.op, LKJCorrRV | _LKJCholeskyCovRV):
@@ -79,7 +79,7 @@ def _checks(rv: TensorVariable) -> Iterator[tuple[str, list[Variable]]]:
 
 
 def _checks_of_scales(node: Apply) -> Iterator[tuple[str, list[Variable]]]:
-    """Yield the checks of the scales of a series, of its first values and steps, or of areas."""
+    """Yield the checks of the scales of a walk's or autoregression's first values and steps, or of an ICAR prior."""
     if isinstance(node.op, RandomWalkRV):
         for inner, words in zip(node.inputs, ("of its first value", "of its steps")):
             yield from ((f"{condition} {words}", conditions) for condition, conditions in _checks(inner))
@@ -94,10 +94,11 @@ def _checks_of_scales(node: Apply) -> Iterator[tuple[str, list[Variable]]]:
 
 
 def _initial_value_in(model: Model) -> InitialValue:
-    """Return the function from a parameter of one of the model's variables to its initial value.
+    """Return the `InitialValue` of a model, which maps the graph of a parameter to its initial value.
 
-    Only the variables that the parameter depends on are formed. Values next to the initial ones show what holds by the
-    structure of the model: under an initial correlation of zero, a Cholesky factor is symmetric.
+    Only the variables that the parameter depends on are evaluated. Values next to the initial ones show which
+    properties hold by the structure of the model: at an initial correlation of zero, even a Cholesky factor is
+    symmetric. The value is None for a matrix that is too large, or whose computation fails.
     """
 
     def value(graph: TensorVariable, near: bool) -> np.ndarray | None:
@@ -127,7 +128,7 @@ def _function(inputs: Sequence[Variable], output: TensorVariable) -> Callable[..
 
 
 def _failing(conditions: list[Variable]) -> str:
-    """Return the words ", for ..." with the first constant that fails a comparison, and its index."""
+    """Return the words " for ..." with the first constant that fails a comparison, and its index; empty without one."""
     for v in ancestors(conditions):
         node: Apply | None = v.owner
         if node is None or not isinstance(node.op, Elemwise) or not isinstance(node.op.scalar_op, GT | GE | LT | LE):

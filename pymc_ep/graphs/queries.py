@@ -50,7 +50,10 @@ __all__ = [
 
 
 def apply_path(path: Iterable[Apply], graph: TensorVariable) -> TensorVariable:
-    """Return a graph after the operations of nodes, in their order, with their other inputs as they are."""
+    """Return `graph` after the operations of the nodes in `path`, in turn.
+
+    In each node the graph stands for the first input; the other inputs are kept.
+    """
     for node in path:
         graph = node.op.make_node(graph, *node.inputs[1:]).outputs[0]
     return graph
@@ -79,7 +82,7 @@ def value_depends_on(expression: TensorVariable, variables: Sequence) -> bool:
 
 
 def value_dependent(expressions: Iterable, variables: Iterable) -> set:
-    """Return the ancestors of expressions whose value depends on any of `variables`, and `variables` themselves."""
+    """Return `variables`, and the ancestors of `expressions` whose values depend on any of them."""
     dependent = set(variables)
     for node in io_toposort([], list(expressions)):
         if not isinstance(node.op, Shape | Shape_i) and not dependent.isdisjoint(node.inputs):
@@ -88,10 +91,10 @@ def value_dependent(expressions: Iterable, variables: Iterable) -> set:
 
 
 def dominators(expressions: Sequence[TensorVariable], variables: Iterable) -> list[TensorVariable]:
-    """Return the dominators: ancestors on every path from `variables` to the expressions, nearest first.
+    """Return the dominators: graphs on every path from `variables` to the expressions, nearest to these first.
 
-    A front of variables starts at the expressions. In each step its last computed variable is replaced by the inputs
-    of that variable. Whenever the front is a single variable, all paths pass through it.
+    The search has a set of variables, at first the expressions. In each step the variable that is computed last is
+    replaced by its inputs. Whenever the set has a single variable, all paths pass through it.
     """
     nodes = io_toposort([], list(expressions))
     dependent = value_dependent(expressions, variables)
@@ -125,8 +128,9 @@ def without_views(
 ) -> list[TensorVariable]:
     """Return graphs with views removed and einsums inlined, so that derivatives can be seen to be constant.
 
-    PyMC wraps Deterministics in views; PyTensor's einsum is one operation with an inner graph of products and sums.
-    Descendants of both are rebuilt. Nothing above `blockers` is.
+    PyMC wraps Deterministics in views; PyTensor's einsum is one operation with an inner graph of products and sums. An
+    index x[:, [k]] is rewritten as well. Nodes that depend on these are rebuilt. Nodes from which `blockers` are
+    computed are left as they are.
     """
     replacements: dict = {}
     for node in io_toposort(list(blockers), list(expressions)):
@@ -146,7 +150,10 @@ def without_views(
 
 
 def _as_basic_index(x: TensorVariable, indices: Sequence) -> TensorVariable | None:
-    """Return x[:, [k]] as x[:, k] with a new axis, whose derivatives and shapes PyTensor infers; else None."""
+    """Return x[:, [k]] as x[:, k] with a new axis, or None for any other index.
+
+    PyTensor infers derivatives and shapes of the former only.
+    """
     lists = [axis for axis, index in enumerate(indices) if not isinstance(index, slice)]
     # A list on the first axis needs no replacement: PyTensor infers derivatives and shapes of it.
     if len(lists) != 1 or not lists[0] or not isinstance(index := indices[lists[0]], TensorConstant):
@@ -169,7 +176,7 @@ def is_affine_symbolically(expression: TensorVariable, variables: Sequence[Tenso
 def has_slopes_free_of(
     expression: TensorVariable, variables: Sequence[TensorVariable], others: Sequence[TensorVariable]
 ) -> bool:
-    """Whether the derivative of `expression` with respect to `variables` is free of `others`."""
+    """Whether the derivative of `expression` with respect to `variables` does not depend on `others`."""
     reached = [v for v in variables if depends_on([expression], [v])]
     cotangent = expression.type("cotangent")
     slopes = [pullback(expression, v, cotangent) for v in reached]
@@ -187,9 +194,10 @@ def is_affine_numerically(
 ) -> bool:
     """Whether ``evaluate`` maps midpoints to midpoints, at random points of scale 0.01, 1 and 30.
 
-    The smallest scale shows curvature at the origin, the largest an exponential's or a cut-off far from it.
-    The tolerance, 1e-10 of the largest value, leaves room for rounding in long sums. Elements finite at none
-    of the points are ignored: these come from constants of the model, such as NaN in a design.
+    A point has an array of each of `shapes`. The smallest scale shows curvature at the origin, the largest an
+    exponential's or a cut-off far from it. The tolerance, 1e-10 of the largest value, leaves room for rounding in long
+    sums. Elements of the result that are finite at none of the points are ignored: these come from constants of the
+    model, such as NaN in a design.
     """
     for scale in (1e-2, 1.0, 30.0):
         a, b = ([scale * rng.standard_normal(s) for s in shapes] for _ in range(2))
@@ -223,12 +231,12 @@ def elementwise(expressions: Iterable, variable: TensorVariable) -> bool:
 
 
 def elementwise_function_of(graph: TensorVariable, variable: TensorVariable, blockers: Iterable) -> bool:
-    """Whether a graph is an elementwise function of a variable, or itself, along paths that stop at `blockers`."""
+    """Whether a graph is a variable, or an elementwise function of it, along paths that stop at `blockers`."""
     return depends_on([graph], [variable], blockers) and elementwise([graph], variable)
 
 
 def stacked_column(graph: TensorVariable, k: int) -> TensorVariable | None:
-    """Return column k of columns that are stacked along a last axis of known length; None where they are not."""
+    """Return column k of a graph that stacks columns along a last axis of known length; None for any other graph."""
     node = graph.owner
     if node is None:
         return None
@@ -246,9 +254,9 @@ def stacked_column(graph: TensorVariable, k: int) -> TensorVariable | None:
 def rebuilt(
     graphs: Sequence[TensorVariable], replace: Callable[[Apply, list[Any]], TensorVariable | None]
 ) -> list[TensorVariable]:
-    """Return graphs in which ``replace(node, inputs)``, where it is not None, stands for what a node computes.
+    """Return graphs in which the output of each node is replaced by ``replace(node, inputs)``, unless this is None.
 
-    `inputs` are the node's, rebuilt already.
+    `inputs` are the node's inputs, with replacements already made.
     """
     replacements: dict[Variable, Variable] = {}
     for node in io_toposort([], list(graphs)):
@@ -262,21 +270,22 @@ def rebuilt(
 
 
 def evaluated(graphs: Sequence[TensorVariable]) -> list[np.ndarray]:
-    """Return the values of graphs without random variables."""
+    """Return the values of graphs that contain no random variables."""
     return compiled_function([], graphs, mode=quick_mode(), on_unused_input="ignore")()
 
 
 _MOST_SIZE = 2**25
-"""Size of a constant array above which it stays a graph, 256 MiB: a fit may yet be refused for its memory."""
+"""Largest size of a constant array that is evaluated, 256 MiB. A larger one stays a graph, as the fit may yet be
+refused for its memory."""
 _MIN_SIZE = 1000
-"""Size of a constant array from which it is evaluated here, once for all functions of a form.
+"""Least size of a constant array that is evaluated here, once for all functions of a form.
 
-PyTensor folds constants again in each function, element by element: minutes for the basis of a Hilbert-space process
-at 5000 points. Below 1000 numbers that is cheap, and the graph keeps the structure that the model has."""
+PyTensor folds constants again in each function, element by element, which takes minutes for the basis of a
+Hilbert-space process at 5000 points. Below 1000 elements that is cheap, and the graph keeps the model's structure."""
 
 
 def evaluate_constants(graphs: Sequence[TensorVariable]) -> list[TensorVariable]:
-    """Return graphs with large arrays that depend on constants alone replaced by their values."""
+    """Return graphs in which large arrays that depend on constants alone are replaced by their values."""
     fixed = [v for v in _maximal_constants(graphs) if None in v.type.shape or math.prod(v.type.shape) <= _MOST_SIZE]
     if not fixed:
         return list(graphs)
@@ -288,9 +297,10 @@ def evaluate_constants(graphs: Sequence[TensorVariable]) -> list[TensorVariable]
 
 
 def _maximal_constants(graphs: Sequence[TensorVariable]) -> list[TensorVariable]:
-    """Return the constant arrays that enter an operation with other inputs, or are among the graphs themselves.
+    """Return computed arrays that depend on constants alone, where they enter an operation with other inputs.
 
-    A random variable is none, not even a component of a mixture that has all of its mass at a constant.
+    Such arrays among the graphs themselves are returned as well. A random variable does not count, not even a mixture's
+    component with all of its mass at a constant.
     """
     nodes = io_toposort([], list(graphs))
     fixed: set = set()

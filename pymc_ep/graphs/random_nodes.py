@@ -1,4 +1,4 @@
-"""Nodes of random variables: their parameters, and the same distribution with other parameters."""
+"""Nodes of random variables in a graph: their parameters, and the same distributions with other parameters."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -36,7 +36,10 @@ def parameters_of(rv: TensorVariable) -> list[TensorVariable]:
 
 
 def _in_double(parameter: Variable) -> Variable:
-    """Return a parameter in double precision; an unnamed inner distribution with such parameters."""
+    """Return a parameter in double precision.
+
+    An unnamed inner distribution, such as a mixture's component, is given parameters in double precision instead.
+    """
     if is_random(parameter):
         return parameter if parameter.name else _with_double_parameters(parameter)
     if not isinstance(parameter.type, DenseTensorType) or parameter.dtype == "float64":
@@ -77,10 +80,10 @@ def _size_position(node: Apply) -> int | None:
 
 
 def with_parameters(node: Apply, parameters: Sequence[Variable]) -> TensorVariable:
-    """Return a random variable of the same distribution with other parameters, of any shapes.
+    """Return a random variable of the node's distribution with other parameters, of any shapes.
 
-    An Op with an inner graph is rebuilt: PyMC infers shapes, and for some the density, from that graph, so that it must
-    match the parameters.
+    An Op with an inner graph is rebuilt, so that this graph matches the parameters: PyMC infers shapes from it, and for
+    some distributions the density.
     """
     op = node.op
     if isinstance(op, TruncatedRV):
@@ -94,14 +97,21 @@ def with_parameters(node: Apply, parameters: Sequence[Variable]) -> TensorVariab
 
 
 def rebuilds(node: Apply) -> bool:
-    """Whether `with_parameters` can rebuild a distribution: not one whose density may hold arrays, such as weights."""
+    """Whether `with_parameters` can rebuild a distribution.
+
+    It cannot where a custom density may hold arrays, such as weights of observations, or where an Op has no
+    constructor.
+    """
     if isinstance(node.op, CustomDistRV):
         return not _holds_arrays(node)
     return not isinstance(node.op, SymbolicRandomVariable) or hasattr(type(node.op), "rv_op")
 
 
 def _holds_arrays(node: Apply) -> bool:
-    """Whether the density of a pm.CustomDist without dist= is an array at one value of numbers, as with weights."""
+    """Whether the density of a pm.CustomDist without dist= holds arrays, such as weights of observations.
+
+    At a scalar value and scalar parameters it is then an array, or fails.
+    """
     if node.op.ndim_supp or any(node.op.ndims_params):
         return False
     numbers = [pt.scalar(dtype=node.inputs[i].dtype) for i in parameter_positions(node)]
@@ -113,7 +123,10 @@ def _holds_arrays(node: Apply) -> bool:
 
 
 def density_of(node: Apply, parameters: Sequence[Variable], y: Any) -> TensorVariable | None:
-    """Return the graph of the log density of such a distribution with other parameters of the same shapes, if known."""
+    """Return the graph of the log density at y of the node's distribution with other parameters, of the same shapes.
+
+    None where PyMC has no density of the distribution.
+    """
     try:
         return _logprob(node.op, (y,), *_with_replaced_parameters(node, parameters))
     except NotImplementedError:
@@ -121,9 +134,10 @@ def density_of(node: Apply, parameters: Sequence[Variable], y: Any) -> TensorVar
 
 
 def separated(rv: TensorVariable) -> TensorVariable:
-    """Return the observed part of a variable with missing values as a distribution of its own; others as they are.
+    """Return the observed values of a variable with missing values, as a random variable of their own.
 
-    PyMC does so for some distributions. Values of one must not depend on each other.
+    PyMC itself separates them for some distributions. A variable without missing values is returned as it is, and so is
+    one whose values are vectors.
     """
     if not isinstance(rv.owner.op, PartialObservedRV) or rv.owner.op.ndim_supp:
         return rv
@@ -134,7 +148,7 @@ def separated(rv: TensorVariable) -> TensorVariable:
 
 
 def _selected(rv: TensorVariable, mask: TensorVariable, shape: TensorVariable) -> TensorVariable:
-    """Return the distribution of the masked values of a variable, whose parameters broadcast to `shape`."""
+    """Return the random variable of the values of `rv` at which `mask` is true; its parameters broadcast to `shape`."""
     node = rv.owner
     inputs = [node.inputs[i] for i in parameter_positions(node)]
     ndims = getattr(node.op, "ndims_params", None) or [0] * len(inputs)
@@ -153,7 +167,10 @@ def _selected(rv: TensorVariable, mask: TensorVariable, shape: TensorVariable) -
 
 
 def without_size(node: Apply, inputs: Sequence[Variable]) -> list[Variable]:
-    """Return inputs of a node for draws of the shape of its parameters; an Op with an inner graph keeps its size."""
+    """Return the inputs of a node without its size, so that a draw has the shape of the parameters.
+
+    An Op with an inner graph keeps its size.
+    """
     base, size = getattr(node.op, "base_rv_op", node.op), _size_position(node)
     return [NoneConst if k == size and isinstance(base, RandomVariable) else v for k, v in enumerate(inputs)]
 
@@ -167,7 +184,7 @@ def _with_replaced_parameters(node: Apply, parameters: Sequence[Variable]) -> li
 
 
 def distribution_name(node: Apply) -> str:
-    """Return the name of a distribution, with the name of an unnamed one inside it, which it truncates or censors."""
+    """Return the name of a distribution and, after " of ", the name of an unnamed one that it truncates or censors."""
     op = node.op
     names = getattr(op, "_print_name", None) or (getattr(op, "name", None) or type(op).__name__,)
     inner = [v.owner for v in node.inputs if is_random(v) and v.name is None]

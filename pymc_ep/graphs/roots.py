@@ -1,7 +1,7 @@
 """Square roots that have a slope of zero where their argument is zero.
 
-A spectral density underflows at long lengthscales: exp(-w^2 l^2 / 2) is 0, and so is its slope. The slope of its
-root comes out as infinity times zero.
+A spectral density exp(-w^2 l^2 / 2), of frequency w, underflows to zero at a long lengthscale l, and so does its slope.
+The slope of its root would be infinity times zero, which is no number.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
-"""Log probabilities of counts and of tails, with all their digits and slopes.
+"""Graphs of log probabilities of counts and of tails, with all their digits and derivatives.
 
-P(Y > y) as one less a distribution function is zero where the tail is 1e-17, and its logarithm infinite.
+The difference 1 - P(Y <= y) is zero in doubles where the tail P(Y > y) is 1e-17, and its logarithm infinite.
 """
 
 from collections.abc import Callable
@@ -32,11 +32,11 @@ from pymc_ep.sites.likelihoods.log_gamma import log_rising
 __all__ = ["COUNTS", "discrete_weibull_logp", "log_survival", "negative_binomial_weight"]
 
 _LARGEST_EXPONENT = 700.0
-"""Of an exponential that must not overflow."""
+"""Largest argument of an exponential that must not overflow."""
 
 
 def log_survival(rv: TensorVariable, y: Any) -> TensorVariable | None:
-    """Return the graph of log P(Y > y) of a continuous distribution; None where PyMC's is taken."""
+    """Return the graph of log P(Y > y) for a continuous variable; None for a distribution without a formula here."""
     parameters = parameters_of(rv)
     if isinstance(rv.owner.op, _SYMMETRIC):
         # P(Y > y) = P(Y <= 2 mu - y).
@@ -56,7 +56,7 @@ _LOG_SURVIVAL: dict[type, Callable[..., Any]] = {
 
 
 def _times(count: Any, log_p: Any) -> Any:
-    """Return count log p; zero where the count is, for p = 0 too."""
+    """Return ``count * log_p``, which is zero for a count of zero, even where p = 0."""
     some = pt.gt(count, 0)
     return pt.switch(some, count * pt.switch(some, log_p, 0.0), 0.0)
 
@@ -67,7 +67,7 @@ def _poisson_weight(k: Any, mu: Any) -> Any:
 
 
 def negative_binomial_weight(k: Any, n: Any, p: Any) -> Any:
-    """Return the log of a negative binomial probability, but for the term n log p."""
+    """Return log P(Y = k) - n log p for a negative binomial variable Y with the parameters n and p."""
     # log[Gamma(n + k) (1 - p)^k / (Gamma(n) k!)].
     return log_rising(n, k) - pt.gammaln(k + 1.0) + _times(k, log_of_complement(p))
 
@@ -80,7 +80,10 @@ def _binomial_weight(k: Any, n: Any, p: Any) -> Any:
 
 
 def discrete_weibull_logp(k: Any, q: Any, beta: Any) -> Any:
-    """Return the log of ``q**(k**beta) - q**((k + 1)**beta)``, where the first power is factored out."""
+    """Return log P(Y = k) of a discrete Weibull, without cancellation.
+
+    This is the log of ``q**(k**beta) - q**((k + 1)**beta)``.
+    """
     some = pt.gt(k, 0)
     count = pt.switch(some, k, 1).astype("float64")
     log_q, power = log_of(q), count**beta
@@ -91,16 +94,16 @@ def discrete_weibull_logp(k: Any, q: Any, beta: Any) -> Any:
 
 
 class Counts(NamedTuple):
-    """Log probabilities of a count as functions of k and the parameters.
+    """Graphs of log probabilities of a count Y, as functions of k and of the distribution's parameters.
 
     Attributes
     ----------
     log_zero : callable
-        log P(Y = 0), of the parameters alone.
+        ``log_zero(*parameters)``: log P(Y = 0).
     log_to, log_from : callable
-        log P(Y <= k) and log P(Y >= k), for k > 0.
+        ``log_to(k, *parameters)`` and ``log_from(k, *parameters)``: log P(Y <= k) and log P(Y >= k), for k > 0.
     log_weight : callable
-        log P(Y = k), but for terms without k.
+        ``log_weight(k, *parameters)``: log P(Y = k), up to terms that do not depend on k.
     """
 
     log_zero: Callable[..., Any]
