@@ -42,10 +42,11 @@ from pymc_ep.numerics.gaussian.sparse_coefficient_space import LEAST_BLOCKS, Spa
 __all__ = ["CompiledLatentGaussian"]
 
 _INVERSE = 3.0
-"""Products of two matrices that an inverse, with its root and gradients, takes the time of in each sweep: a field of
-1,063 values with 155 observations took 0.4 s for each value of its hyperparameters."""
+"""Time of an inverse of a prior precision, with its root and gradients, in products of two such matrices in each sweep:
+a field of 1,063 values with 155 observations took 0.4 s for each value of its hyperparameters."""
 _LEAST_DENSE, _GAIN = 1e8, 4.0
-"""Least work of the other algebra, and the factor by which a sparse precision must save work, for it to be taken."""
+"""Multiplications of the other algebra from which a sparse precision is considered, and the least factor by which it
+must save multiplications to be chosen."""
 
 
 class CompiledLatentGaussian(SiteFunctions):
@@ -59,7 +60,7 @@ class CompiledLatentGaussian(SiteFunctions):
     """Form and data of the fit, from which the prior is computed where the model's data have changed; else None."""
 
     def is_current(self) -> bool:
-        """Whether precisions and densities of latent variables, read at earlier shapes, hold for the present ones."""
+        """Whether the form holds for the present shapes of its data; sparse precisions were read at earlier ones."""
         latent = [(b, shape) for b, shape in zip(self.form.blocks, self._noise_sizes()) if not b.observation_noise]
         if any(block.precision is not None and block.sizes != shape for block, shape in latent):
             return False
@@ -93,7 +94,7 @@ class CompiledLatentGaussian(SiteFunctions):
             )
 
     def _prefers_precision(self) -> bool:
-        """Whether a sparse precision takes far fewer operations than what was chosen."""
+        """Whether a sparse precision takes far fewer operations than the solver chosen so far."""
         if self.on_jax or self.work < _LEAST_DENSE:
             return False
         design = self._sparse_design()
@@ -103,7 +104,8 @@ class CompiledLatentGaussian(SiteFunctions):
     def work(self) -> float:
         """Multiplications of the largest matrix product in a fit: n^3, or n p^2 for p coefficients that all couple.
 
-        Of dense algebra also of inverses of prior precisions, which each value of the hyperparameters takes anew.
+        A sparse precision, or a division into blocks, counts its own. With dense algebra the inverses of prior
+        precisions are added, which are computed anew for each value of the hyperparameters.
         """
         observations, coefficients = self.sizes
         if (precision := self.precision) is not None:
@@ -126,29 +128,30 @@ class CompiledLatentGaussian(SiteFunctions):
 
     @property
     def precision(self) -> PrecisionDesign | None:
-        """Return the sparse precision of the unknowns, for the current data; None where this is not the solver."""
+        """Sparse precision of the unknowns, for the current data; None for any other solver."""
         return self._sparse_design() if self.solver.name == "precision" else None
 
     @property
     def scaled_outside(self) -> bool:
-        """Whether a fit is large for coefficients that depend on hyperparameters, as of `sd * standard`."""
+        """Whether a large fit is dense because coefficients depend on hyperparameters, as in `sd * standard`."""
         large = self.work > _LEAST_DENSE and not self.on_jax
         return large and precisions_of(self.form) is not None and not self._maps.constant
 
     @property
     def blocks(self) -> Blocks | None:
-        """Return the division of the coefficients, for the current data; None where there is none."""
+        """Division of the coefficients into blocks, for the current data; None where there is none."""
         if not all(self.independent):
             return None
         design = self._design()
         return None if design is None else design.blocks
 
     def fitted_to(self, data: Mapping[SharedVariable, np.ndarray]) -> Self:
-        """Return the form with the prior under the data of a fit, given by shared variable.
+        """Return a copy of the form whose prior follows from `data`, the data of a fit, by shared variable.
 
-        Its affine variables follow from the current data. Both data share the coefficients, which are independent
-        standard normals a priori: their posterior given the fitted data is mapped to the current predictors. It is
-        therefore solved in the space of the coefficients.
+        Its affine variables follow from the current data. Both follow from the same coefficients, which are independent
+        standard normals a priori, so that the posterior of the coefficients given the fitted data determines the
+        current variables. The copy is therefore solved in the space of the coefficients, or by a sparse precision if
+        the form is.
         """
         other, of_fit = self.shallow_copy(), self.shallow_copy()
         solver = "precision" if self.solver.name == "precision" else "coefficients"
@@ -160,7 +163,7 @@ class CompiledLatentGaussian(SiteFunctions):
         return other
 
     def prior(self, theta: np.ndarray) -> Prior:
-        """Evaluate the form at unconstrained hyperparameters `theta`, (p,).
+        """Return the form's `Prior` at unconstrained hyperparameters `theta`, (p,).
 
         Raises
         ------
@@ -203,9 +206,10 @@ class CompiledLatentGaussian(SiteFunctions):
         return [self._maps.varying_cotangent(array) if self.solver.prior is FactorPrior else array]
 
     def jointly(self, thetas: np.ndarray, variables: tuple[AffineVariable, ...] | None = None) -> EvaluatedRows:
-        """Return arrays that functions of rows take as `known`, where they share a covariance that is dear.
+        """Return arrays, for rows of theta, (s, p), that functions take as `precomputed`; empty without a dense prior.
 
-        The arrays belong to predictors and some variables, by default to all variables and the noise.
+        They are evaluated together for the predictors and `variables`, by default for the predictors, all variables and
+        noise, as all of these depend on the same covariance.
         """
         if self.solver.prior is not DensePrior:
             return NOTHING
@@ -239,7 +243,7 @@ class CompiledLatentGaussian(SiteFunctions):
     def affine_moments(
         self, theta: np.ndarray, variables: Sequence[AffineVariable] | None = None
     ) -> dict[str, AffineMoments]:
-        """Evaluate the prior moments of affine variables, by default of all in the form."""
+        """Return, by name, the prior moments of affine variables at theta, (p,); by default of all in the form."""
         return self.affine_rows(theta[None], variables)[0]
 
     def affine_rows(
@@ -264,7 +268,7 @@ class CompiledLatentGaussian(SiteFunctions):
         return [{v.name: moments[v.name] for v in variables} for moments in out]
 
     def noise_rows(self, thetas: np.ndarray, precomputed: EvaluatedRows = NOTHING) -> list[list[NoiseMoments]]:
-        """Return the prior moments of each noise block for rows of theta, (s, p)."""
+        """Return, for each row of theta, (s, p), the prior moments of each noise block."""
         out = []
         for arrays in zip(*self._evaluated_rows("noise", self._noise_graphs, thetas, precomputed)):
             rest = iter(arrays)
@@ -277,7 +281,7 @@ class CompiledLatentGaussian(SiteFunctions):
         return out
 
     def root_rows(self, thetas: np.ndarray) -> list[list[np.ndarray]] | None:
-        """Return the root of each block for rows of theta, (s, p); None where coordinates are no standard normals."""
+        """Return, for each row of theta, (s, p), each block's root; None unless coordinates are standard normals."""
         if (precision := self.precision) is not None:
             return [[np.ones(size) for size in precision.sizes]] * len(thetas)
         if self.solver.prior is not FactorPrior:
@@ -326,7 +330,7 @@ class CompiledLatentGaussian(SiteFunctions):
         return None if self.on_jax and (design is None or design.blocks is None) else design
 
     def _sparse_design(self) -> PrecisionDesign | None:
-        """Return the maps between unknowns of sparse precision for the current data; None where there are none."""
+        """Return the maps from unknowns of sparse precision, for the current data; None if a block has no precision."""
         if precisions_of(self.form) is None:
             return None
         # Their patterns are of the present shapes, see `is_current`.
@@ -356,7 +360,7 @@ class CompiledLatentGaussian(SiteFunctions):
     def _split_by_map(
         self, variables: Sequence[AffineVariable]
     ) -> tuple[dict[str, VariableMap | UnknownsMap], tuple[AffineVariable, ...]]:
-        """Return constant maps to variables, by name, and the variables whose maps depend on hyperparameters."""
+        """Return the constant maps to variables, by name, and the variables whose maps depend on hyperparameters."""
         design = self._design() if self.precision is None else self.precision
         maps = {} if design is None else design.variables
         return (
@@ -378,7 +382,7 @@ class CompiledLatentGaussian(SiteFunctions):
     def _mapped_moments(
         self, thetas: np.ndarray, variables: tuple[AffineVariable, ...]
     ) -> list[dict[str, AffineMoments]]:
-        """Return the moments of variables whose maps from the unknowns are read off at each row of theta."""
+        """Return the moments of variables whose maps from the unknowns are evaluated at each row of theta."""
         targets = [(v.name, v.expression) for v in variables]
         maps = self._for_solver(("maps", variables), lambda: SparseMaps(self.form, self.function, targets))
         means = self._for_solver(
@@ -401,7 +405,7 @@ class CompiledLatentGaussian(SiteFunctions):
         return out
 
     def _roots_and_means(self, thetas: np.ndarray) -> tuple[Sequence[np.ndarray], dict[str, np.ndarray]]:
-        """Return roots, (s, d) or (s, k, d) of each block, and means of variables with constant maps."""
+        """Return each block's root, (s, d) or (s, k, d), and the means of variables with constant maps, by name."""
         constant, _ = self._split_by_map(self.form.affine)
         variables = [v for v in self.form.affine if v.name in constant]
         roots = [] if self.solver.name == "precision" else self._maps.roots

@@ -1,9 +1,9 @@
-"""Linear maps from noise that are free of hyperparameters, cached for the data.
+"""Linear maps from noise that are free of hyperparameters, cached as long as the data stay the same.
 
-A_j, (d_j, n), maps block j to the predictors; other maps lead to affine variables. With A_j constant, the
-standard normals of block j enter the predictors through R_j = root_j A_j, and only root_j, often a diagonal, is
-evaluated and differentiated at each value of the hyperparameters. Where each predictor depends on few coefficients
-(groups, crossed effects), A is stored as a sparse matrix.
+A_j, (d_j, n), maps block j to the predictors; other maps lead to affine variables. With A_j constant, the standard
+normals of block j enter the predictors through R_j = root_j A_j, and only root_j, often a diagonal, is evaluated and
+differentiated at each value of the hyperparameters. Where each predictor depends on few coefficients (groups, crossed
+effects), A is stored as a sparse matrix.
 """
 
 import math
@@ -43,10 +43,10 @@ With one thread a dense posterior took 0.07 ms at 3e5, a sparse one 0.09; at 8e5
 _MAX_STORED, _MAX_ENTRIES = 2**22, 2**25
 """Largest number of doubles in a cached dense design, 32 MiB, and of nonzeros in a sparse one, 400 MiB.
 
-They trade memory for time: larger maps are evaluated at each value of the hyperparameters, all zeros of sparse ones
-included."""
+They trade memory for time: larger maps are evaluated at each value of the hyperparameters, with the zeros of sparse
+maps."""
 _MOST_PAIRS = 2**27
-"""Largest number of pairs of unknowns of one predictor, of all predictors, for a sparse precision: 5 GB."""
+"""Largest number of pairs of unknowns that share a predictor, summed over predictors, for a sparse precision: 5 GB."""
 _BATCH_SIZE = 2**22
 """Doubles of a design that are evaluated in one call, 32 MiB: it bounds the memory of batches of dense rows."""
 
@@ -57,13 +57,14 @@ class VariableMap:
     Parameters
     ----------
     entries : csr_array, (size, d)
+        The map, with d the number of values of all blocks.
     """
 
     def __init__(self, entries: scipy.sparse.csr_array):
         self._values, self._pattern = entries.data, EntryPattern(entries)
 
     def moments(self, mean: np.ndarray, roots: Sequence[np.ndarray]) -> AffineMoments:
-        """Return the prior moments of the variable from its mean and the roots, diagonals or matrices."""
+        """Return the prior moments of the variable, from its mean and each block's root, a diagonal or a matrix."""
         # With x = E[x] + X w and w = R^T z, Cov(x, z) = X R^T and Var(x_i) = sum_k (X R^T)_ik^2.
         size = self._pattern.predictors
         if all(root.ndim == 1 for root in roots):
@@ -139,7 +140,7 @@ class DesignMatrix:
 
 
 class VaryingPattern:
-    """Sparsity pattern of R, (p, n), where the map depends on hyperparameters.
+    """Sparsity pattern of R, (p, n), which maps coefficients to predictors, where it depends on hyperparameters.
 
     Parameters
     ----------
@@ -165,7 +166,7 @@ class VaryingPattern:
 
 
 def is_sparse(entries: int, p: int, n: int) -> bool:
-    """Whether sparse algebra is used for an R, (p, n), of so many nonzero entries."""
+    """Whether sparse algebra is used for a matrix R, (p, n), with this number of nonzero entries."""
     return entries < _MAX_DENSITY * p * n and p * p * n > _MIN_PRODUCTS
 
 
@@ -205,12 +206,12 @@ class Design:
 
     @cached_property
     def _targets(self) -> list[tuple[str, TensorVariable]]:
-        """Names and graphs of the targets of noise: the predictors, whose name is empty, and affine variables."""
+        """Names and graphs to which noise is mapped: the predictors, whose name is empty, and affine variables."""
         return [("", self._form.predictor), *((v.name, v.numerator) for v in self._form.affine if v.block is None)]
 
     @cached_property
     def _places(self) -> list[tuple[str, int]]:
-        """Name of the target and number of the block of each of `_graphs`; a target does not depend on the others."""
+        """For each of `_graphs`, the name of its target and the number of a block on which the target depends."""
         behind = {name: set(ancestors([graph])) for name, graph in self._targets}
         blocks = list(enumerate(self._form.blocks))
         # The predictors are mapped from every block, which may be zero.
@@ -243,7 +244,10 @@ class Design:
 
     @cached_property
     def _shared(self) -> list[SharedVariable]:
-        """Data behind the maps and the lengths of blocks, which leave no trace in the map of a block to itself."""
+        """Shared data on which the maps depend, and data that set the lengths of blocks.
+
+        A map of a block to itself does not show the block's length.
+        """
         lengths = [pt.as_tensor(n) for block in self._form.blocks for n in block.shape]
         return [v for v in ancestors([*self._graphs, *lengths]) if isinstance(v, SharedVariable)]
 
@@ -257,7 +261,8 @@ class Design:
         Parameters
         ----------
         theta, shapes : callable
-            Return unconstrained hyperparameters, which may be any, and the shape of each block's noise.
+            Functions that return values of the hyperparameters, of which any will do, and the shape of each
+            block's noise.
         """
         if not self.constant:
             return None
@@ -270,7 +275,10 @@ class Design:
     def sparse(
         self, theta: Callable[[], Sequence[np.ndarray]], shapes: Sequence[Sequence[int]]
     ) -> PrecisionDesign | None:
-        """Return the maps for the current data between unknowns of sparse precision; arguments as in `present`."""
+        """Return the maps from unknowns of sparse precision for the current data; None if not constant, or not sparse.
+
+        `theta` is a function as in `present`; `shapes` are the shapes of the blocks' noise themselves.
+        """
         if not self.constant:
             return None
         data = [v.get_value(borrow=True) for v in self._shared]
@@ -297,7 +305,7 @@ class Design:
         precision : ndarray, (p,)
             Prior precision of the coefficients: 1, or 0 where the prior is flat.
         perturbed_rows : callable
-            Returns R at other hyperparameters: what is zero there is taken for a structural zero.
+            Returns R at other hyperparameters; an entry that is zero there is taken for a structural zero.
         """
         if not is_sparse(int(np.count_nonzero(rows)), *rows.shape):
             return FactorPrior(rows, precision)
@@ -306,7 +314,7 @@ class Design:
         return self._pattern.prior(rows, precision)
 
     def varying_cotangent(self, cotangent: np.ndarray) -> np.ndarray:
-        """Return the gradient in R, (p, n), from the gradient in the array of the prior of `varying_prior`."""
+        """Return the gradient in R, (p, n), from the gradient in the array of a prior that `varying_prior` returned."""
         return cotangent if self._pattern is None or cotangent.ndim == 2 else self._pattern.cotangent(cotangent)
 
     def _evaluate_maps(self, theta: Sequence[np.ndarray], shapes: Sequence[Sequence[int]]) -> DesignMatrix | None:
@@ -352,7 +360,10 @@ class Design:
     def _probed(
         self, theta: Sequence[np.ndarray], shapes: Sequence[Sequence[int]]
     ) -> tuple[dict[tuple[str, int], scipy.sparse.csr_array], dict[str, int]]:
-        """Return the maps in which each target has at most one entry a part of a block, and the targets' widths."""
+        """Return maps, (d, width), by target and block, and the width of each target by name.
+
+        A map is returned only if each value of the target depends on one value at most in each part of the block.
+        """
         probes = [probes_of(math.prod(shape)) for shape in shapes]
         inputs = [masked(kinds, parts_of(shape)) for kinds, shape in zip(probes, shapes)]
         maps, widths = {}, {}

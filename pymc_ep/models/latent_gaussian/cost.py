@@ -17,19 +17,21 @@ _VECTORS = 60
 _SWEEPS = 8
 """Sweeps of a fit, on average."""
 _DRAW = 8
-"""Sweeps that the posterior at one draw of the hyperparameters takes the time of, with its moments and draws."""
+"""Time of the posterior at one draw of the hyperparameters, with its moments and draws, in sweeps."""
 _FIXED, _FIXED_BY_SEARCH = (5e-3, 8e-6), (0.015, 8e-5)
-"""Time of a fit of n sites with hyperparameters fixed, by quadrature or where peaks are searched for, a + b n, s. With
-two coefficients and n = 100 and 2000 a Poisson likelihood takes 0.008 and 0.022 s, a Beta 0.022 and 0.177."""
+"""Pairs (a, b) of the time a + b n, in s, of a fit of n sites with hyperparameters fixed: by quadrature, and where
+peaks are searched for. With two coefficients and n = 100 and 2000 a Poisson likelihood takes 0.008 and 0.022 s, a Beta
+0.022 and 0.177."""
 _EMULATOR = 0.4, 0.08
-"""Time of emulating the evidence of p hyperparameters, a p + b p^2, s."""
+"""Pair (a, b) of the time a p + b p^2, in s, of emulating the evidence of p hyperparameters."""
 _OF_GAUSSIANS, _BY_QUADRATURE, _BY_SEARCH = (1e-3, 0.0), (0.02, 1.2e-5), (0.04, 3.5e-5)
-"""Time of one of an integration's fits, n sites, a + b n, s, with its share of gradients, draws and results.
-Measured with 20 groups and n = 200 and 2000: bits 0.018 and 0.033 s, counts 0.040 and 0.042, Weibull 0.021 and 0.084,
-zero-inflated counts 0.023 and 0.072. Before moments ran in compiled loops both b were five to ten times as large."""
+"""Pairs (a, b) of the time a + b n, in s, of one fit of n sites in an integration over hyperparameters, with its share
+of gradients, draws and results. Measured with 20 groups and n = 200 and 2000: bits 0.018 and 0.033 s, counts 0.040 and
+0.042, Weibull 0.021 and 0.084, zero-inflated counts 0.023 and 0.072. Before moments ran in compiled loops both b were
+five to ten times as large."""
 _PER_SECOND, _FEW_PER_SECOND = 7e10, 7e5
-"""Multiplications a second of one core of a server of 2023 in large products, and the square root of their number where
-they are few."""
+"""Rates of one core of a server of 2023: multiplications a second in large products; where multiplications are few,
+their time is the square root of their number over the second rate."""
 
 
 def cost_of(form: CompiledLatentGaussian, hyper: str) -> Cost:

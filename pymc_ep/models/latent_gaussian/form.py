@@ -65,10 +65,10 @@ class NoiseBlock:
     sizes : tuple of int
         Shape of a latent block when it was recognised.
     outer_scale : TensorVariable, () or (d,) or (k, k), optional
-        s, where the model's variable is v about its mean and enters as s v: the block is then w = s v. A matrix M where
-        it enters as v M: the block is then w = v M, (g, k).
+        Scale s where the model's variable less its mean, v, enters predictors as s v: the block is then w = s v. Or a
+        matrix M where it enters as v M: the block is then w = v M, (g, k).
     of_columns : bool
-        Whether the rows of v, where the scale is a matrix, are the columns of the model's variable.
+        Whether the rows of v in v M are the columns of the model's variable.
     """
 
     name: str
@@ -130,7 +130,7 @@ class SiteGroup:
 
     @property
     def predictors(self) -> tuple[TensorVariable, ...]:
-        """All predictors."""
+        """All predictors of the site, the first of which is `predictor`."""
         return (self.predictor, *self.others)
 
     @property
@@ -141,7 +141,7 @@ class SiteGroup:
 
     @property
     def affine_predictor(self) -> "AffineVariable":
-        """The predictor as a variable, for its moments; of a site of several predictors all rows."""
+        """The predictor as an `AffineVariable`, for its moments; for a site of several predictors, all `rows`."""
         return AffineVariable(self.name, pt.stack(self.rows) if self.others else self.predictor)
 
 
@@ -156,7 +156,7 @@ class FixedTerm:
     log_density : TensorVariable
         Log density of each observation, as a graph of hyperparameters.
     joint : bool
-        Whether each of these is the joint density of several values, as for a vector.
+        Whether an element of `log_density` is the joint density of several values, as for a vector.
     """
 
     name: str
@@ -186,7 +186,7 @@ class AffineVariable:
 
     @property
     def numerator(self) -> TensorVariable:
-        """The variable times its block's scale, where it has one: a graph of noise without the scale."""
+        """The variable, or w where it is the v of a block w = s v: a function of noise that is free of s."""
         return self.expression if self.scaled is None else self.scaled.noise
 
 
@@ -216,7 +216,8 @@ class LatentGaussian(Hyperparameters):
     fixed : tuple of FixedTerm
         Observed variables that depend on no latent variable; their density is a factor of the evidence.
     scaled_inputs : tuple of (str, TensorVariable)
-        Inputs of stationary covariance functions in lengthscales, (n, k), each with the name of a variable made by it.
+        Name and graph of each input of a stationary covariance function, (n, k), divided by its lengthscales. The name
+        is of a variable that depends on the function.
     potentials : tuple of SiteGroup
         Terms of the model's potentials that depend on latent variables; zeros stand for their observations.
     """
@@ -243,15 +244,15 @@ class LatentGaussian(Hyperparameters):
 
     @property
     def predictor(self) -> TensorVariable:
-        """Predictors of all factors, (n,), ravelled and concatenated; of sites of several predictors all rows."""
+        """Predictors of all factors, (n,), ravelled and concatenated; all rows of a site of several predictors."""
         return _joined([row for group in self.factors for row in group.rows])
 
     @property
     def residual_predictor(self) -> TensorVariable:
         """Predictors of all factors, (n,), less the observation where a site depends on their difference alone.
 
-        This is what engines know. Far from zero, as with dates or frequencies, a predictor has no digits left for its
-        noise: at 1e12 the next double is 1e-4 away. The difference has them all.
+        Engines work with these. Far from zero, as with dates or frequencies, a predictor has no digits left for its
+        noise: at 1e12 the next double is 1e-4 away. The difference keeps all digits.
         """
         return _joined([row - g.observed if g.site.located else row for g in self.factors for row in g.rows])
 
@@ -269,7 +270,7 @@ class LatentGaussian(Hyperparameters):
         }
 
     def made_of(self, latent: Sequence[str]) -> tuple[set[Variable], dict[str, set[Variable]]]:
-        """Return the graph ancestors of all sites and named latent variables, and of each of these variables alone."""
+        """Return the graph ancestors of all sites and named latent variables, and, by name, of each such variable."""
         of_sites = [v for group in self.factors for v in (*group.rows, group.observed, *group.parameters)]
         affine = {variable.name: variable.expression for variable in self.affine}
         of_latent = {}

@@ -1,4 +1,4 @@
-"""A latent Gaussian form at rows of hyperparameters: a quantity of one row is evaluated for all at once."""
+"""A latent Gaussian form at rows of hyperparameters: a quantity is evaluated for all rows when one row needs it."""
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -15,12 +15,13 @@ __all__ = ["FormRow", "FormRows"]
 
 
 class FormRows:
-    """Prior moments of a form at rows of unconstrained hyperparameters, each kept once evaluated.
+    """Prior moments of a form at rows of unconstrained hyperparameters; each is kept once it has been evaluated.
 
     Parameters
     ----------
     form : SiteFunctions
     thetas : ndarray, (s, p)
+        Rows of hyperparameters.
     """
 
     def __init__(self, form: SiteFunctions, thetas: np.ndarray):
@@ -30,7 +31,7 @@ class FormRows:
         self._evaluated: EvaluatedRows | None = None
 
     def _known(self, variables: tuple[AffineVariable, ...] | None = None) -> EvaluatedRows:
-        """Return the arrays evaluated at once; where some variables come first, only those their moments take."""
+        """Return the arrays of `SiteFunctions.jointly`, evaluated in the first call for the variables of that call."""
         if self._evaluated is None:
             self._evaluated = self._form.jointly(self.thetas, variables)
         return self._evaluated
@@ -64,7 +65,7 @@ class FormRows:
 
     @property
     def row_bytes(self) -> int:
-        """Memory of what has been evaluated, in bytes a row."""
+        """Memory of the quantities that have been evaluated, in bytes for each row."""
         kept: list[Iterable[object]] = [arrays for moments in self._affine.values() for arrays in moments[0].values()]
         if "noise" in self.__dict__:
             kept += self.noise[0]
@@ -75,12 +76,13 @@ class FormRows:
 
 
 class FormRow(NamedTuple):
-    """One of the rows.
+    """The form at one row of hyperparameters.
 
     Attributes
     ----------
     rows : FormRows
     place : int
+        Index of the row.
     """
 
     rows: FormRows
@@ -102,7 +104,7 @@ class FormRow(NamedTuple):
         return self.rows.noise[self.place]
 
     def noise_of(self, coordinates: np.ndarray) -> list[tuple[np.ndarray, ...]]:
-        """Return the noise, and origin if it has one, of each block at coordinates of the solver, (s, c)."""
+        """Return, for each block, its noise, (s, d), and, if it has one, its origin, (s, k), at coordinates, (s, c)."""
         # Rows of w = C c: C = Cov(w, eta) for weights c = a, or a selection of the unknowns c; of v alike.
         if self.rows.roots is None:
             return [

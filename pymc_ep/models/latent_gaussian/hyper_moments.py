@@ -12,12 +12,12 @@ from pymc_ep.numerics.quadrature.gauss_hermite import standard_normal_rule
 __all__ = ["hyper_moments", "weighted_moments"]
 
 _NODES = 32
-"""Gauss-Hermite nodes of moments of a hyperparameter.
+"""Number of Gauss-Hermite nodes for moments of a hyperparameter.
 
-With them the moments of a log-normal are exact to 1e-8 up to a standard deviation of 3 in the logarithm; 16 nodes lose
-3 per cent of its standard deviation there."""
+With 32 the moments of a log-normal are exact to 1e-8 up to a standard deviation of 3 in the logarithm; 16 lose 3 per
+cent of its standard deviation there."""
 _SAMPLES = 20_000
-"""Draws for moments of hyperparameters that quadrature does not cover.
+"""Number of draws for moments of hyperparameters that quadrature does not cover.
 
 The Monte Carlo error of a mean is 0.7 per cent of the standard deviation."""
 
@@ -28,9 +28,10 @@ def weighted_moments(rows: Mapping[str, np.ndarray], weights: np.ndarray) -> dic
 
 
 def hyper_moments(form: SiteFunctions, theta: np.ndarray, directions: np.ndarray) -> dict[str, Moments]:
-    """Return moments of hyperparameters whose unconstrained values have the mean theta, (p,), and covariance D^T D.
+    """Return, by name, moments of the hyperparameters on their own scale.
 
-    Where each element is a function of one unconstrained value, its moments follow from quadrature over that value's
+    The unconstrained values have the mean theta, (p,), and the covariance D^T D, with D = `directions`, (k, p). Where
+    each element is a function of one unconstrained value, its moments follow from quadrature over that value's
     marginal; all elements share one pass over the nodes. Otherwise (ordered vectors, simplexes, bounds that depend on
     other hyperparameters) moments are taken over a fixed sample.
     """

@@ -1,4 +1,4 @@
-"""A form whose blocks have sparse precisions, with constant maps to the predictors, in the space of its unknowns."""
+"""A form whose blocks have sparse precisions, in the space of its unknowns, with constant maps to the predictors."""
 
 import math
 from collections.abc import Sequence
@@ -29,23 +29,24 @@ INNER_SCALE = (
     "Give learned scales and covariances to the prior, as in pm.MvNormal('effect', 0, cov), not as factors of a "
     "standard normal variable."
 )
-"""Cure of maps from latent variables to predictors that depend on hyperparameters."""
+"""Advice in messages where maps from latent variables to predictors depend on hyperparameters."""
 _FACTORS = 3.0
-"""Operations of a sweep, in factorisations: the selected inverse takes two more."""
+"""Time of a sweep, in factorisations: one of them, and two for the selected inverse."""
 _ENTRY = 200.0
-"""Time of an entry of Q and A in a sweep, in multiply-adds of a dense product: products by index, not by BLAS."""
+"""Time that each entry of Q and A takes in a sweep, in multiply-adds of a dense product: these entries are multiplied
+by index, not by BLAS."""
 
 
 def precisions_of(form: LatentGaussian) -> list[SparsePrecision] | None:
-    """Return the sparse precision of each block; None where one has none."""
+    """Return the sparse precision of each block; None if a block has none."""
     precisions = [block.precision for block in form.blocks if block.precision is not None]
     return precisions if len(precisions) == len(form.blocks) else None
 
 
 def lack_of_precisions(form: LatentGaussian, coefficients: int, constant: bool) -> str:
-    """Return the property that a form lacks for the algebra of sparse precisions, and the cure.
+    """Return the end of a message: the property that a form lacks for the algebra of sparse precisions, and the cure.
 
-    It has so many coefficients, and a map to the predictors that is `constant` or depends on hyperparameters.
+    The form has a number of `coefficients`; `constant` says that its map to the predictors is free of hyperparameters.
     """
     missing = [block.name for block in form.blocks if block.precision is None]
     if coefficients < MANY_COEFFICIENTS:
@@ -61,7 +62,10 @@ def lack_of_precisions(form: LatentGaussian, coefficients: int, constant: bool) 
 
 
 def precision_graphs(form: LatentGaussian) -> list[TensorVariable]:
-    """Return the values of each block's precision, the sum of their log determinants, and each sum's sd."""
+    """Return the values of each block's precision, the sum of log determinants, and each constrained sum's sd.
+
+    Log determinants that need a factor are left out of the sum.
+    """
     precisions = precisions_of(form) or []
     # log|Q| is a sum over independent blocks, here over all whose log determinant is given by structure.
     log_dets = [entry.log_det for entry in precisions if entry.log_det is not None]
@@ -77,6 +81,7 @@ class UnknownsMap:
     Parameters
     ----------
     entries : csr_array, (size, p)
+        The map from the p unknowns.
     """
 
     def __init__(self, entries: scipy.sparse.csr_array):
@@ -84,18 +89,18 @@ class UnknownsMap:
         self._unknown = np.full(entries.shape[0], np.inf)
 
     def moments(self, mean: np.ndarray, roots: Sequence[np.ndarray]) -> AffineMoments:
-        """Return mean and map; the prior variance, which takes a factor of Q, counts as infinite."""
+        """Return `mean` and the map; the prior variance, which takes a factor of Q, is set to infinity."""
         return AffineMoments(mean, self._entries, self._unknown)
 
 
 class PrecisionDesign:
-    """The constant map A from all unknowns to the predictors, and where their precision has entries.
+    """The constant map A from all unknowns to the predictors, and the pattern of the unknowns' precision.
 
     Parameters
     ----------
     form : LatentGaussian
     shapes : sequence of shapes
-        Of each block.
+        Shape of each block's noise.
     maps : dict of str to csr_array, (size, p)
         Constant maps from all unknowns to the predictors, whose name is empty, and to affine variables.
     """
@@ -135,7 +140,7 @@ class PrecisionDesign:
 
     @property
     def bytes(self) -> int:
-        """Memory of a posterior, in B, and of what all posteriors share."""
+        """Memory of a posterior and of the arrays that all posteriors share, in bytes."""
         factors = self.pattern.analysis.bytes + sum(block.analysis.bytes for block in self.pattern.blocks)
         return factors + 40 * (len(self.pattern.first) + len(self.pattern.keys))
 
@@ -147,7 +152,7 @@ class PrecisionDesign:
         return f"the sparse precision of {p} unknowns, of {n} predictors, is factored ({flops:.2g} operations)"
 
     def prior(self, arrays: Sequence[np.ndarray]) -> SparsePrecisionPrior:
-        """Return the prior from the values of `precision_graphs`."""
+        """Return the prior, given the values of the graphs that `precision_graphs` returns."""
         count = len(self.sizes)
         values, log_det, sums = arrays[:count], arrays[count], arrays[count + 1 :]
         sum_sd = np.zeros(len(self._soft))

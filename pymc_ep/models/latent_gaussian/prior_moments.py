@@ -34,7 +34,7 @@ def deviations_of(block: NoiseBlock) -> TensorVariable | None:
 
 
 def scale_of(block: NoiseBlock) -> TensorVariable:
-    """Return the scale of a block: its factor, (d, k), else its variances, (d,), or its covariance, (d, d)."""
+    """Return the scale of a block: its factor, (d, k), if any, else its variances, (d,), or its covariance, (d, d)."""
     if block.factor is not None:
         return block.factor
     variances = variances_of(block)
@@ -49,20 +49,20 @@ def _diagonal_of(matrix: TensorVariable) -> TensorVariable | None:
 
 
 def push(rows: TensorVariable, output: TensorVariable, block: NoiseBlock) -> TensorVariable:
-    """Return the linear part of `output` in the block's noise, applied to each row: (b, d) -> (b, size of output)."""
+    """Return the linear part of `output` in the block's noise, (b, size of output), applied to rows, (b, d)."""
     batched = rows.reshape((rows.shape[0], *block.shape)) if block.noise.ndim != 1 else rows
     mapped = linear_map(output, block.noise)(batched)
     return mapped if mapped.ndim == 2 else mapped.reshape((rows.shape[0], -1))
 
 
 def _block_covariance(x: TensorVariable, y: TensorVariable, block: NoiseBlock) -> TensorVariable:
-    """Return X C Y^T for the maps X and Y of x and y, (size of x, size of y)."""
+    """Return X C Y^T, (size of x, size of y), for the block's covariance C and the maps X and Y to x and y."""
     # Rows of C are mapped to C X^T, and rows of its transpose X C to X C Y^T.
     return push(push(block.covariance, x, block).T, y, block)
 
 
 def _covariance(form: LatentGaussian, x: TensorVariable, y: TensorVariable) -> TensorVariable:
-    """Return Cov(x, y), summed over the blocks that both depend on."""
+    """Return Cov(x, y), (size of x, size of y), a sum over the blocks that both depend on."""
     behind_x, behind_y = set(ancestors([x])), set(ancestors([y]))
     shared = [b for b in form.blocks if b.noise in behind_x and b.noise in behind_y]
     if not shared:
@@ -78,7 +78,7 @@ def predictor_covariance(form: LatentGaussian) -> TensorVariable:
 
 
 def cross_covariance(form: LatentGaussian, variable: AffineVariable) -> TensorVariable:
-    """Return Cov(x, eta) of an affine variable x, (size of x, n)."""
+    """Return Cov(x, eta), (size of x, n), of an affine variable x and the predictors eta."""
     eta = form.predictor
     if variable.block is not None:
         assert variable.block.factor is not None, "a block with an origin has a factor"
@@ -118,7 +118,7 @@ def coefficient_precision(form: LatentGaussian) -> TensorVariable:
 
 
 def coefficient_map(form: LatentGaussian, variable: AffineVariable) -> TensorVariable:
-    """Return Cov(x, z), (size of x, p), of an affine variable x with the standard normals z of all blocks."""
+    """Return Cov(x, z), (size of x, p), of an affine variable x and the standard normals z, (p,), of all blocks."""
     if variable.block is None:
         return form.at_zero_noise(_rows(form, variable.expression)).T
     # The variable is the part of z that belongs to its block.

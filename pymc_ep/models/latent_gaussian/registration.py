@@ -13,7 +13,7 @@ __all__ = ["likelihood_rows"]
 
 
 def likelihood_rows() -> list[tuple]:
-    """Return (distribution, link, name of site, site) for each likelihood; the last is None if not registered."""
+    """Return (distribution, link, name of site, site) for each likelihood; the site is None if it is not registered."""
     registered = sites()
     return [(distribution, link, name, registered.get(name)) for distribution, link, name in site_names()]
 

@@ -42,7 +42,7 @@ __all__ = ["NOTHING", "EvaluatedRows", "SiteFunctions"]
 Built = TypeVar("Built")
 
 _SWEEPS = 10.0
-"""Sweeps of a fit, as they are counted for budgets."""
+"""Number of EP sweeps that a fit is assumed to take, for budgets of operations."""
 EvaluatedRows = Mapping[Hashable, Sequence[np.ndarray]]
 """Arrays, (s, *shape), for rows of theta, by the name of the function that they were evaluated for."""
 NOTHING: EvaluatedRows = MappingProxyType({})
@@ -57,14 +57,14 @@ class SiteFunctions(HyperFunctions, ABC):
     hyper_start : sequence of ndarray
         Unconstrained values of the hyperparameters at PyMC's initial point.
     compile_kwargs : dict, optional
-        For `pytensor.function`. With ``mode="JAX"`` the prior's moments are moved to JAX's device and the algorithm
-        runs there. The model's own functions stay with NumPy: under JAX, PyTensor's gradients of some covariance
-        functions (Matern) are wrong at coinciding inputs, where rounded constants no longer cancel.
+        Arguments of `pytensor.function`. With ``mode="JAX"`` the prior's moments are moved to JAX's device and the
+        algorithm runs there. The model's own functions stay with NumPy: under JAX, PyTensor's gradients of some
+        covariance functions (Matern) are wrong at coinciding inputs, where rounded constants no longer cancel.
 
     Attributes
     ----------
     on_jax : bool
-        Whether the algorithm runs there.
+        Whether the algorithm runs on JAX's device.
     rows : RowFunctions
         Functions of many draws at once.
     sites : list of CompiledSite
@@ -111,14 +111,14 @@ class SiteFunctions(HyperFunctions, ABC):
 
     @abstractmethod
     def prior(self, theta: np.ndarray) -> Prior:
-        """Evaluate the form at unconstrained hyperparameters `theta`, (p,)."""
+        """Return the form's `Prior` at unconstrained hyperparameters `theta`, (p,)."""
 
     @abstractmethod
     def first_sites(self, prior: Prior) -> tuple[np.ndarray, np.ndarray] | None:
         """Return initial shift and precision of all sites, (n,) each, for an improper prior; else None."""
 
     def typical_sites(self, prior: Prior | FactorValues) -> tuple[np.ndarray, np.ndarray]:
-        """Return shift and precision of sites, (n,) each, with the typical mean and variance of each factor alone."""
+        """Return shifts and precisions of Gaussian sites, (n,) each, of typical mean and variance for each factor."""
         moments = [
             site.site.typical(y, *parameters)
             for site, y, parameters in zip(
@@ -138,16 +138,17 @@ class SiteFunctions(HyperFunctions, ABC):
     def affine_moments(
         self, theta: np.ndarray, variables: Sequence[AffineVariable] | None = None
     ) -> dict[str, AffineMoments]:
-        """Evaluate the prior moments of affine variables, by default of all in the form."""
+        """Return, by name, the prior moments of affine variables at theta, (p,); by default of all in the form."""
 
     @abstractmethod
     def noise_rows(self, thetas: np.ndarray, precomputed: EvaluatedRows = NOTHING) -> list[list[NoiseMoments]]:
-        """Return the prior moments of each noise block for rows of theta, (s, p)."""
+        """Return, for each row of theta, (s, p), the prior moments of each noise block."""
 
     def jointly(self, thetas: np.ndarray, variables: tuple[AffineVariable, ...] | None = None) -> EvaluatedRows:
-        """Return arrays that functions take as `precomputed`, for rows of theta, (s, p); empty if they share none.
+        """Return arrays, for rows of theta, (s, p), that functions take as `precomputed`; empty if these share none.
 
-        The arrays belong to predictors and some variables, by default to all variables and the noise.
+        They are evaluated together for the predictors and `variables`, by default for the predictors, all variables and
+        noise.
         """
         return NOTHING
 
@@ -167,16 +168,16 @@ class SiteFunctions(HyperFunctions, ABC):
         return [self.affine_moments(theta, variables) for theta in thetas]
 
     def root_rows(self, thetas: np.ndarray) -> list[list[np.ndarray]] | None:
-        """Return the root of each block for rows of theta, (s, p); None where coordinates are no standard normals.
+        """Return, for each row of theta, (s, p), the root of each block; None unless coordinates are standard normals.
 
-        With z the coordinates of a block, its noise is z R for a root that is a matrix R, (k, d), and z r for the
-        standard deviations r, (d,), of independent noise.
+        With z the coordinates of a block, its noise is z R for a root that is a matrix R, (k, d). Independent noise has
+        the standard deviations r, (d,), for its root, and is z r, elementwise.
         """
         return None
 
     @abstractmethod
     def fitted_to(self, data: Mapping[SharedVariable, np.ndarray]) -> Self | None:
-        """Return the form with the prior under other data, given by shared variable; None where there is none."""
+        """Return a copy of the form whose prior is for `data`, values by shared variable; None where it has none."""
 
     @property
     @abstractmethod
@@ -203,16 +204,17 @@ class SiteFunctions(HyperFunctions, ABC):
 
     @abstractmethod
     def _solver_key(self) -> tuple[Any, ...]:
-        """Return the cache key of the compiled functions of the prior, all that they depend on."""
+        """Return the cache key of the prior's compiled functions: the properties of the solver that they depend on."""
 
     def observed(self) -> list[np.ndarray]:
         """Return the current observations of each factor, in their shapes in the model."""
         return [np.asarray(y) for y in self._observed()]
 
     def origins(self) -> list[np.ndarray]:
-        """Return the origins of the predictors of each factor, (n,): the observations, or zeros.
+        """Return, for each factor, the origins, (n,), from which its predictors and observations are counted.
 
-        Observations that are not finite, which the form refuses, are counted from zero.
+        They are the observations where a site depends on the difference of observation and predictor alone, else zeros.
+        An observation that is not finite, which the form refuses, has the origin zero.
         """
         return [
             np.nan_to_num(np.array(y, dtype=float), nan=0.0, posinf=0.0, neginf=0.0).ravel()
@@ -222,9 +224,9 @@ class SiteFunctions(HyperFunctions, ABC):
         ]
 
     def residuals(self) -> list[np.ndarray]:
-        """Return the observations of each factor, (n,), counted from the origins of their predictors.
+        """Return, for each factor, its observations less the origins of its predictors, (n,).
 
-        Observations of sites of two predictors are repeated for each of their rows.
+        A site of several predictors has several rows for each observation, for which the observations are repeated.
         """
         pairs = zip(self.form.factors, self.observed(), self.origins())
         return [np.tile(np.asarray(y, dtype=float).ravel(), len(group.rows)) - origin for group, y, origin in pairs]
@@ -240,7 +242,7 @@ class SiteFunctions(HyperFunctions, ABC):
         return FactorValues(mean, split, float(log_prior), float(log_excess)), list(left)
 
     def _require_shapes(self, theta: np.ndarray, predictors: int) -> None:
-        """Raise where observations and predictors differ in number; both may change with shared data."""
+        """Raise where observations and predictors differ in number, as they may after shared data have changed."""
         observed = self.observed()
         if sum(y.size * len(group.rows) for group, y in zip(self.form.factors, observed)) == predictors:
             return
@@ -276,7 +278,7 @@ class SiteFunctions(HyperFunctions, ABC):
         return gradient + counted[1] * self.log_det(theta[None])[1][0]
 
     def coefficient_places(self, theta: np.ndarray) -> list[tuple[str, tuple[int, ...]]]:
-        """Return, for each of the p coefficients, the name of its variable and the index within it."""
+        """Return, for each coefficient, the name of its variable and its index in that variable."""
         out = []
         sizes, shapes = self._coefficients(*self.unpack(theta)), self.rows.noise_shapes(*self.unpack(theta))
         for block, size, shape in zip(self.form.blocks, sizes, shapes):
@@ -285,12 +287,12 @@ class SiteFunctions(HyperFunctions, ABC):
         return out
 
     def require_distances(self, theta: np.ndarray, at: str) -> None:
-        """Raise where rounding exceeds the distances that a covariance function sees; `at` names theta."""
+        """Raise where squared distances in a covariance function have large rounding errors; `at` describes theta."""
         names = [name for name, _ in self.form.scaled_inputs]
         require_distances(names, self._scaled_inputs(*self.unpack(theta)), at)
 
     def distance_cure(self, theta: np.ndarray) -> str:
-        """Return the cure of squared distances that lose digits, a sentence before others; empty where none do."""
+        """Return a sentence with the cure of squared distances that lose digits at theta; empty where none do."""
         return cure_of(self._scaled_inputs(*self.unpack(theta)))
 
     @compiled_property
@@ -326,7 +328,7 @@ class SiteFunctions(HyperFunctions, ABC):
 
     @cached_property
     def independent(self) -> tuple[bool, ...]:
-        """Whether the covariance of each block is diagonal by its graph, so that its scale is (d,) variances."""
+        """Whether the covariance of each block is diagonal by its graph; its scale then is the variances, (d,)."""
         return tuple(block.factor is None and variances_of(block) is not None for block in self.form.blocks)
 
     def site_at(self, theta: np.ndarray, group: Likelihood) -> tuple[CompiledSite, list[np.ndarray]]:

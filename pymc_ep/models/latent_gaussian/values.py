@@ -13,15 +13,16 @@ NoiseDraws = Sequence[tuple[np.ndarray, ...]]
 
 
 class AffineMoments(NamedTuple):
-    """Prior moments of an affine variable x of size d, with c coordinates of the solver.
+    """Prior moments of an affine variable x of d elements, and its covariance with the solver's c coordinates z.
 
     Attributes
     ----------
     mean : ndarray
-        At its own shape.
+        E[x], in the shape of the variable.
     cross : ndarray, (d, c)
-        Covariance with the coordinates.
+        Cov(x, z), with x flattened.
     variance : ndarray, (d,)
+        Var(x_i).
     """
 
     mean: np.ndarray
@@ -36,20 +37,20 @@ class AffineMoments(NamedTuple):
 
 
 class NoiseMoments(NamedTuple):
-    """Prior moments of a noise block w, (d,), with c coordinates of the solver.
+    """Prior moments of a noise block w, (d,), and its covariance with the solver's c coordinates z.
 
     Attributes
     ----------
     cross : ndarray, (d, c)
-        Covariance of w with the coordinates.
+        Cov(w, z).
     covariance : ndarray, (d, d)
         Cov(w).
     flat : bool
         Whether the prior is flat.
     factor : ndarray, (d, k), optional
-        L of an absorbed block w = L v.
+        L of a block w = L v with standard normals v, (k,); None for any other block.
     origin_cross : ndarray, (k, c), optional
-        Covariance of v with the coordinates, for an absorbed block.
+        Cov(v, z) of such a block.
     """
 
     cross: np.ndarray
