@@ -27,7 +27,7 @@ class RowFunctions(HyperRows):
     Parameters
     ----------
     compiled : SiteFunctions
-        The form that compiles them.
+        Compiled form of these variables.
     """
 
     _compiled: "SiteFunctions"
@@ -119,7 +119,7 @@ class RowFunctions(HyperRows):
     def outer_scales(self, theta: np.ndarray) -> dict[str, np.ndarray]:
         """Return the scale of each block w = s v or w = v M, by name, for rows of theta, (s, p).
 
-        That is (s, 1) or (s, d), or (s, k, k) for a matrix.
+        A scale is (s, 1) or (s, d) for the s rows, and a matrix M is (s, k, k).
         """
         names = [block.name for block in self.form.blocks if block.outer_scale is not None]
         if not names:
@@ -128,7 +128,10 @@ class RowFunctions(HyperRows):
         return {name: scale if scale.ndim == 3 else scale.reshape(len(theta), -1) for name, scale in zip(names, rows)}
 
     def log_stretch(self, theta: np.ndarray) -> np.ndarray:
-        """Return log |dw / dv| of all scaled blocks, (s,), which turns log densities of w into log densities of v."""
+        """Return log |dw / dv|, (s,), summed over the blocks w = s v and w = v M, for rows of theta.
+
+        Added to a log density of w, it gives the log density of v.
+        """
         shapes = zip(self.form.blocks, self.noise_shapes(*self._compiled.unpack(theta[0])))
         sizes = {block.name: np.prod(shape) for block, shape in shapes}
         out = np.zeros(len(theta))
@@ -141,14 +144,20 @@ class RowFunctions(HyperRows):
         return out
 
     def unscaled(self, theta: np.ndarray, noise: NoiseDraws) -> NoiseDraws:
-        """Return noise, (s, d) each, with v in place of w, for rows of theta, (s, p), or one, (1, p)."""
+        """Return noise, (s, d) for each block, with v in place of w for blocks w = s v or w = v M.
+
+        `theta` has a row for each row of noise, (s, p), or one for all, (1, p).
+        """
         # v = w / s, or v = w M^-1.
         scales = self.outer_scales(theta)
         inverse = {name: np.linalg.inv(scale) if scale.ndim == 3 else 1.0 / scale for name, scale in scales.items()}
         return self._times(noise, inverse)
 
     def scaled(self, theta: np.ndarray, noise: NoiseDraws) -> NoiseDraws:
-        """Return noise, (s, d) each, with w in place of v, for rows of theta, (s, p), or one, (1, p)."""
+        """Return noise, (s, d) for each block, with w in place of v for blocks w = s v or w = v M.
+
+        `theta` has a row for each row of noise, (s, p), or one for all, (1, p).
+        """
         return self._times(noise, self.outer_scales(theta))
 
     def _times(self, noise: NoiseDraws, scales: Mapping[str, np.ndarray]) -> NoiseDraws:
@@ -232,7 +241,7 @@ class RowFunctions(HyperRows):
 
 
 def _product(noise: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """Return noise, (s, d), times its scale, (s, 1) or (s, d), or its rows of k times a matrix, (s, k, k)."""
+    """Return noise, (s, d), times its scale: elementwise, (s, 1) or (s, d), or by rows of k values, (s, k, k)."""
     if scale.ndim == 2:
         return noise * scale
     return (noise.reshape(len(noise), -1, scale.shape[1]) @ scale).reshape(noise.shape)

@@ -21,11 +21,14 @@ from pymc_ep.graphs.queries import applies, depends_on
 __all__ = ["cure_of", "require_distances", "scaled_inputs"]
 
 _MOST_ERROR = 1e-3
-"""Largest error of squared distances in lengthscales: of the variance of a function, half of that is lost."""
+"""Largest error of squared distances, in squared lengthscales: a covariance is then off by half of it, relative to the
+variance."""
 _NOTICED = 1e-9
-"""Error above which it is named where a covariance is not positive definite: a thousandth of PyMC's jitter."""
+"""Error of squared distances above which it is mentioned where a covariance is not positive definite: a thousandth of
+PyMC's jitter."""
 _NEAR = 1e4
-"""Distance from zero, in least differences, up to which errors are below 2e-8 for lengthscales above one of these."""
+"""Distance of inputs from zero, in units of the least difference between inputs, up to which errors are below 2e-8 for
+lengthscales above that difference."""
 _CURE = (
     "Centre and scale the inputs X of the covariance function, as (X - X.mean(axis=0)) / X.std(axis=0), with "
     "lengthscales in these units"
@@ -35,9 +38,10 @@ _CURE = (
 def scaled_inputs(
     named: Mapping[str, Sequence[TensorVariable]], noise: Iterable[TensorVariable]
 ) -> tuple[tuple[str, TensorVariable], ...]:
-    """Return the inputs x, (n, k), of squared distances in graphs, each with the first name of a graph that has it.
+    """Return name and graph of the inputs x, (n, k), of each matrix of squared distances in some graphs.
 
-    Those that rounding cannot reach are left out.
+    The name is the first in `named` whose graphs contain x. Inputs so near zero that rounding is harmless are left out,
+    as are inputs that depend on noise.
     """
     names: dict[TensorVariable, str] = {}
     for name, graphs in named.items():
@@ -49,7 +53,7 @@ def scaled_inputs(
 
 
 def _inputs_of(variable: TensorVariable) -> TensorVariable | None:
-    """Return x of a product -2 x x^T, where x is itself a product with inverse lengthscales."""
+    """Return x where a variable is -2 x x^T and x itself is a product, with inverse lengthscales; else None."""
     if not applies(variable.owner, Mul):
         return None
     *factors, product = sorted(variable.owner.inputs, key=lambda v: v.owner is not None and isinstance(v.owner.op, Dot))
@@ -61,7 +65,7 @@ def _inputs_of(variable: TensorVariable) -> TensorVariable | None:
 
 
 def _is_near_zero(inputs: TensorVariable) -> bool:
-    """Whether X is known, and no further from zero than ten thousand times the least difference of its values."""
+    """Whether the unscaled inputs X are constant, and at most `_NEAR` times their least difference from zero."""
     if np.inf in [_constant(v) for v in inputs.owner.inputs]:
         return False
     for X in (v.data.astype(float) for v in inputs.owner.inputs if isinstance(v, Constant) and v.ndim == 2):
@@ -76,12 +80,15 @@ def _constant(variable: TensorVariable) -> float | None:
 
 
 def _largest(inputs: Sequence[np.ndarray]) -> list[float]:
-    """Return the largest distance from zero, in lengthscales, of each of some inputs."""
+    """Return, for each array of inputs, (n, k), the largest distance of its rows from zero, in lengthscales."""
     return [float(np.sqrt((np.asarray(x, dtype=float) ** 2).sum(axis=1).max(initial=0.0))) for x in inputs]
 
 
 def require_distances(names: Sequence[str], inputs: Sequence[np.ndarray], at: str) -> None:
-    """Raise where rounding exceeds the distances that a covariance function sees; `at` are the hyperparameters."""
+    """Raise where squared distances in a covariance function have large rounding errors.
+
+    The message names the function by `names`, and the hyperparameters by `at`.
+    """
     for name, far in zip(names, _largest(inputs)):
         if far == np.inf:
             raise InvalidDataError(
@@ -97,6 +104,6 @@ def require_distances(names: Sequence[str], inputs: Sequence[np.ndarray], at: st
 
 
 def cure_of(inputs: Sequence[np.ndarray]) -> str:
-    """Return the cure of squared distances that lose digits, a sentence before others; empty where none do."""
+    """Return a sentence with the cure of squared distances that lose digits, to precede others; empty where none do."""
     lost = any(np.finfo(float).eps * far**2 > _NOTICED for far in _largest(inputs))
     return f"{_CURE}: their squared distances lose digits. " if lost else ""

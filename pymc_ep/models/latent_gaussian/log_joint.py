@@ -56,7 +56,7 @@ class NoisePrior:
 
     @property
     def singular(self) -> bool:
-        """Whether C is singular, so that w has no density in all of its d values."""
+        """Whether w ~ N(0, C) has no density on R^d, as C is singular; False for a flat prior and for w = L v."""
         return self.block.factor is None and not self.block.flat and len(self._pivots) < self.size
 
     def draw(self, size: int, rng: np.random.Generator) -> tuple[np.ndarray, ...]:

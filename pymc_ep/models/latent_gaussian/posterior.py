@@ -1,7 +1,8 @@
 """Posterior of a latent Gaussian form given its sites: Gaussian moments, and skewed joint draws of its variables.
 
-Sites, its shape, the mode of the hyperparameters and a factor of their covariance determine it. No engine is involved,
-so that it is the same for a fresh and for a saved fit.
+The posterior is determined by the sites, by corrections of its width and skewness, and by the mode of the
+hyperparameters with a factor of their covariance. No engine is involved, so that a fresh and a saved fit have the same
+posterior.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,8 +47,8 @@ _SPARSE = "latent variables by a sparse precision have no dense covariance, by w
 _JACOBIANS = "a determinant for each draw, by which its skewness changes its density, is too much work"
 """Reasons for missing densities of draws."""
 _DETERMINANTS = 8.0
-"""Budget of determinants of draws as a multiple of the budget of factorisations, as they take products of matrices.
-With 120 predictors the determinants of 4000 draws take 0.9 s."""
+"""Budget of determinants of draws, as a multiple of the budget of factorisations: determinants take products of
+matrices, which are faster. With 120 predictors the determinants of 4000 draws take 0.9 s."""
 
 
 class NoiseAtMode(NamedTuple):
@@ -58,7 +59,8 @@ class NoiseAtMode(NamedTuple):
     noise : NoiseDraws
         Noise, (s, d), and, for a block with an origin, the origin, (s, k).
     coordinates : ndarray, (s, c)
-        Draws of the solver's coordinates, or, by Matheron's rule, coefficients of the shifts of prior draws.
+        Draws of the solver's coordinates. Where prior draws are shifted instead (Matheron's rule), the coefficients of
+        the shifts.
     """
 
     noise: NoiseDraws
@@ -71,11 +73,11 @@ class SolvedPosterior(NamedTuple):
     Attributes
     ----------
     prior_mean : ndarray, (n,)
-        Of the predictors.
+        Prior mean of the predictors.
     prior : GaussianPrior
-        Distribution about it.
+        Prior distribution of the predictors about their mean.
     posterior : GaussianPosterior
-        Variances of predictors may be missing where there is no skewness.
+        Posterior; it may lack the variances of the predictors where there is no skewness.
     """
 
     prior_mean: np.ndarray
@@ -102,7 +104,8 @@ class LatentPosterior:
     at : FormRow, optional
         The form at `theta`, if it belongs to rows that are evaluated at once.
     shape : Shape, optional
-        At the mode; without it the posterior is EP's, and draws are Gaussian given the hyperparameters.
+        Corrections of width and skewness at the mode. Without these the posterior is EP's, and draws are Gaussian given
+        the hyperparameters.
     """
 
     without_sites = ""
@@ -129,7 +132,7 @@ class LatentPosterior:
         self.log_concave = all(s.site.log_concave for s in form.sites)
         self._given_mode = mode
         self.shape = shape if shape is not None and shape.skewness.any() else None
-        """Width and skewness that the sites lack; None where there is none."""
+        """Corrections of width and skewness; None where no site has skewness."""
         self.at = FormRow.at(form, theta) if at is None else at
         """The form at `theta`."""
 
@@ -172,7 +175,7 @@ class LatentPosterior:
 
     @cached_property
     def _wide_sites(self) -> tuple[np.ndarray, np.ndarray]:
-        """Shifts and precisions that correct the width of the posterior, (n,) each."""
+        """Shifts and precisions of the sites, (n,) each, with the correction of the posterior's width added."""
         if self.shape is None:
             return self.shift, self.precision
         return self.shift + self.shape.shift, self.precision + self.shape.precision
@@ -199,7 +202,7 @@ class LatentPosterior:
 
     @cached_property
     def _skewed(self) -> SkewedDraws | None:
-        """Moves of draws; None where no site has skewness."""
+        """Moves that give draws their skewness; None where no site has skewness."""
         if self.shape is None:
             return None
         return SkewedDraws(self.shape, self.solved.prior, self.solved.posterior, pairs_of(self.form))
@@ -337,7 +340,11 @@ class LatentPosterior:
         return self._moved(self._gaussian_draws(size, rng), slopes=False)[0]
 
     def _moved(self, drawn: NoiseAtMode, *, slopes: bool) -> tuple[NoiseDraws, np.ndarray]:
-        """Return the noise of Gaussian draws with the skewness of the sites, and slopes of their moves if asked for."""
+        """Return the noise of Gaussian draws, moved to have the skewness of the sites, and the slopes of the moves.
+
+        The slopes are (s, m) for s draws and m sites with skewness; (s, 0) where they are not asked for, or without
+        skewness.
+        """
         if self._skewed is None:
             return drawn.noise, np.zeros((len(drawn.coordinates), 0))
 
@@ -370,10 +377,11 @@ class LatentPosterior:
         """Return the log density of draws, (s,), under the Gaussian posterior, in the coordinates of `log_joint`.
 
         The latent variables are shifted by a function of the hyperparameters, with Jacobian 1, so that draws keep
-        their density from before the shift: the Gaussian of theta = mode + z D, times the noise's prior at the mode,
-        times the ratio of posterior to prior. Where coordinates are drawn, it is the ratio of their densities.
-        Otherwise it is the product of the sites over its normaliser. With g = b - Pi m0 and V the posterior
-        covariance,
+        their density from before the shift. It is the product of the Gaussian density of theta = mode + z D, the
+        noise's prior density at the mode, and the ratio of posterior to prior density. Where coordinates are drawn,
+        the ratio is taken of their densities. Otherwise it is the product of the sites over its normaliser. With b and
+        Pi the sites' shifts and precisions, m0 and m the prior and posterior means of the predictors eta, V their
+        posterior covariance, g = b - Pi m0, and log|B| the posterior's `log_det`,
 
             g' (eta - m0) - (eta - m0)' Pi (eta - m0) / 2 + log|B| / 2 - g' V g / 2
               = a' (eta - (m + m0) / 2) - (eta - m)' Pi (eta - m) / 2 + log|B| / 2,
@@ -397,7 +405,7 @@ class LatentPosterior:
         return log_q + log_standard_normal(spread) - np.linalg.slogdet(self.directions)[1]
 
     def _noise_slopes(self) -> list[NoiseDraws]:
-        """Return derivatives of the posterior means of noise, unscaled, and origin, for each direction and block."""
+        """Return, for each direction and block, derivatives of the posterior mean of unscaled noise and origin."""
         slopes: list[NoiseDraws] = []
         for step, low, high in self._differences:
             ends = [

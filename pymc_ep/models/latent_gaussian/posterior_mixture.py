@@ -1,9 +1,9 @@
 """Mixture of Gaussian posteriors at some draws of the hyperparameters, with sites interpolated between fits.
 
-It has the interface of `LatentPosterior`. Latent variables are drawn for more hyperparameters than have a posterior:
-from the nearest posterior, and moved from there. Prior moments are evaluated for many components at once, posteriors
-one at a time. These are cached up to a bound on memory, as moments and draws need the same ones, and each may hold n by
-n matrices.
+It has the interface of `LatentPosterior`. There may be more draws of the hyperparameters than components of the
+mixture. At each draw the latent variables are drawn from the nearest component, and moved to the hyperparameters of the
+draw. Prior moments are evaluated for many components at once, posteriors one at a time. Posteriors are cached up to a
+bound on memory: moments and draws need the same ones, and each may hold n by n matrices.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,8 +31,9 @@ __all__ = ["PosteriorMixture"]
 _CACHE_BYTES = 2**28
 """Largest memory of all cached components in bytes, 256 MiB; it is traded off against computing them twice."""
 _ROWS_BYTES = 2**23
-"""Memory of what is evaluated for several components at once, in bytes, 8 MiB, beyond what one needs: more does not fit
-the cache. Of a process at 200 points, 8 MiB took 4.2 s, 1 MiB 5.6 s and 64 MiB 4.8 s."""
+"""Memory, in bytes, of the prior moments that are evaluated for several components at once, 8 MiB; one component may
+take more. Beyond it they do not fit the processor's cache. Of a process at 200 points, 8 MiB took 4.2 s, 1 MiB 5.6 s
+and 64 MiB 4.8 s."""
 _NO_DENSITY = "draws come from a mixture over the hyperparameters, whose density is not evaluated"
 """Reason for missing densities of draws: each would need all components."""
 
@@ -48,13 +49,13 @@ class PosteriorMixture:
     thetas : ndarray, (k, p)
         Unconstrained hyperparameters of the fits.
     shifts, precisions : ndarray, (k, n)
-        Sites of the fits, which correct the width of the posteriors.
+        Sites of the fits, with the correction of the posteriors' width.
     draws : ndarray, (s, p)
-        Unconstrained hyperparameters of draws; with s = 0, the components' are taken.
+        Unconstrained hyperparameters of draws; with s = 0, the components' hyperparameters are taken.
     components : ndarray, (m, p), optional
         Unconstrained hyperparameters of the components; with m = 0, these are `thetas`. By default they are the draws.
     skewness : ndarray, (k, n), optional
-        Of the tilted distributions of the fits; the marginals have the skewness at the centre.
+        Skewness of the tilted distributions of the fits. The marginal skewness is the centre's for all components.
     """
 
     without_sites = ""
@@ -167,7 +168,10 @@ class PosteriorMixture:
         return [Shape(row, centre.marginal_skewness, none, none) for row in skewness]
 
     def moments(self, variables: Sequence[AffineVariable] | None = None) -> dict[str, Moments]:
-        """Return the moments of affine variables under the mixture; the moments of all are known after draws."""
+        """Return the moments of affine variables under the mixture, by default of all in the form.
+
+        The default may have been computed along with earlier draws.
+        """
         if variables is None and self._moments is not None:
             return self._moments
         return mixed_moments((weight, component.moments(variables)) for weight, component in self.components())

@@ -1,15 +1,16 @@
-"""Skewness of tilted distributions, carried to draws and to affine variables of a Gaussian posterior.
+"""Draws and affine variables of a Gaussian posterior, with the skewness of the sites' tilted distributions.
 
-With u_j = (eta_j - m_j) / s_j a draw x of the Gaussian posterior is moved by
+With m_j and s_j the posterior mean and standard deviation of predictor eta_j, and u_j = (eta_j - m_j) / s_j, a draw x
+of the Gaussian posterior is moved by
 
     sum_j Cov(x, u_j) a_j(u_j),      a_j(u) = g_j (u^2 - 1) / 6 to first order,
 
-where g_j is the skewness of the tilted distribution of site j. To first order that gives any affine variable y the
-skewness sum_j Corr(y, u_j)^3 g_j that pairs of sites give it (`pymc_ep.evidence.ep.shape`), and leaves mean and
-variance. The functions a_j are in `pymc_ep.numerics.skewed_normal`: one site alone, or several with the same
-predictor, move a draw by a monotone cubic, exactly as skewed. Sites of two predictors have four such u
-(`pymc_ep.evidence.ep.directions`). The Jacobian of the map of the predictors is I + R diag(a'), with R the correlations
-of u.
+where g_j is the skewness of the tilted distribution of site j. To first order the move gives any affine variable y the
+skewness sum_j Corr(y, u_j)^3 g_j, as `pymc_ep.evidence.ep.shape` derives it from pairs of sites, and leaves its mean
+and variance. The functions a_j are in `pymc_ep.numerics.skewed_normal`: a single site, or several with the same
+predictor, move a draw by a monotone cubic that gives their skewness exactly. A site of two predictors has four u, in
+the directions of `pymc_ep.evidence.ep.directions`. The map of the predictors has the Jacobian I + R diag(a'), with R
+the correlations of u and a' the slopes.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,28 +28,29 @@ from pymc_ep.numerics.skewed_normal import limited, skewed_moves
 __all__ = ["SkewedDraws"]
 
 _NUMBERS = 2**22
-"""Numbers evaluated at a time, 32 MB: bounds the memory."""
+"""Largest number of doubles evaluated at a time, 32 MB: it bounds the memory."""
 _CACHED = 2**17
-"""Numbers of a block of draws, 1 MB: larger ones do not fit the cache."""
+"""Doubles in a batch of draws, 1 MB: larger batches do not fit the processor's cache."""
 _PAIRS = 2**24
 """Most pairs of sites and values of a variable whose skewness is computed: a tenth of a second for products, and memory
 is bounded. A variable with more counts as Gaussian."""
 _FULL = 4000
 """Most sites whose correlations are held in full, 128 MB."""
 _RANK = 1e-12
-"""Pivot of the correlations of predictors, which are one on the diagonal, that counts as rounding."""
+"""Largest pivot of a correlation matrix that counts as rounding."""
 
 
 class SkewedDraws:
-    """Moves of draws of one Gaussian posterior.
+    """Moves that give draws of one Gaussian posterior their skewness.
 
     Parameters
     ----------
     shape : Shape
-        At least one site has some skewness.
+        Skewness of the sites, of which at least one is not zero.
     gaussian : GaussianPrior
+        Prior of the predictors.
     posterior : GaussianPosterior
-        Of corrected width, with the variances of the predictors.
+        Posterior of corrected width, with the variances of the predictors.
     pairs : sequence of slice
         Rows of the sites of two predictors.
     """
@@ -60,13 +62,14 @@ class SkewedDraws:
         standard = direction_map(np.asarray(posterior.variance), pairs)
         used = np.flatnonzero((shape.skewness != 0.0) & (abs(standard).sum(axis=0) > 0.0))
         self._standard = standard[:, used]
-        """u as linear functions of the predictors, (n, m)."""
+        """S, (n, m), sparse: with eta the n predictors and E eta their posterior mean, u = S^T (eta - E eta) are the m
+        standardised ones with skewness."""
         self._own, total = limited(shape.skewness[used], shape.marginal_skewness[used])
         self._cubics = skewed_moves(self._own, total)
 
     @cached_property
     def _root(self) -> np.ndarray:
-        """L, (m, r), with R = L L^T the correlations of the predictors of the sites, which may be singular."""
+        """L, (m, r), with L L^T = R, the correlations of the m variables u; R may be singular, of rank r."""
         # u = S^T (eta - m) has the covariance R = S^T V S, with V of the predictors.
         rows = np.unique(self._standard.indices)
         covariance = np.asarray(self._gaussian.posterior_rows(self._posterior)(rows, rows))
@@ -79,7 +82,7 @@ class SkewedDraws:
         return out
 
     def work(self, size: int) -> float:
-        """Multiplications for the log Jacobians of so many draws; infinite for sites that are too many to correlate."""
+        """Return the multiplications for the log Jacobians of `size` draws; infinite for more than `_FULL` sites."""
         if len(self._own) > _FULL:
             return np.inf
         sites, rank = self._root.shape
@@ -88,15 +91,17 @@ class SkewedDraws:
     def moves(
         self, coordinates: np.ndarray, predictors: Callable[[slice], np.ndarray] | None, *, slopes: bool
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the moves of coordinates, (s, c), and the slopes a'(u), (s, m), if asked for, else (s, 0).
+        """Return the moves of the coordinates, (s, c), and the slopes a'(u), (s, m), or (s, 0) without `slopes`.
 
         Parameters
         ----------
         coordinates : ndarray, (s, c)
             Draws of the solver's coordinates.
         predictors : callable, optional
-            Returns the predictors of some draws, (k, n), where the coordinates do not tell them.
+            ``predictors(rows)`` returns the predictors, (k, n), of a slice of the draws. It is given where the
+            coordinates do not determine the predictors.
         slopes : bool
+            Whether to compute the slopes.
         """
         size, n = len(coordinates), len(np.asarray(self._posterior.mean))
         out, steep = np.empty_like(coordinates), np.empty((size, len(self._own) if slopes else 0))
@@ -137,7 +142,8 @@ class SkewedDraws:
     def skewness_of(self, cross: np.ndarray, sd: np.ndarray) -> np.ndarray:
         """Return the skewness, (d,), of x with Cov(x, coordinates) = `cross`, (d, c), and standard deviations `sd`.
 
-        These may include the spread of hyperparameters, which adds no third cumulant to first order.
+        `sd` may include the spread of hyperparameters, which adds no third cumulant to first order. The skewness is set
+        to zero where x and the sites have more than `_PAIRS` pairs.
         """
         out, d = np.zeros(len(sd)), len(sd)
         if d * len(self._own) > _PAIRS:
@@ -156,7 +162,7 @@ class SkewedDraws:
         return out
 
     def _covariance_times(self, weights: np.ndarray) -> np.ndarray:
-        """Return coordinates, (s, c), by which Cov(x, eta) w moves any x, for rows w, (s, n)."""
+        """Return shifts of coordinates, (s, c), for rows w, (s, n): they move any x by its posterior Cov(x, eta) w."""
         # Cov(x, eta | y) w = C (I + Pi K)^-1 w, with C = Cov(x, eta) of the prior.
         if self._posterior.drawn_from_prior:
             return cast(PredictorPrior, self._gaussian).conditioned(self._posterior, weights)

@@ -1,7 +1,8 @@
 """Table of solvers: representations of the prior in observation space, K (n, n), or coefficient space, R (p, n).
 
-A solver names the array of the form that its algebra needs, and has coordinates whose posterior it computes. Any
-variable that is jointly Gaussian with the coordinates is updated through its covariance with them.
+A third has sparse precisions of the unknowns. A solver names the array of the form that its algebra needs, and has
+coordinates whose posterior it computes. Any variable that is jointly Gaussian with the coordinates is updated through
+its covariance with them.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ _MAX_RATIO = 0.5
 
 A sweep costs 3 n p^2 operations in coefficient space and 2 n^3 / 3 in observation space: equal at p / n = 0.47."""
 MOST_COEFFICIENTS = 2.0
-"""Ratio p / n up to which effects of groups are factored in blocks, as long as these are worth it."""
+"""Ratio p / n up to which effects of groups are factored in blocks, if these save enough."""
 _FEW = 64
 """Number of independent coefficients up to which coefficient space is used whatever the ratio: products of so small
 matrices take less time than calls, and no covariance of predictors need be compiled for it."""
@@ -46,7 +47,7 @@ class Solver:
     improper : bool
         Whether flat priors are allowed.
     exact : str
-        Name of the solver that loses no digits under wide priors, where this one does; empty where it does not.
+        Name of another solver that keeps its digits under wide priors, where this one loses them; else empty.
     cross : callable
         Takes form and affine variable, returns the covariance with the solver's coordinates, (size of x, c).
     variance : callable
@@ -65,7 +66,7 @@ class Solver:
 
 
 def _no_dense_array(form: LatentGaussian, variable: AffineVariable | None = None) -> TensorVariable:
-    """Raise: what the precision solver needs follows from constant maps."""
+    """Raise UnsupportedModelError: a sparse precision takes constant maps, which need no array of the form."""
     named = "" if variable is None else f" of {variable.name!r}"
     raise UnsupportedModelError(
         f"The map{named} from latent variables depends on hyperparameters, which solver='precision' has no algebra "
@@ -122,6 +123,7 @@ def choose_solver(
     ----------
     name : str
     observations, coefficients : int
+        Their numbers, n and p.
     flat : sequence of str
         Names of variables with flat priors.
     independent : bool

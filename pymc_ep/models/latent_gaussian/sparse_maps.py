@@ -1,10 +1,11 @@
-"""Sparse linear maps from noise to predictors and variables, read off from few products with the model's graph.
+"""Sparse linear maps from noise to predictors and variables, determined by few products with the model's graph.
 
-A map is probed by vectors that are zero but for one class of a block's values. A row that has one entry in a class
-tells it: ones give the entry, numbers of places its place, and random numbers that there is no other. Classes are the
-last axis of a block, as effects of groups have it, or single values of a small block; else they are drawn at random,
-and rows in which two entries fell into one class are probed again. What is left are rows such as sums over a whole
-block, which products with the transposed map give.
+The values of a block are divided into classes. Probes, vectors that are zero outside of one class, are mapped. An
+output that depends on one value of the class alone shows this: a probe of ones gives the entry of the map, a probe of
+1, 2, ... its place, and random probes verify that there is no other entry. Classes are the places along a short last
+axis, as effects of groups have it, or the single values of a small block. Else they are drawn at random, and outputs
+with two entries in one class are probed again with new classes. The outputs that remain, such as sums over a whole
+block, are computed by the transposed map.
 """
 
 import math
@@ -26,49 +27,56 @@ from pymc_ep.models.latent_gaussian.prior_moments import push
 __all__ = ["SparseMaps", "decoded", "masked", "parts_of", "probes_of"]
 
 _MOST_PARTS = 8
-"""Most values of the last axis of a block that are classes of their own, such as the effects of a group."""
+"""Longest last axis of a block whose places are classes, such as the effects of a group."""
 _SAME = 1e-12
-"""Relative difference of two products of the same numbers in another order."""
+"""Largest relative difference of two products that counts as rounding."""
 _CLASSES, _ROUNDS = 16, 6
-"""Random classes of a block, and times that they are drawn: three entries of a row are in three of them in four of
-five rounds, so that one row in ten thousand is left."""
+"""Number of random classes of a block, and number of times that they are drawn. In four of five draws, three entries of
+a row are in three different classes, so that one row in ten thousand is left."""
 _SMALL = 32
-"""Largest block whose values are each a class."""
+"""Largest block whose values are each a class of their own."""
 _ROWS = 64
-"""Most rows of a target that the transposed map is asked for."""
+"""Largest number of rows of a map that are computed by the transposed map."""
 _DENSE = 2**28
-"""Largest number of entries, zeros included, of a map that is found value by value: some seconds."""
+"""Largest number of entries, zeros included, of a map that is evaluated for each value of a block: some seconds."""
 
 Target = tuple[str, TensorVariable]
 """Name and graph of a target that noise is mapped to."""
 
 
 def probes_of(d: int) -> np.ndarray:
-    """Return ones, numbers of places from 1, and random numbers twice, (4, d)."""
+    """Return four probes, (4, d): ones, the numbers 1 to d, and two rows of random numbers."""
     rng = np.random.default_rng(0)
     return np.array([np.ones(d), np.arange(1.0, d + 1.0), rng.standard_normal(d), rng.standard_normal(d)])
 
 
 def parts_of(shape: Sequence[int]) -> np.ndarray:
-    """Return the part, (d,), of each value of a block: its place in a short last axis, if there is another axis."""
+    """Return the class, (d,), of each of a block's d values: its place along a last axis of a few places, else 0.
+
+    The class is 0 as well for a block of one axis.
+    """
     count = shape[-1] if len(shape) > 1 and shape[-1] <= _MOST_PARTS else 1
     return np.arange(math.prod(shape)) % max(count, 1)
 
 
 def masked(probes: np.ndarray, member: np.ndarray) -> np.ndarray:
-    """Return the probes of each class, (4 classes, d), zero at the values of others, for the class of each, (d,)."""
+    """Return the probes of each class, (4 classes, d), zero at the values of other classes.
+
+    `probes` is (4, d), and `member`, (d,), has the class of each value.
+    """
     classes = np.arange(member.max(initial=0) + 1)
     return (probes * (member == classes[:, None])[:, None]).reshape(4 * len(classes), len(member))
 
 
 def decoded(rows: np.ndarray, probes: np.ndarray) -> tuple[np.ndarray, scipy.sparse.csr_array]:
-    """Return the mask, (n,), of outputs with one entry a class at most, and their map, (d, n).
+    """Return a mask, (n,), of the outputs with at most one entry in each class, and the map, (d, n), to these outputs.
 
     Parameters
     ----------
     rows : ndarray, (classes, 4, n)
-        Products with the probes of each class.
+        Products of the map with the probes of each class.
     probes : ndarray, (4, d)
+        Result of `probes_of`.
     """
     good = np.ones(rows.shape[2], dtype=bool)
     triples = []
@@ -100,6 +108,7 @@ class SparseMaps:
     compile_function : callable
         Takes inputs and outputs, returns the compiled function.
     targets : sequence of (str, TensorVariable)
+        Name and graph of each target.
     """
 
     def __init__(
@@ -110,14 +119,14 @@ class SparseMaps:
         self._functions: dict[Any, CompiledFunction] = {}
 
     def at(self, theta: Sequence[np.ndarray], shapes: Sequence[Sequence[int]]) -> dict[str, scipy.sparse.csr_array]:
-        """Return the maps, (width, p) each for the p values of all blocks; without those that are not sparse.
+        """Return, by target, the sparse map, (width, p), from the p values of all blocks, for targets that have one.
 
         Parameters
         ----------
         theta : sequence of ndarray
             Unconstrained hyperparameters.
         shapes : sequence of shapes
-            Of each block.
+            Shape of each block's noise.
         """
         widths = dict(zip(self._behind, map(int, self._widths(*theta))))
         by_block: dict[str, list[scipy.sparse.csr_array | None]] = {name: [] for name in widths}
@@ -147,7 +156,7 @@ class SparseMaps:
     def _of_block(
         self, j: int, theta: Sequence[np.ndarray], shape: Sequence[int], widths: dict[str, int]
     ) -> dict[str, scipy.sparse.csr_array | None]:
-        """Return the maps from one block, (d, width) each; None for those that are not sparse."""
+        """Return, by target, the map from block j, (d, width); None for a map that is not sparse."""
         d = math.prod(shape)
         probes = probes_of(d)
         out = {name: scipy.sparse.csr_array((d, width)) for name, width in widths.items()}
@@ -171,7 +180,7 @@ class SparseMaps:
         partial_map: scipy.sparse.csr_array,
         rest: np.ndarray,
     ) -> scipy.sparse.csr_array | None:
-        """Return a map, (d, width), with the columns that probes did not tell; None where these are too many."""
+        """Return `partial_map`, (d, width), with columns `rest`, which probes left open; None if these are too many."""
         d, width = partial_map.shape
         if not rest.size:
             return partial_map
@@ -211,7 +220,7 @@ class SparseMaps:
 
 
 def _classes(shape: Sequence[int]) -> Iterator[np.ndarray]:
-    """Yield classes of the values of a block, (d,), by which it is probed, one after the other."""
+    """Yield divisions of a block's values into classes, (d,) each, in the order in which they are tried."""
     yield parts_of(shape)
     d = math.prod(shape)
     if d <= _SMALL:
@@ -223,6 +232,6 @@ def _classes(shape: Sequence[int]) -> Iterator[np.ndarray]:
 
 
 def _spread(selected: scipy.sparse.csr_array, columns: np.ndarray, width: int) -> scipy.sparse.csr_array:
-    """Return a map, (d, width), from some of its columns."""
+    """Return a map, (d, width), with the columns of `selected` at the places `columns`, and zeros elsewhere."""
     entries = selected.tocoo()
     return scipy.sparse.csr_array((entries.data, (entries.row, columns[entries.col])), shape=(selected.shape[0], width))

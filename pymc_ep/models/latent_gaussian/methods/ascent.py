@@ -22,11 +22,11 @@ from pymc_ep.sites.base import Site
 __all__ = ["DSB", "LAPLACE", "OPTIONS", "VG"]
 
 OPTIONS = {name: ep.OPTIONS[name] for name in ("tol", "max_iter", "solver")}
-"""Options of all three and their defaults."""
+"""Options of all three methods, with their defaults."""
 
 
 def _evidence_of(rule: Rule, form: SiteFunctions, settings: dict[str, Any], **others: Any) -> AscentEvidence:
-    """Return the evidence by a rule; `others` go to `AscentEvidence`."""
+    """Return the log evidence of a form by a rule of ascent; `others` are further arguments of `AscentEvidence`."""
     form.solve_in(settings["solver"])
     exact = form.solver.exact if settings["solver"] == "auto" else ""
     engine = Ascent(rule, form.sites, tol=settings["tol"])

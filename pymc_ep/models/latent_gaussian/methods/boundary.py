@@ -10,12 +10,12 @@ from pymc_ep.models.latent_gaussian.site_functions import SiteFunctions
 __all__ = ["boundary_warning"]
 
 _COEFFICIENTS = "_hsgp_coeffs"
-"""Ending of the name of the coefficients of a pm.gp.HSGP, after the name of the process. The graph has no kernel, but
-its spectral density."""
+"""Suffix of the name of a pm.gp.HSGP's coefficients, after the name of the process. The process is known by this name,
+as the graph has no kernel, but its spectral density."""
 _LOST = 0.3
-"""Share of another point's prior variance that a point may lack, where the kernel is stationary and has one
-variance for all. Eigenfunctions vanish at the boundary, so that variance is lost next to it: for an ExpQuad on [-1, 1]
-with c=1.5, 0.14 at a lengthscale of 0.5, which the data overrule, and 0.6 at one of 1."""
+"""Share of another point's prior variance that a point may lack. A stationary kernel has one variance for all points,
+but eigenfunctions vanish at the boundary, so that variance is lost next to it: for an ExpQuad on [-1, 1] with c=1.5,
+0.14 at a lengthscale of 0.5, which the data overrule, and 0.6 at one of 1."""
 
 
 def boundary_warning(form: SiteFunctions, theta: np.ndarray) -> str:
@@ -42,7 +42,7 @@ def boundary_warning(form: SiteFunctions, theta: np.ndarray) -> str:
 
 
 def _has_first(basis: Any) -> bool:
-    """Return whether the first eigenfunction, of one sign, is among the columns, (d, c): drop_first= omits it."""
+    """Whether the columns of `basis`, (d, c), have the first eigenfunction, of one sign: drop_first= omits it."""
     dense = basis.toarray() if scipy.sparse.issparse(basis) else np.asarray(basis)
     (used,) = np.nonzero(dense.any(axis=0))
     first = dense[:, used[0]]

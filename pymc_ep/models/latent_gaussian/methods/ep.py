@@ -63,9 +63,9 @@ OPTIONS = {
 TREATMENTS = ("optimize", "fixed", "integrate", "sample")
 """Treatments of hyperparameters that EP supports."""
 _FRACTION = 0.5
-"""Power where EP of power 1 does not settle. Of six fits of zero-inflated counts in groups all settled with 0.5, five
-with 0.8, and log Z was within 0.08 nats of quadrature, means within 0.05 standard deviations, and these 5% too small at
-most. Of 57 processes with gross errors 39 settled, with 0.8 and 0.2 31 and 37."""
+"""Power that is tried where EP of power 1 does not settle. Of six fits of zero-inflated counts in groups, all settled
+with 0.5, five with 0.8; log Z was within 0.08 nats of quadrature, means within 0.05 standard deviations, and standard
+deviations 5% too small at most. Of 57 processes with gross errors, 39 settled with 0.5, 31 with 0.8 and 37 with 0.2."""
 _FRACTIONAL = (
     f"EP of power 1 does not settle, and the result is that of power={_FRACTION}, which does; its standard deviations "
     f"may be too small where observations contradict each other: compare with pm.sample, started by "
@@ -107,7 +107,10 @@ def solve(call: Call[CompiledLatentGaussian]) -> Solution:
 def warned_of_power(
     solution: Solution, settings: dict[str, Any], chosen: dict[str, Any], otherwise: str = ""
 ) -> Solution:
-    """Return the solution with the warning of a power other than 1 that nobody asked for, or else another, if any."""
+    """Return the solution with a warning in its status.
+
+    It warns that a power other than 1 was taken where none was asked for; else it is `otherwise`, if that is not empty.
+    """
     fractional = settings.get("power") == "auto" and chosen["power"] != 1.0
     if not (warning := _FRACTIONAL if fractional else otherwise):
         return solution
@@ -141,7 +144,7 @@ def fitted(
 ) -> Fitted:
     """Return the fit, with hyperparameters fixed, maximised or integrated over as the call says.
 
-    `spread` says whether to evaluate the curvature at a mode, and `make` makes the evidence, by default EP's.
+    `spread` says whether to evaluate the curvature at a mode. `make` returns the evidence, by default EP's.
     """
 
     def settled(fit: Fitted) -> bool:
@@ -159,9 +162,10 @@ def _by_power(
     fit: Callable[[dict[str, Any]], Result],
     settled: Callable[[Result], bool],
 ) -> Result:
-    """Return a fit with all digits, where no power is asked of power 1, or of `_FRACTION` if that alone settles.
+    """Return a fit, by `with_all_digits`, of the power in the settings; for "auto" of power 1 or `_FRACTION`.
 
-    Log-concave sites settle with power 1, and where they do not, rounding or the hyperparameters are the reason.
+    `_FRACTION` is taken only if power 1 does not settle and `_FRACTION` does. With log-concave sites power 1 is kept:
+    there rounding or the hyperparameters are the reason where it does not settle.
     """
     if settings.get("power") != "auto":
         return with_all_digits(settings, fit)
@@ -233,14 +237,14 @@ def evidence_op(form: SiteFunctions, options: dict[str, Any]) -> EPEvidenceOp:
 
 
 def condition(call: Call[SiteFunctions], thetas: np.ndarray) -> Solution:
-    """Fit at each of k draws of the hyperparameters, (k, p); the solution takes draws from each fit."""
+    """Return the solution of fits at each of k draws of the hyperparameters, (k, p); it takes draws from each fit."""
     return conditioned(call, thetas, checked(OPTIONS | call.options), evidence_of)
 
 
 def conditioned(
     call: Call[SiteFunctions], thetas: np.ndarray, settings: dict[str, Any], make: Callable[..., Evidence]
 ) -> Solution:
-    """Return `condition` by the evidence that `make` makes."""
+    """Return the solution of `condition`, with the evidence that `make` returns."""
 
     def fit(chosen: dict[str, Any]) -> tuple[Solution, dict[str, Any]]:
         evidence = make(call.form, chosen, report=call.report, density="none")

@@ -50,9 +50,9 @@ _BATCH_DRAWS = 100
 
 It bounds memory, to 100 n doubles; batches of 10 to 1000 take the same time."""
 _MAX_DENSITIES = 10_000_000
-"""Largest number of interpolated predictive densities, for n observations at all weighted places: 0.15 s.
+"""Largest number of interpolated predictive densities, n observations times all weighted hyperparameters: 0.15 s.
 
-Beyond it the draws of the hyperparameters replace the places, which cover the tails better."""
+Beyond it the components, draws of the hyperparameters, are taken instead; the weighted ones cover the tails better."""
 AT_VALUES = "log density of the data at the hyperparameters of the result, without their prior"
 """Definition of the log evidence where hyperparameters are maximised over or fixed."""
 _MIXTURE_KEYS = (
@@ -128,7 +128,7 @@ def mode_traces(mode: Hyper[EvidenceAt]) -> dict[str, tuple[str, np.ndarray]]:
 def integral_solution(
     form: SiteFunctions, evidence: Evidence, integral: Integral[EvidenceAt], settings: dict[str, Any]
 ) -> Solution:
-    """Return the solution of a mixture over a design of hyperparameters."""
+    """Return the solution of a mixture over a design of hyperparameters, the points of an integral's fits."""
     at = integral.mode.at
     points = integral.points
     thetas = np.array([point.theta for point in points])
@@ -205,7 +205,10 @@ def _shaped(
     state: Mapping[str, np.ndarray],
     fits: Sequence[tuple[np.ndarray, FitState, KeptFit]],
 ) -> tuple[np.ndarray, ...]:
-    """Return sites of fits that correct the width of posteriors, and skewness, (k, n) each; `state` is the centre's."""
+    """Return shifts and precisions of the fits' sites, corrected in width, and their skewness, (k, n) each.
+
+    `state` is the saved state of the fit at the centre.
+    """
     shape = _shape_of(state)
     skewness = [shape.skewness if kept.skewness is None else kept.skewness for _, _, kept in fits]
     return *wide_sites(form, centre, shape, fits), np.array(skewness)
@@ -227,7 +230,7 @@ def conditional_state(
 def at_mode(at: EvidenceAt) -> tuple[Prior, GaussianPosterior] | None:
     """Return prior and posterior of a fit, so that its `LatentPosterior` need not recompute them.
 
-    None where observations share predictors: the fit then knows one of each.
+    None where observations share predictors: the fit then has each such predictor only once.
     """
     return None if at.repeats.any else (at.prior, at.run.state.sweep.posterior)
 
@@ -290,7 +293,7 @@ def solution_at(
 
 
 def _mixture_state(*arrays: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the saved parts of a `PosteriorMixture`, in its order."""
+    """Return the saved parts of a `PosteriorMixture` from its arrays, in the order of its arguments."""
     return dict(zip(_MIXTURE_KEYS, arrays))
 
 
@@ -316,7 +319,7 @@ def _state(evidence: Evidence, at: EvidenceAt) -> dict[str, np.ndarray]:
 
 
 def combined_status(at: EvidenceAt, search: Hyper[EvidenceAt] | Integral[EvidenceAt]) -> Status:
-    """Return the joint status of EP and the search over hyperparameters; what did not converge comes first."""
+    """Return the joint status of EP and the search over hyperparameters; the part that did not converge comes first."""
     run = at.run.status
     sentences = [run.sentence, search.sentence]
     if run.converged and not search.converged:
@@ -337,10 +340,11 @@ def coefficient_results(
     mean: np.ndarray,
     sd: np.ndarray | None,
 ) -> dict[str, dict[str, Any]]:
-    """Return the reports of sites that have one, such as states of mixtures, with moments of their coefficients.
+    """Return, by observed variable, the reports of sites that have one, such as states of mixtures.
 
-    `site_report` takes a compiled site, its observations, its slice of all sites and its parameters; it returns an
-    empty dict for a site without a report.
+    Each has the posterior moments of its coefficients, from `mean` and `sd` of all predictors, (n,) each. `site_report`
+    takes a compiled site, its observations, its slice of all sites and its parameters; it returns an empty dict for a
+    site without a report.
     """
     out = {}
     groups = zip(form.form.factors, form.sites, observed, prior.parameters, group_slices(observed))
@@ -389,9 +393,10 @@ def _site_results(
 
 
 def _sites_of(shift: np.ndarray, precision: np.ndarray, n: int) -> dict[str, np.ndarray]:
-    """Return the fields of the sites of n observations by name, (n,) each, from the sites of their rows.
+    """Return shifts and precisions of the sites of n observations, by name of the field, from the sites of their rows.
 
-    More than two predictors have none: their sites are in the saved state alone.
+    A site of one predictor has one row, a site of two has three. Sites of more predictors have no such fields: they are
+    in the saved state alone.
     """
     if len(shift) == n:
         return {"site_precision": precision, "site_shift": shift}
