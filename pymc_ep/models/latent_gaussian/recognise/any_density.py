@@ -45,7 +45,7 @@ from pymc_ep.sites.base import Site
 __all__ = ["affine_dominator", "find_generic", "interpreted_site", "leaf_name", "verify"]
 
 _CHECK_DRAWS = 3
-"""Random values of the latent variables at which the rebuilt density is compared with PyMC's.
+"""Number of random values of the latent variables at which the rebuilt density is compared with PyMC's.
 
 Different functions differ at almost every point, so that one would do; more guard against points at which neither
 density is finite, and cost two evaluations each."""
@@ -139,9 +139,9 @@ def find_generic(
 def interpreted_site(
     name: str, rebuilder: Rebuilder, affine: AffineTest, with_checks: Callable[..., TensorVariable], **fields: Any
 ) -> Found:
-    """Return the predictor and a site with the leaves of a rebuilder as parameters, and further fields of the site.
+    """Return the predictor and a site whose parameters are the leaves of a rebuilder.
 
-    `with_checks` is the density with PyMC's conditions on parameters.
+    `fields` are further fields of the site. `with_checks` is the log density with PyMC's conditions on parameters.
     """
     leaves = [at_zero_noise(leaf, affine) for leaf in rebuilder.leaves]
     names = tuple(leaf_name(leaf, k) for k, leaf in enumerate(rebuilder.leaves))
@@ -165,9 +165,10 @@ def _rebuilder_of(
     observed: TensorVariable | None,
     affine: AffineTest,
 ) -> tuple[Rebuilder, bool]:
-    """Return the rebuilder of a distribution, or of a whole density, and whether that holds its observations.
+    """Return the rebuilder of a distribution, or of the density `whole`, and whether `whole` keeps its observations.
 
-    It does where observations enter by other than elementwise operations: their sum, say.
+    It does where observations enter by operations that are not elementwise, such as their sum: a single observation
+    cannot then be put in their place.
     """
     if whole is None or observed is None:
         return Rebuilder(name, eta, value_dependent(parameters, affine.noise), affine), False
@@ -180,7 +181,7 @@ def _rebuilder_of(
 
 
 def leaf_name(leaf: TensorVariable, k: int) -> str:
-    """Return the name of a site parameter: the name of the variable that it is made of, if there is one."""
+    """Return the name of a site parameter: the name of its only named input, else one with the position k."""
     named = {v.name for v in explicit_graph_inputs([leaf]) if v.name}
     return named.pop() if len(named) == 1 else f"parameter_{k}"
 

@@ -1,7 +1,8 @@
 """Conditions on the parameters of a distribution, such as sigma > 0, as PyMC's log density has them.
 
-Those that depend on the predictor are part of the density, which is zero where they do not hold: a probability that is
-linear in the predictor, beyond 0 and 1. The others must hold, and each of them at some predictor.
+A condition that depends on the predictor is part of the density, which is zero where the condition does not hold: a
+probability that is linear in the predictor may exceed one, for example. For each observation, each condition must hold
+at some predictor.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,9 +26,9 @@ from pymc_ep.modes import quick_mode
 __all__ = ["ParameterConditions", "within_conditions"]
 
 _PREDICTORS = np.array([0.0, *(sign * x for x in (0.01, 0.1, 0.5, 1.0, 3.0, 10.0, 30.0, 300.0) for sign in (-1, 1))])
-"""Predictors at one of which each condition must hold."""
+"""Predictors that are tried; each condition must hold at one of them."""
 _JOINED = (All, MakeVector, Join, DimShuffle, ScalarFromTensor)
-"""Operations by which PyMC makes one number of several conditions."""
+"""Operations by which PyMC joins several conditions into one."""
 
 
 def within_conditions(density: TensorVariable, eta: TensorVariable) -> TensorVariable:
@@ -46,7 +47,7 @@ class ParameterConditions:
     density : callable
         ``density(y, eta, *parameters)``: PyMC's log density, with its checks, of arrays that broadcast.
     names : sequence of str
-        Of the site parameters, for messages.
+        Names of the site parameters, for messages.
     """
 
     def __init__(self, density: Callable[..., TensorVariable], names: Sequence[str]):
@@ -55,7 +56,11 @@ class ParameterConditions:
 
     @cached_property
     def _compiled(self) -> tuple[list[str], list[list[int]], CompiledFunction | None]:
-        """Message of each condition, places of the parameters in it, and a function of all arguments, (m,) each."""
+        """Messages of the conditions, positions of the parameters in each, and the compiled function of all conditions.
+
+        Its arguments are observations, predictors and site parameters, (m,) each; it is None where there are no
+        conditions.
+        """
         y, eta, *values = arguments = [pt.dvector() for _ in ("y", "eta", *self._names)]
         conditions = list(_conditions(self._density(y, eta, *values)))
         if not conditions:
@@ -71,7 +76,10 @@ class ParameterConditions:
         return messages, places, compiled_function(arguments, outputs, mode=mode, on_unused_input="ignore")
 
     def __call__(self, name: str, y: Any, values: Sequence[Any]) -> None:
-        """Raise `InvalidDataError` for the first observation of a variable for which a condition holds nowhere."""
+        """Raise `InvalidDataError` for the first observation of a variable for which a condition holds at no predictor.
+
+        `y` has the observations, `values` the site parameters, and `name` is the variable's name in the message.
+        """
         messages, places, function = self._compiled
         if function is None:
             return
@@ -96,7 +104,7 @@ class ParameterConditions:
 
 
 def _conditions(density: TensorVariable) -> Iterator[tuple[str, TensorVariable]]:
-    """Yield message and graph of the conditions that PyMC checks, each before it is reduced to one number."""
+    """Yield message and graph of each condition that PyMC checks, before conditions are joined into one."""
     for message, conditions in parameter_checks(density):
         for joined in conditions:
             yield from ((message, met) for met in _separate(joined))
@@ -112,7 +120,7 @@ def _separate(joined: Any) -> Iterator[TensorVariable]:
 
 
 def _closed(met: TensorVariable) -> TensorVariable:
-    """Return a strict inequality with its ends: a rate or probability that underflows, or is rounded to one, counts."""
+    """Return a strict inequality as one that holds at equality too: a rate may underflow, a probability be one."""
     op = met.owner.op if met.owner is not None else None
     if isinstance(op, Elemwise) and isinstance(op.scalar_op, GT | LT):
         return (pt.ge if isinstance(op.scalar_op, GT) else pt.le)(*met.owner.inputs)
@@ -120,5 +128,5 @@ def _closed(met: TensorVariable) -> TensorVariable:
 
 
 def _of_rows(met: TensorVariable, ndim: int) -> TensorVariable:
-    """Return a condition of as many dimensions as the observations, joined over the weights of a mixture."""
+    """Return a condition with `ndim` dimensions, as observations have; it must hold for all weights of a mixture."""
     return met.all(axis=tuple(range(ndim, met.ndim))) if met.ndim > ndim else met

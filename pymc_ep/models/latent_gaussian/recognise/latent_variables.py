@@ -28,10 +28,11 @@ def gaussian_candidates(
     two: bool = False,
     among: Collection | None = None,
 ) -> list[TensorVariable]:
-    """Return the Gaussian variables that enter means of Gaussians and predictors of likelihoods alone.
+    """Return the Gaussian variables that enter nothing but means of Gaussians and predictors of likelihoods.
 
-    With `shared` a variable of a predictor may enter other parameters of the same likelihood as well, with `two` others
-    may have a predictor of their own. With `among` only its elements are considered.
+    With `shared`, a variable of a predictor may enter other parameters of the same likelihood as well. With `two`,
+    other variables may enter other parameters of the same likelihood, as its second predictor. With `among`, only the
+    elements of `among` are considered.
     """
     wanted = relevant if among is None else [rv for rv in relevant if rv in among]
     candidates = [rv for rv in wanted if keeps_gaussian(model, rv) and prior(rv)]
@@ -62,9 +63,10 @@ def _latent_free_graphs(
 def largest_affine_set(
     model: Model, candidates: Sequence[TensorVariable], build: Callable[[list[TensorVariable]], LatentGaussian]
 ) -> list[TensorVariable]:
-    """Return the set of candidates with most values in which all predictors are affine; raise for ties.
+    """Return the set of candidates in which all predictors are affine, the one with most values; raise for ties.
 
-    Sets that lack one candidate are tried first, then greedy sets grown from each candidate.
+    Sets that lack one candidate are tried first, then greedy sets grown from each candidate. `build` returns the form
+    for a set, or raises NotAffineError.
     """
     refusals: list[NotAffineError] = []
 
@@ -114,7 +116,7 @@ def largest_affine_set(
 def named_among(
     model: Model, names: Sequence[str], candidates: Sequence[TensorVariable], prior: PriorOf
 ) -> list[TensorVariable]:
-    """Return the Gaussian variables of the user's names; a Deterministic stands for its Gaussian ancestors."""
+    """Return the Gaussian variables that the user names; a Deterministic stands for its Gaussian ancestors."""
     chosen: set[TensorVariable] = set()
     for name in names:
         if name not in model.named_vars:
@@ -152,7 +154,7 @@ def _not_latent_message(model: Model, variable: TensorVariable, prior: PriorOf) 
 
 
 def no_latent_message(model: Model, relevant: Sequence[TensorVariable]) -> str:
-    """Return the message with the reason why each free variable cannot be integrated out, for six at most."""
+    """Return the message that says, for at most six free variables, why each of them cannot be integrated out."""
     reasons = []
     for rv in relevant:
         if not gaussian_of(rv):

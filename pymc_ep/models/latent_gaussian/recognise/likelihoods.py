@@ -77,7 +77,7 @@ def find_site(
     registered_only : bool
         Whether a distribution with registered sites must match one of these.
     two : bool
-        Whether it may have two predictors.
+        Whether the likelihood may have two predictors, or categories several.
 
     Raises
     ------
@@ -119,7 +119,7 @@ def _find_categories(
     *,
     several: bool,
 ) -> Found:
-    """Return predictors and site of categories, ordered or not."""
+    """Return predictors and site of categories, with or without an order."""
     match = None if is_counted(rv) else find_ordered(rv.name, parameters, affine)
     match = match or find_softmax(rv, parameters, observed, affine, several=several)
     if match is None:

@@ -1,7 +1,8 @@
 """Log density of likelihoods with a log scale that is affine in the predictor, free of overflow.
 
-With log scale l and residual r = y - mu the density of a scale family is log t = -l + log g(r exp(-l)). In l it is
-concave if log g(exp(s)) is concave in s (-l is linear, and l only shifts s = log|r| - l):
+With log scale l, residual r = y - mu and g the density of scale 1, the log density of a scale family is
+log t = -l + log g(r exp(-l)). It is concave in l if log g(exp(s)) is concave in s (-l is linear, and l only shifts
+s = log|r| - l):
 
     normal       -exp(2 s) / 2                              concave, as exp is convex
     Student's t  -(nu + 1) / 2 log(1 + exp(2 s - log nu))   concave, as log(1 + exp) is convex
@@ -49,10 +50,9 @@ The last two parameters of each distribution are location and scale."""
 def is_log_scale(
     node: Apply, parameters: Sequence[TensorVariable], eta: TensorVariable, dependent: set, affine: AffineTest
 ) -> bool:
-    """Whether a distribution is of a scale family, with a log scale affine in eta and other parameters free of it.
+    """Whether a distribution is of a scale family, with a log scale affine in eta and other parameters free of eta.
 
-    It is verified by value, as links are, at arguments of up to some 100: an exponential that is clipped is not taken
-    for one.
+    The log scale is verified by value, at arguments of up to some 100, so that a clipped exponential is refused.
     """
     if type(node.op) not in _FAMILIES or any(p in dependent for p in parameters[:-1]):
         return False
@@ -69,12 +69,12 @@ def is_log_scale(
 
 
 def log_scale_density(at_zero: TensorVariable, at_one: TensorVariable, y: Any, eta: Any) -> Any:
-    """Return the graph of log t.
+    """Return the graph of log t, the log density of the observation `y` at the predictor `eta`.
 
     Parameters
     ----------
     at_zero, at_one : TensorVariable
-        The distribution at predictor zero and at predictor one, two values that determine an affine function.
+        The distribution at a predictor of zero and of one. Its log scales there determine the affine function l.
     y, eta : TensorVariable
     """
     *shapes, location, scale = parameters_of(at_zero)

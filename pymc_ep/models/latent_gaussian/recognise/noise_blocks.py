@@ -33,7 +33,7 @@ class NoiseGraphs:
     latents : sequence of TensorVariable
         Gaussian random variables, in the model's order.
     prior : callable
-        Reads them.
+        ``prior(rv)`` returns the `Gaussian` of a latent variable.
 
     Attributes
     ----------
@@ -59,12 +59,12 @@ class NoiseGraphs:
             self._about[rv] = about_mean
 
     def __call__(self, expressions: Sequence[TensorVariable]) -> list[TensorVariable]:
-        """Return graphs of random variables as graphs of hyperparameter values and noise."""
+        """Return graphs with random variables replaced by hyperparameter values and noise."""
         written = without_views(self._replace(self._by_values(expressions)))
         return graph_replace(written, self._in_scaled, strict=False) if self._in_scaled else written
 
     def substitute(self, replacement: Mapping[TensorVariable, TensorVariable]) -> None:
-        """Have graphs of other noise stand for noise from now on."""
+        """Replace noise by graphs of other noise in all graphs that are returned from now on."""
         self._in_scaled = dict(replacement)
 
     def _about_mean(self, rv: TensorVariable) -> TensorVariable:
@@ -76,7 +76,11 @@ class NoiseGraphs:
         return noise if _is_constant_zero(graph) else pt.add(graph.astype(noise.dtype), noise)
 
     def _by_values(self, expressions: Sequence[TensorVariable]) -> list[TensorVariable]:
-        """Return graphs of values, and of noise in place of a variable that its coordinates would give back."""
+        """Return graphs in which random variables are replaced by their value variables.
+
+        A latent variable with a transform is replaced by its mean plus noise, not by the inverse transform of its
+        coordinates.
+        """
         transformed = [rv for rv in self._about if self.model.rvs_to_transforms.get(rv) is not None]
         written = self.model.replace_rvs_by_values([*expressions, *transformed])
         if not transformed:
@@ -184,7 +188,8 @@ def absorb_factor(
 
     Returns
     -------
-    block and replacement, or None where v enters in another way
+    (NoiseBlock, dict) or None
+        The block of w, and w by the graph of L v, which it replaces. None where v enters in another way.
     """
     v = block.noise
     nodes = list(applys_between(list(noise), outputs))
@@ -204,7 +209,10 @@ def absorb_factor(
 
 
 def _only_product(v: TensorVariable, nodes: Sequence[Apply]) -> tuple[TensorVariable | None, bool]:
-    """Return the matrix product that is the only use of v, and whether v has a new axis there; else None."""
+    """Return the matrix product that is the only use of v, and whether v has a new axis there.
+
+    The product is None where there is another use.
+    """
     users = [n for n in nodes if v in n.inputs]
     column = False
     # The use may be a distribution, whose first output is a random generator.

@@ -19,15 +19,15 @@ from pymc_ep.sites.base import get_site
 __all__ = ["correlated_gaussian", "correlated_group", "correlated_parameters"]
 
 _NOISE_FRACTION = 1e-3
-"""s^2 as a fraction of the least innovation variance, of a value given all before it.
+"""s^2 as a fraction of the least innovation variance, the variance of a value given all values before it.
 
-The least eigenvalue of S must exceed s^2; a covariance for which it does not is refused. It is smaller than the least
-innovation variance: by a factor of 4 for a random walk, (1 + sum |rho|)^2 for an autoregression. A smaller fraction
-would admit more covariances, but lose digits to sites of larger precision."""
+The least eigenvalue of S must exceed s^2; a covariance for which it does not is refused. This eigenvalue is smaller
+than the least innovation variance: by a factor of 4 for a random walk, (1 + sum |rho|)^2 for an autoregression. A
+smaller fraction would admit more covariances, but lose digits to sites of larger precision."""
 
 
 def correlated_gaussian(rv: TensorVariable) -> Gaussian | None:
-    """Return mean, covariance and root of a Gaussian vector of a normalised density, or None where it is none."""
+    """Return the `Gaussian` of a variable of vectors that has a normalised density; None for any other variable."""
     gaussian = gaussian_of(rv) if rv.owner.op.ndim_supp else None
     if gaussian is None or gaussian.flat or gaussian.degenerate or gaussian.log_excess is not None:
         return None
@@ -35,7 +35,7 @@ def correlated_gaussian(rv: TensorVariable) -> Gaussian | None:
 
 
 def correlated_parameters(rv: TensorVariable, gaussian: Gaussian) -> list[TensorVariable]:
-    """Return graphs of the mean, of the variable's shape, and of the covariance, (n, n), of its ravelled values."""
+    """Return graphs of the mean, in the variable's shape, and of the covariance, (n, n), of its n ravelled values."""
     (shape,) = infer_shape([rv], (), ())
     mean = pt.zeros(()) if gaussian.mean is None else gaussian.mean(shape)
     return [pt.broadcast_to(mean, shape).astype("float64"), gaussian.covariance(shape).astype("float64")]

@@ -1,6 +1,6 @@
 """Ordered categories: a Categorical whose cumulative or stopping probabilities are F(cutpoints - predictor).
 
-The stopping probability of a category is its probability among itself and all above it (Tutz 1991).
+The stopping probability of a category is its probability given that no lower category is taken (Tutz 1991).
 """
 
 from collections.abc import Callable, Sequence
@@ -40,14 +40,14 @@ _NOISE: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
 }
 """Registered site and distribution function F of the noise, by link."""
 _ROUNDING = 1e-6
-"""Relative difference from F that counts as rounding."""
+"""Largest relative difference from F that counts as rounding."""
 
 
 @lru_cache
 def ordered_site(name: str, cutpoints: int) -> Site:
     """Return the site of categories 0 to `cutpoints`, with all cutpoints as parameters.
 
-    The registered site `name` takes the two cutpoints adjacent to the observed category alone.
+    It is made of the registered site `name`, whose parameters are only the two cutpoints next to the observed category.
     """
     two = get_site(name)
 
@@ -88,7 +88,7 @@ def ordered_site(name: str, cutpoints: int) -> Site:
 def stopping_site(name: str, cutpoints: int) -> Site:
     """Return the site of categories 0 to `cutpoints`, each with the stopping probability F(cutpoint - eta).
 
-    Its parameters are all cutpoints, in any order; the registered site `name` gives log F and log(1 - F).
+    Its parameters are all cutpoints, in any order. log F and log(1 - F) come from the registered site `name`.
     """
     two = get_site(name)
 
@@ -110,10 +110,11 @@ def stopping_site(name: str, cutpoints: int) -> Site:
 
 
 def find_ordered(name: str, parameters: Sequence[TensorVariable], affine: AffineTest) -> Found | None:
-    """Return the predictor of ordered categories from `parameters`, the probabilities of a Categorical; else None.
+    """Return predictor and site of ordered categories, from the probabilities of a Categorical; else None.
 
-    Cumulative and stopping probabilities are tried. An affine dominator of the probabilities must be cutpoints minus
-    predictor, or the negative, along its last axis: the first one that is written so, else the nearest. The part that
+    `parameters` are these probabilities. Cumulative and stopping probabilities are tried. An affine graph through which
+    all of them depend on the noise must be cutpoints minus predictor, or the negative, along its last axis. The first
+    graph that is written as such a difference is taken, else the one nearest to the probabilities. The part of it that
     depends on noise must be the same in all columns.
     """
     probabilities, path = before_selection(parameters[0])
@@ -134,7 +135,10 @@ def find_ordered(name: str, parameters: Sequence[TensorVariable], affine: Affine
 
 
 def before_selection(graph: TensorVariable) -> tuple[TensorVariable, list[Apply]]:
-    """Return the probabilities before a selection of observations, such as the present ones, and the selection."""
+    """Return the graph of probabilities from which observations, such as the present ones, are selected.
+
+    The second result is the nodes of the selection, in the order of their application.
+    """
     path: list[Apply] = []
     while isinstance(getattr(graph.owner, "op", None), AdvancedSubtensor | DimShuffle):
         inner = graph.owner.inputs[0]
@@ -175,7 +179,7 @@ def _match_ordered(
 
 
 def _require_positive_scale(name: str, sign: float, current: TensorVariable, affine: AffineTest) -> None:
-    """Raise where cutpoints that increase fall once they are divided by the scale of the noise, which is negative."""
+    """Raise where the cutpoints increase but the scale of the noise is negative, so that thresholds decrease."""
     if _written_apart(current, affine) is None:
         return
     first, second = current.owner.inputs
@@ -204,7 +208,10 @@ def _scale(distribution: Callable, argument: np.ndarray, values: np.ndarray) -> 
 
 
 def _found(site: Site, link: str, current: TensorVariable, factor: float, count: int, affine: AffineTest) -> Found:
-    """Split thresholds = factor * current into cutpoints and predictor."""
+    """Return the site with predictor and cutpoints, the parts of the thresholds ``factor * current``.
+
+    Raise NotAffineError where the cutpoints depend on the noise.
+    """
     # Differences c_k - c_0 of the columns c_k - eta are free of eta.
     spread = factor * (current - current[..., 0][..., None])
     rng = np.random.default_rng(1)
@@ -224,10 +231,11 @@ def _found(site: Site, link: str, current: TensorVariable, factor: float, count:
 
 
 def _written_apart(current: TensorVariable, affine: AffineTest) -> tuple[TensorVariable, TensorVariable] | None:
-    """Return the predictor and the cutpoints of a difference of the two, with the signs of the latter; else None.
+    """Return predictor and cutpoints where the graph of `current` is a difference of the two, else None.
 
-    Offsets and prior means then stay in the predictor, to which the sites of the result belong. The graph alone tells:
-    elsewhere they count as parts of the cutpoints, which are the same in all densities.
+    Their signs are such that `current` is cutpoints minus predictor. Offsets and prior means then stay in the
+    predictor, to which the sites of the result belong. In a graph of another form they count as parts of the cutpoints,
+    which leaves all densities the same.
     """
     if current.owner is None or getattr(current.owner.op, "scalar_op", None) != sub:
         return None

@@ -22,9 +22,9 @@ __all__ = ["find_potential", "terms_of"]
 
 
 def terms_of(potential: TensorVariable, latents: Sequence[TensorVariable]) -> TensorVariable:
-    """Return the array whose sum a potential is; PyMC sums one of several values itself.
+    """Return the array of terms whose sum is a potential; PyMC itself sums a potential of several values.
 
-    A factor of a sum, as of a mean, is one of its terms.
+    A factor of the sum, such as 1 / n of a mean, is applied to each term.
     """
     node = potential.owner
     if node is None:
@@ -40,7 +40,7 @@ def terms_of(potential: TensorVariable, latents: Sequence[TensorVariable]) -> Te
 
 
 def find_potential(name: str, terms: TensorVariable, affine: AffineTest) -> tuple[Found, TensorVariable]:
-    """Return predictor and site of the terms of a potential, and zeros in place of observations, which it has none of.
+    """Return predictor and site of the terms of a potential, and zeros that stand for its missing observations.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def find_potential(name: str, terms: TensorVariable, affine: AffineTest) -> tupl
     NotAffineError
         Where the terms do not depend on one affine predictor alone.
     UnsupportedModelError
-        Where a term depends on several values of it.
+        Where a term depends on several values of the predictor, or an operation has no gradient.
     """
     # Of the inputs' shapes, not of the values: these depend on hyperparameters.
     (shape,) = infer_shape([at_zero_noise(terms, affine)], (), ())

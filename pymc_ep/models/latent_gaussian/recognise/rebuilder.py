@@ -1,4 +1,4 @@
-"""Rebuilder of graphs of all observations as graphs of a single one, with free predictor and parameters."""
+"""Rebuilding of graphs of all observations as graphs of a single one, with free predictor and parameters."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -28,9 +28,9 @@ _SELECTIONS = (DimShuffle, Subtensor, AdvancedSubtensor, Reshape, Alloc, Specify
 class Rebuilder:
     """Rebuilder of graphs for single observations.
 
-    Graphs that are free of noise and not constant are leaves; each becomes a site parameter, in the order of the
-    traversal. Selections commute with elementwise operations, and so are collected on the path to a leaf and applied to
-    it.
+    Graphs that are free of noise and not constant are leaves. Each becomes a site parameter, in the order of the
+    traversal. Selections of elements commute with elementwise operations: they are collected on the path to a leaf, and
+    applied to the leaf.
 
     Attributes
     ----------
@@ -72,7 +72,8 @@ class Rebuilder:
     ) -> TensorVariable:
         """Return a distribution with predictor `eta` and site parameters `values`; without these, collect the leaves.
 
-        `graphs` are the parameters of the distribution, which may differ from the inputs of its node.
+        `graphs` are the parameters of the distribution, which may differ from the inputs of its node. `path` has the
+        selections that apply to its draws. If `wide`, scalar parameters are broadcast to the shape of `eta`.
         """
         ndims = getattr(node.op, "ndims_params", None) or [0] * len(graphs)
         parameters = [
@@ -132,7 +133,7 @@ class Rebuilder:
         raise self._not_elementwise_error(graph)
 
     def _broadcast_node(self, narrow: TensorVariable, wide: TensorVariable) -> tuple[Apply, ...]:
-        """Return the broadcast of an input to the output's shape, to which a later selection applies; empty if none."""
+        """Return the broadcast of `narrow` to the shape of `wide`, on which selections act; empty for equal shapes."""
         if narrow.type.broadcastable == wide.type.broadcastable:
             return ()
         return (self._created.setdefault((narrow, wide), pt.broadcast_to(narrow, wide.shape)).owner,)

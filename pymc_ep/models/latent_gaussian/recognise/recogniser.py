@@ -55,10 +55,11 @@ __all__ = ["recognise_latent_gaussian"]
 
 
 _MOST_OUTSIDE = 3
-"""Most values of Gaussian variables outside of a first predictor that are hyperparameters, not a second predictor:
-integrals over hyperparameters have no error of EP, but a cost that rises with the cube of their number."""
+"""Largest number of values of Gaussian variables outside of a first predictor that become hyperparameters. More become
+a second predictor: integrals over hyperparameters have no error of EP, but a cost that rises with the cube of their
+number."""
 Finish = Callable[[LatentGaussian, Sequence[TensorVariable], NoiseGraphs], LatentGaussian]
-"""``finish(form, latent variables, rewriter of graphs)``: returns an extended form."""
+"""``finish(form, latent variables, rewriter of graphs)``: function that returns an extended form."""
 
 
 def recognise_latent_gaussian(
@@ -78,12 +79,12 @@ def recognise_latent_gaussian(
     latent : sequence of str, optional
         Variables to integrate out; by default the largest jointly Gaussian set in which every predictor is affine.
     wanted : sequence of str, optional
-        Variables to predict. Their Gaussian ancestors that no observation depends on are added to the latent variables,
-        likelihoods among them to the form's predictions.
+        Variables to predict. Their Gaussian ancestors that no observation depends on are added to the latent variables.
+        Likelihoods among the variables are added to the form's predictions.
     finish : callable
-        Extends each form that is tried, before it is accepted.
+        A `Finish`, applied to each form that is tried, before the form is accepted.
     prior : callable
-        Reads latent variables.
+        ``prior(rv)`` returns the `Gaussian` of a variable, or None where it cannot be latent.
     two : bool
         Whether likelihoods may have two predictors.
 
@@ -154,7 +155,7 @@ def _chosen(
     prior: PriorOf,
     *candidates: Sequence[TensorVariable],
 ) -> list[TensorVariable]:
-    """Return the latent variables of the user's names, among the first candidates that have them all."""
+    """Return the latent variables that the user names, from the first set of candidates that has them all."""
 
     def sets() -> Iterator[Sequence[TensorVariable]]:
         of_one, of_two = candidates
@@ -199,9 +200,9 @@ def _size(model: Model, variables: Sequence[TensorVariable]) -> int:
 
 
 def _try_in_order(*ways: Callable[[bool], LatentGaussian]) -> LatentGaussian:
-    """Return the first form that fits: of each way with registered sites, then any density.
+    """Return the first form that `ways` build; each way is tried with registered sites alone, then with any density.
 
-    Where none fits, raise the error of the first attempt.
+    Where none succeeds, raise the error of the first attempt.
     """
     refusals = []
     for way in ways:
@@ -223,7 +224,7 @@ def _build(
     registered_only: bool,
     two: bool,
 ) -> tuple[LatentGaussian, list[TensorVariable], NoiseGraphs]:
-    """Return the form for a set of latent variables, the latter with those for predictions alone, and the rewriter.
+    """Return the form, its latent variables with the ones that only predictions need, and the rewriter of graphs.
 
     Raise where the model is not of the form.
     """
@@ -329,7 +330,7 @@ def _build(
 
 
 def _fixed_term(model: Model, rv: TensorVariable, test: AffineTest) -> FixedTerm:
-    """Return the term of an observed variable without latent variables; raise for a log density that is not finite."""
+    """Return the term of an observed variable without latent variables; raise where its log density is not finite."""
     (density,) = model.logp(vars=[rv], sum=False)
     at_start = test.compile(density, [], without_checks=True)()
     if not np.all(np.isfinite(at_start)):
@@ -344,7 +345,7 @@ def _fixed_term(model: Model, rv: TensorVariable, test: AffineTest) -> FixedTerm
 def _prediction_variables(
     model: Model, wanted: Sequence[str], relevant: Sequence[TensorVariable], latents: Sequence[TensorVariable]
 ) -> tuple[list[TensorVariable], list[TensorVariable]]:
-    """Return latent variables for predictions alone, on which no observation depends, and predicted likelihoods."""
+    """Return latent variables that only predictions depend on, and likelihoods that are predicted."""
     for name in wanted:
         if name not in model.named_vars:
             raise UnsupportedModelError(f"The model has no variable {name!r}.{did_you_mean(name, model.named_vars)}")
@@ -393,7 +394,7 @@ def _site_group(name: str, match: Found, observed: TensorVariable | None) -> Sit
 def _absorb_factors(
     graphs: NoiseGraphs, latents: Sequence[TensorVariable], outputs: list[TensorVariable], first: int
 ) -> tuple[list[NoiseBlock], list[TensorVariable]]:
-    """Return blocks and outputs with factors of non-centred blocks absorbed.
+    """Return blocks and outputs in which w = L v replaces each v that enters only as L v; see `absorb_factor`.
 
     `outputs[first + i]` is the graph of latent variable i itself.
     """

@@ -1,15 +1,16 @@
-"""Scales outside of latent variables: s z with a standard z is the latent variable w = s z, whose prior has the scale.
+"""Scales that multiply latent variables: s z, with z standard, becomes the latent variable w, whose prior has s.
 
 A model that is written non-centred has the same posterior as the centred one. The map from w to the predictors is free
 of hyperparameters, so that it is evaluated once, may be sparse, and leaves a sparse precision sparse.
 
-A factor reaches the variables through all that is linear in them: with c and s scalars that depend on hyperparameters,
+A factor outside is moved to the variables through all operations that are linear in them: with c and s scalars that
+depend on hyperparameters,
 
     s (A x + b) = A (s x) + s b,        s (x + c y) = s x + (s c) y.
 
 A scale may be a matrix: with independent rows v of z, or of its transpose, and a square M such as a Cholesky factor,
 
-    v M D = w,        w ~ N(0, D M^T Cov(v) M D),        D a scale of each column.
+    v M D = w,        w ~ N(0, D M^T Cov(v) M D),        D diagonal, with a scale for each column.
 
 A factor that may be zero, such as a slope with a normal prior, is no scale: z = w / s has no value there.
 """
@@ -58,19 +59,19 @@ class _Mixing(NamedTuple):
     transposed: bool
 
     def rows(self, variable: TensorVariable) -> TensorVariable:
-        """Return v, (g, k), of the variable, and the variable of v."""
+        """Return v, (g, k), given the latent variable, or the latter given v: the transpose where v are its columns."""
         return variable.T if self.transposed else variable
 
 
 Factors = tuple[TensorVariable | _Mixing, ...]
-"""Factors of a latent variable, by which it is multiplied; one that mixes its values is the last."""
+"""Factors that multiply a latent variable; a `_Mixing`, which mixes its values, is the last."""
 
 _POSITIVE = (ps.Exp, ps.Sqrt, Sigmoid, Softplus)
-"""Functions whose values scale a variable: positive wherever their arguments are what a model gives them. Squares and
-absolute values of what has a sign are zero where that is."""
+"""Functions whose values may scale a variable, as they are positive for all arguments that a model gives them. Squares
+and absolute values are not here: they are zero where their argument is."""
 _LEAST_SCALE = 1e-100
-"""Least scale: spectral densities of smooth processes underflow at their last frequencies. What is multiplied by less
-changes no predictor, and 1e-200 and its inverse are numbers."""
+"""Least scale: spectral densities of smooth processes underflow at their last frequencies. A variable with a smaller
+scale changes no predictor, and the square of the least one, 1e-200, and its inverse are finite."""
 _OF_FIRST = (Alloc, DimShuffle, Subtensor, AdvancedSubtensor, Reshape, SpecifyShape, Sum)
 """Operations that are linear in their first input."""
 
@@ -81,7 +82,7 @@ def absorb_scales(
     predictors: Sequence[int],
     hyper: Iterable[TensorVariable],
 ) -> tuple[list[NoiseBlock], list[TensorVariable], dict[TensorVariable, TensorVariable]]:
-    """Return blocks of the scaled variables, and the outputs and each former noise as graphs of the new noise.
+    """Return blocks of the scaled variables w, all outputs as graphs of w, and each former noise as a graph of w.
 
     Parameters
     ----------
@@ -89,7 +90,7 @@ def absorb_scales(
     outputs : sequence of TensorVariable
         All graphs that contain noise.
     predictors : sequence of int
-        Places of the outputs whose factors count: another, such as z itself beside s z, is z = w / s.
+        Positions of the outputs whose factors decide. In another output, such as z itself, z is written as w / s.
     hyper : iterable of TensorVariable
         Value variables of the hyperparameters.
     """
@@ -134,7 +135,7 @@ def absorb_scales(
 
 
 def _not_vanishing(scale: TensorVariable) -> TensorVariable:
-    """Return a scale, with the least one for what is less, so that w / s and its variance are numbers."""
+    """Return a scale, raised to the least one where it is smaller, so that w / s and the variance of w are finite."""
     return pt.switch(pt.abs(scale) < _LEAST_SCALE, np.asarray(_LEAST_SCALE, dtype=scale.dtype), scale)
 
 
@@ -150,7 +151,7 @@ def _scaled(block: NoiseBlock, w: TensorVariable, scale: TensorVariable) -> Nois
 
 
 def _mixed(block: NoiseBlock, w: TensorVariable, mixing: _Mixing) -> NoiseBlock:
-    """Return the block of w = v M from the block of independent z, whose rows or columns are v."""
+    """Return the block of w = v M from the block of a variable of independent values, whose rows or columns are v."""
     matrix, transposed = mixing
 
     def rows(values: TensorVariable | None) -> TensorVariable:
@@ -170,12 +171,12 @@ def _mixed(block: NoiseBlock, w: TensorVariable, mixing: _Mixing) -> NoiseBlock:
 
 
 class _Rule(NamedTuple):
-    """How factors of the output of a node reach its inputs.
+    """Rule by which factors of the output of a node are moved to its inputs.
 
     Attributes
     ----------
     inputs : list
-        Each input, with its factors; None for one that has no noise.
+        Each input of the node, with its factors; None for an input without noise.
     build : callable
         Takes the inputs with their factors applied, returns the output times its own factors.
     """
@@ -185,12 +186,14 @@ class _Rule(NamedTuple):
 
 
 class _Factored:
-    """Graphs in which scalar factors are moved to the noise that they multiply.
+    """Graphs in which factors are moved to the noise that they multiply.
 
     Parameters
     ----------
     noise, outputs : sequence of TensorVariable
+        Noise variables, and the graphs that contain them.
     hyper : set
+        Value variables of the hyperparameters.
     """
 
     def __init__(self, noise: Sequence[TensorVariable], outputs: Sequence[TensorVariable], hyper: set):
@@ -204,12 +207,12 @@ class _Factored:
         self._inverses: dict[TensorVariable, TensorVariable] = {}
 
     def factors(self, outputs: Sequence[TensorVariable]) -> dict[TensorVariable, list[Factors]]:
-        """Return the different factors of each noise variable in some outputs."""
+        """Return, for each noise variable in some outputs, the different factors that multiply it there."""
         asked = self._asked(outputs)
         return {v: list(asked[v]) for v in self._noise if v in asked}
 
     def written(self, leaf: Callable[[TensorVariable, Factors], TensorVariable]) -> list[TensorVariable]:
-        """Return the outputs, with ``leaf(noise, factors)`` for noise times its factors."""
+        """Return all outputs, with ``leaf(noise, factors)`` in place of a noise variable times its factors."""
         asked = self._asked(self._outputs)
         rebuilt = {(v, factors): leaf(v, factors) for v in self._noise for factors in asked.get(v, ())}
         for node in io_toposort([], self._outputs):
@@ -223,7 +226,7 @@ class _Factored:
         return [rebuilt.get((out, ()), out) for out in self._outputs]
 
     def _asked(self, outputs: Sequence[TensorVariable]) -> dict[TensorVariable, dict[Factors, None]]:
-        """Return with which factors each variable between noise and outputs is asked for."""
+        """Return, for each variable between noise and outputs, the factors with which the outputs need it."""
         asked: dict[TensorVariable, dict[Factors, None]] = {}
 
         def ask(v: TensorVariable, factors: Factors) -> None:
@@ -265,7 +268,7 @@ class _Factored:
         return [v for v in node.inputs if v in self._dependent]
 
     def _linear_in_noise(self) -> set[TensorVariable]:
-        """Return the variables that are linear in noise by operations that factors pass."""
+        """Return the variables that are linear in noise, by operations through which factors can be moved."""
         linear = set(self._noise)
         for node in io_toposort([], self._outputs):
             moving = self._moving(node)
@@ -274,7 +277,10 @@ class _Factored:
         return linear
 
     def _without_sign(self, hyper: set) -> set[TensorVariable]:
-        """Return the variables that may be zero: functions of hyperparameters, but for values of a positive one."""
+        """Return the functions of hyperparameters that may be zero.
+
+        Values of a function in `_POSITIVE`, and functions of such values alone, are taken to be positive.
+        """
         signed = set(hyper)
         for node in io_toposort([], self._outputs):
             if not signed.isdisjoint(node.inputs) and not isinstance(_scalar_op(node), _POSITIVE):
@@ -282,7 +288,10 @@ class _Factored:
         return signed
 
     def _of_product(self, node: Apply, moving: TensorVariable, factors: Factors) -> _Rule:
-        """Return the rule of a product, or of a division by what has no noise: its scalar factors join the others."""
+        """Return the rule of a product, or of a division by a graph without noise.
+
+        Its factors that are scales join the factors of the output; other factors stay where they are written.
+        """
         scales, rest = [], []
         for place, v in enumerate(node.inputs):
             if v is moving:
@@ -307,11 +316,11 @@ class _Factored:
         return _Rule([(v, inner) if v is moving else None for v in node.inputs], build)
 
     def _scales_values(self, v: TensorVariable, z: TensorVariable) -> bool:
-        """Whether v is a scale of each value of noise z, at z itself."""
+        """Whether z is a noise variable, and v, whose shape broadcasts to its shape, may scale each of its values."""
         return z in self._noise and all(map(int.__ge__, v.type.broadcastable, z.type.broadcastable))
 
     def _scales_columns(self, v: TensorVariable, product: TensorVariable) -> bool:
-        """Whether v is a scale of each column of w = u M, where a product is w or its transpose."""
+        """Whether `product` is w = u M or its transpose, for noise u, and v has one scale for each column of w."""
         node = product.owner
         if node is None or self._mixing(node) is None:
             return False
@@ -319,7 +328,7 @@ class _Factored:
         return v.type.broadcastable == ((False, True) if first else (True, False))
 
     def _mixing(self, node: Apply) -> _Mixing | None:
-        """Return how a node mixes the values of a noise variable, by a square matrix of hyperparameters; else None."""
+        """Return the `_Mixing` of a node that multiplies noise by a square matrix of hyperparameters, else None."""
         moving = self._moving(node)
         if not isinstance(core_op(node.op), Dot) or len(moving) != 1 or moving[0].ndim != 2:
             return None
@@ -371,7 +380,7 @@ class _Factored:
 
 
 def _is_linear(node: Apply, moving: Sequence[TensorVariable]) -> bool:
-    """Whether a node is linear in the inputs with noise, or affine."""
+    """Whether a node is linear, or affine, in `moving`, its inputs with noise."""
     op, scalar_op = node.op, _scalar_op(node)
     if isinstance(scalar_op, ps.Neg | ps.Cast):
         return node.outputs[0].dtype.startswith("float")
@@ -387,14 +396,14 @@ def _scalar_op(node: Apply) -> object:
 
 
 def _as_scalar(v: TensorVariable) -> TensorVariable:
-    """Return a factor of a single value as a scalar; the same one wherever it was given new axes."""
+    """Return a factor of a single value as a scalar, the same variable for all new axes that it was given."""
     while v.owner is not None and isinstance(v.owner.op, DimShuffle) and all(v.owner.inputs[0].type.broadcastable):
         v = v.owner.inputs[0]
     return v.dimshuffle(()) if v.ndim else v
 
 
 def _untransposed(v: TensorVariable) -> TensorVariable:
-    """Return A for a transpose A^T by its graph, else the matrix itself."""
+    """Return A where a variable is a transpose A^T by its graph, else the variable itself."""
     node = v.owner
     transposes = node is not None and isinstance(node.op, DimShuffle) and node.op.new_order == (1, 0)
     return node.inputs[0] if transposes else v
@@ -405,7 +414,7 @@ def _mixing_among(factors: Factors) -> _Mixing | None:
 
 
 def _scales(factors: Factors) -> list[TensorVariable]:
-    """Return the factors but for one that mixes."""
+    """Return the factors other than a `_Mixing`."""
     return [factor for factor in factors if not isinstance(factor, _Mixing)]
 
 

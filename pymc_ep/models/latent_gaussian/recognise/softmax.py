@@ -22,13 +22,14 @@ __all__ = ["SeveralPredictorsError", "find_softmax", "is_counted"]
 
 
 class SeveralPredictorsError(UnsupportedModelError):
-    """A likelihood has several predictors, and a form takes one, of fewer latent variables as well."""
+    """A likelihood has several predictors and the form takes one; fewer latent variables would not change that."""
 
 
 _ROUNDING = 1e-6
 """Difference of log probabilities from a softmax, relative to the largest predictor, that counts as rounding."""
 _SCALES = (1.0, 30.0)
-"""Scales of the predictors at which probabilities are compared with a softmax: bounds act on large ones alone."""
+"""Scales of the predictors at which probabilities are compared with a softmax; a bound on predictors shows at large
+ones."""
 
 
 def is_counted(rv: TensorVariable) -> bool:
@@ -52,10 +53,11 @@ def find_softmax(
     parameters : sequence of TensorVariable
         Parameters of the distribution, the last of which are probabilities, as graphs of hyperparameters and noise.
     observed : TensorVariable, optional
-        Counts are parameters of their site, which is observed by their sum.
+        Observations. The counts of a Multinomial are parameters of its site, and their sum stands for the observation.
     affine : AffineTest
     several : bool
-        Whether a likelihood may have several predictors.
+        Whether the likelihood may have several predictors; else raise SeveralPredictorsError for three categories or
+        more.
     """
     *number, probabilities = parameters
     require_latent(rv.name, [probabilities], affine)
@@ -89,9 +91,9 @@ def find_softmax(
 
 
 def _predictors(probabilities: TensorVariable, affine: AffineTest) -> TensorVariable | None:
-    """Return eta, (..., K), of which probabilities are the softmax along their last axis; None where there is none.
+    """Return eta, (..., K), whose softmax along the last axis is the probabilities; None where there is no such eta.
 
-    An affine dominator of the probabilities that has one column less lacks a category whose predictor is zero.
+    An affine graph with one column less than the probabilities lacks a category, whose predictor is then zero.
     """
     inner, path = before_selection(probabilities)
     for candidate in dominators([inner], affine.noise):
@@ -104,7 +106,10 @@ def _predictors(probabilities: TensorVariable, affine: AffineTest) -> TensorVari
 
 
 def _matched(probabilities: TensorVariable, current: TensorVariable, affine: AffineTest) -> TensorVariable | None:
-    """Return the predictors, of all categories, that are made of an affine graph; None where there are none."""
+    """Return the predictors of all categories, made of the affine graph `current`.
+
+    None where their softmax is not the probabilities.
+    """
     free = current.type("free")
     (replaced,) = graph_replace([probabilities], {current: free}, strict=False)
     if value_depends_on(replaced, list(affine.noise)) or not affine.point.keys().isdisjoint(ancestors([replaced])):

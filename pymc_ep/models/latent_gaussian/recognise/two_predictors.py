@@ -35,7 +35,7 @@ from pymc_ep.sites.two_predictors import two_predictor_site
 __all__ = ["find_two_predictors"]
 
 _SELECTIONS = (Alloc, AdvancedSubtensor, DimShuffle, Subtensor)
-"""Operations that pick values of a predictor."""
+"""Operations that select, repeat or reorder values of a predictor."""
 
 
 def find_two_predictors(
@@ -85,9 +85,10 @@ def find_two_predictors(
 def _predictors(
     name: str, parameters: Sequence[TensorVariable], affine: AffineTest
 ) -> tuple[TensorVariable, TensorVariable]:
-    """Return the two affine graphs that the parameters of a likelihood depend on; raise where there are others.
+    """Return the two affine graphs that the parameters of a likelihood depend on; raise where there are more or fewer.
 
-    Two in one parameter, as in a sum of two rates, may change places: their posterior has several modes.
+    A likelihood whose predictors enter one parameter only, as a sum of two rates, is refused: they may change places,
+    so that their posterior has several modes.
     """
     noise = list(affine.noise)
     dependent = value_dependent(parameters, noise)
@@ -135,7 +136,7 @@ def _predictors(
 
 
 def _selected(graph: Any) -> Any:
-    """Return the graph whose values are picked."""
+    """Return the graph from which operations of `_SELECTIONS` take the values of `graph`."""
     while graph.owner is not None and isinstance(graph.owner.op, _SELECTIONS):
         graph = graph.owner.inputs[0]
     return graph
@@ -150,7 +151,10 @@ def _given_second(
     *,
     registered: bool,
 ) -> Found:
-    """Return the site of both predictors that is a site of the first, given the second."""
+    """Return the site of two predictors: a site of the first, with parameters that depend on the second.
+
+    `registered` says whether the site of the first is a registered one, or PyMC's log density.
+    """
     name = rv.name
     free = second.type("second")
     given = _with_free(parameters, first, second, free)
@@ -183,7 +187,10 @@ def _given_second(
 def _with_free(
     parameters: Sequence[TensorVariable], first: TensorVariable, second: TensorVariable, free: TensorVariable
 ) -> list[TensorVariable]:
-    """Return the parameters with a free variable in place of the second predictor, which the first may be made of."""
+    """Return the parameters with a variable `free` in place of the second predictor.
+
+    The first predictor stays as it is, even where it depends on the second.
+    """
     held = first.type("first")
     steps: Iterator[dict] = iter([{first: held}, {second: free}])
     if first in ancestors([second]):
