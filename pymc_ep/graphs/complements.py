@@ -117,7 +117,7 @@ def _is_one(variable: Variable) -> bool:
 
 
 def _equal(first: Variable, second: Variable) -> bool:
-    """Whether two graphs compute the same, but for axes of length one."""
+    """Whether two graphs compute the same, up to axes of length one."""
     return equal_computations([_without_axes(first)], [_without_axes(second)])
 
 

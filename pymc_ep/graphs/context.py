@@ -1,4 +1,4 @@
-"""The model that a call is about."""
+"""The model that a function call refers to, given as an argument or by a ``with`` block."""
 
 import warnings
 from collections.abc import Mapping

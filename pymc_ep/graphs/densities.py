@@ -3,7 +3,7 @@
 A zero-truncated count has the log density log p(y) - log(1 - p(0)). Where its rate mu is small, p(0) rounds to one.
 Both terms are near log mu at y = 1, so that their difference is lost, and from mu = 1e-16 on PyMC's is infinite. Here
 log(1 - p(0)) is computed from log p(0) = -mu, with all digits. A count truncated on both sides is normalised by the sum
-over its values. PyMC's other densities for which there are own ones lose digits in the same way:
+over its values. Other densities of PyMC lose digits as well, and are replaced here:
 
 - log Gamma(x + k) - log Gamma(x), of a beta-binomial and of Student's t, cancels for large x;
 - q**a - q**b, of a discrete Weibull, cancels for q near one;
@@ -137,8 +137,8 @@ def _censored(node: Apply, y: Any) -> TensorVariable:
 
 
 _INFINITE = 40.0
-"""Standard deviations from the mean, or the other bound, at which an infinite bound is placed: exp(-40**2 / 2) is zero
-in double precision."""
+"""Standard deviations from the mean, or from the other bound if that lies farther out, at which a finite bound stands
+for an infinite one: exp(-40**2 / 2) is zero in double precision."""
 
 
 def _truncated_normal(node: Apply, y: Any) -> TensorVariable:

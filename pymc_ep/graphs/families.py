@@ -1,4 +1,4 @@
-"""Table of PyMC distributions and links with their sites.
+"""Sites by PyMC distribution and link: a site is the likelihood of an observation as a function of its predictor.
 
 Links are recognised by value, not by graph pattern: the distribution's parameter is evaluated at several values of the
 affine predictor and compared with each known link. PyMC and PyTensor have many graphs for one link, and releases

@@ -66,7 +66,7 @@ class SparsePrecision:
 
     @property
     def constraints(self) -> np.ndarray:
-        """Weights e, (d, k), of the constrained sums e^T x: `null_space`, else ones for `sum_sd`, else none, k = 0."""
+        """Weights e, (d, k), of constrained sums e^T x: `null_space`, or ones where `sum_sd` is given; else k = 0."""
         d = int(self.rows.max()) + 1
         if self.null_space is not None:
             return self.null_space

@@ -38,7 +38,7 @@ class Coordinates(Protocol):
         """Return these coordinates for rows of PyMC's values."""
 
     def pull(self, coordinates: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-        """Return gradients in these coordinates from gradients in PyMC's values."""
+        """Return gradients in these coordinates, given gradients in PyMC's values, both of one function."""
 
     def log_det(self, coordinates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return log |d values / d coordinates|, (m,), and its gradient, (m, size)."""
@@ -98,7 +98,7 @@ class Hyperparameters:
 
 
 class LatentForm(Hyperparameters):
-    """A form whose Deterministics are functions of hyperparameters and of placeholders of the latent variables.
+    """A form whose Deterministics are graphs of hyperparameters and of placeholders that stand for latent variables.
 
     Attributes
     ----------
@@ -279,7 +279,7 @@ class DrawFunctions(HyperFunctions):
         return compiled_function(inputs, outputs, **self._kwargs)
 
     def evaluate(self, theta: np.ndarray, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return hyperparameters and Deterministics, (s, *shape), for s draws of theta and latent variables."""
+        """Return hyperparameters and Deterministics, (s, *shape) by name, for s draws of theta and latent variables."""
         outputs = self._deterministics(*self.unpack_rows(theta), *(values[name] for name in self.form.stand_ins))
         return self.constrained(theta) | dict(zip(self.form.deterministics, map(np.asarray, outputs)))
 

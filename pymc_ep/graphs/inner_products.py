@@ -45,7 +45,7 @@ class InnerProducts(NamedTuple):
     matrices : (TensorVariable, TensorVariable)
         V and U.
     indices : (TensorVariable, TensorVariable)
-        Row indices i and j of all cells, (cells,) each, in C order of the graph.
+        Indices i of rows of V and j of rows of U, (cells,) each, for all cells in C order of the graph.
     shape : tuple of TensorVariable
         Shape of the graph.
     """

@@ -28,8 +28,8 @@ def pullback(output: TensorVariable, wrt: TensorVariable, cotangent: TensorVaria
 def pushforward(output: TensorVariable, variable: TensorVariable, tangent: TensorVariable) -> TensorVariable:
     """Return the linear part of an affine `output` with respect to `variable`, applied to `tangent`.
 
-    It is the pullback of the pullback, so that the operations of `output` itself are reused: an identity costs
-    nothing, and indexing stays indexing.
+    The linear part is computed as the pullback of the pullback, so that the operations of `output` itself are reused:
+    an identity costs nothing, and indexing stays indexing.
     """
     if variable not in ancestors([output]):
         return pt.zeros_like(output)
@@ -41,7 +41,7 @@ def pushforward(output: TensorVariable, variable: TensorVariable, tangent: Tenso
 
 
 def linear_map(output: TensorVariable, variable: TensorVariable) -> BatchMap:
-    """Return the linear part of an affine `output` with respect to `variable`, acting on batches."""
+    """Return the linear part of an affine `output` with respect to `variable`, as a function of batches."""
     if variable not in ancestors([output]):
         return lambda rows: pt.zeros((rows.shape[0], *output.shape), dtype=output.dtype)
     tangent = variable.type("tangent")

@@ -320,7 +320,7 @@ def at_zero_noise_and_shape(graph: TensorVariable, affine: AffineTest) -> Tensor
 def _fixed_value(
     graph: TensorVariable, predictor: TensorVariable, arguments: Sequence[np.ndarray], affine: AffineTest
 ) -> np.ndarray | None:
-    """Return the value of a site parameter; None where it varies with the predictor or with other noise."""
+    """Return the value of a site parameter; None where it varies with the predictor or with noise outside of it."""
     if not value_depends_on(graph, list(affine.noise)):
         return np.asarray(affine.compile(at_zero_noise_and_shape(graph, affine), [])())
     values = _values(graph, predictor, arguments, affine)
@@ -343,7 +343,7 @@ def _arguments(predictor: TensorVariable, affine: AffineTest) -> list[np.ndarray
 def _values(
     graph: TensorVariable, predictor: TensorVariable, arguments: Sequence[np.ndarray], affine: AffineTest
 ) -> list[np.ndarray] | None:
-    """Return the values of a graph at each argument for the predictor; None where it depends on other noise."""
+    """Return the values of a graph at each argument for the predictor; None where it depends on noise outside of it."""
     if graph is predictor:
         return list(arguments)
     function = as_function_of(graph, predictor, affine)
@@ -353,7 +353,7 @@ def _values(
 def as_function_of(
     graph: TensorVariable, predictor: TensorVariable, affine: AffineTest
 ) -> Callable[[np.ndarray], np.ndarray] | None:
-    """Return a graph as a function of the predictor's value; None where it depends on other noise."""
+    """Return a graph as a function of the predictor's value; None where it depends on noise outside of it."""
     free = predictor.type("free")
     replaced = graph_replace([graph], {predictor: free}, strict=False)[0]
     if value_depends_on(replaced, list(affine.noise)):

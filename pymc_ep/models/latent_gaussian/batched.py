@@ -1,4 +1,7 @@
-"""Functions of a compiled form that are evaluated at many draws at once, one a row."""
+"""Functions of a compiled form that are evaluated at many draws at once, one a row.
+
+A block has noise w, the zero-mean part of a latent variable. For w = L v, with v standard normal, v is its origin.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -38,7 +41,7 @@ class RowFunctions(HyperRows):
         return self._compiled.form
 
     def predictors(self, theta: np.ndarray, noise: Sequence[np.ndarray]) -> np.ndarray:
-        """Return all residual predictors, (s, n), at one theta, (p,), for rows of noise, (s, d) for each block."""
+        """Return the form's `residual_predictor`, (s, n), at one theta, (p,), for noise of each block, (s, d)."""
         return np.asarray(self._predictors(*self._compiled.unpack(theta), *self._shape_noise(theta, noise)))
 
     def evaluate(
@@ -84,8 +87,9 @@ class RowFunctions(HyperRows):
     def observed_log_density(self, theta: np.ndarray, by_factor: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return log densities of the observed variables, (s, *shape) by name, at rows of theta.
 
-        Densities of factors are copied from `by_factor`; terms without latent variables are added. The result is
-        empty where `by_factor` is. Observed vectors are left out: their sites hold a part of their noise only.
+        Densities of factors are copied from `by_factor`. Densities of observed variables without latent ones are added.
+        The result is empty where `by_factor` is. Observed vectors are left out: their sites hold a part of their noise
+        only.
         """
         if not by_factor:
             return {}
@@ -113,7 +117,7 @@ class RowFunctions(HyperRows):
         return [np.asarray(scale) for scale in self._scales(*self._compiled.unpack_rows(theta))]
 
     def log_excess(self, theta: np.ndarray) -> np.ndarray:
-        """Return log(PyMC's joint density / normalised Gaussians and sites), (s,), for rows of theta, (s, p)."""
+        """Return the log, (s,), of PyMC's joint density over normalised Gaussians and sites, for rows of theta."""
         return np.asarray(self._log_excess(*self._compiled.unpack_rows(theta)))
 
     def outer_scales(self, theta: np.ndarray) -> dict[str, np.ndarray]:

@@ -232,7 +232,7 @@ class CompiledLatentGaussian(SiteFunctions):
     def predictor_rows(
         self, thetas: np.ndarray, precomputed: EvaluatedRows = NOTHING
     ) -> list[tuple[np.ndarray, GaussianPrior]]:
-        """Return mean and distribution of the predictors, as `prior` does, for rows of theta, (s, p), on the host."""
+        """Return, for each row of theta, (s, p), mean and distribution of the predictors as in `prior`, on the host."""
         if self._fitted is not None:
             form, data = self._fitted
             with exchanged(data):
@@ -252,7 +252,7 @@ class CompiledLatentGaussian(SiteFunctions):
         variables: Sequence[AffineVariable] | None = None,
         precomputed: EvaluatedRows = NOTHING,
     ) -> list[dict[str, AffineMoments]]:
-        """Return `affine_moments` for rows of theta, (s, p)."""
+        """Return the result of `affine_moments` for each row of theta, (s, p)."""
         variables = self.form.affine if variables is None else tuple(variables)
         constant, others = self._split_by_map(variables)
         out = self._evaluated_moments(thetas, others, precomputed)
@@ -311,7 +311,7 @@ class CompiledLatentGaussian(SiteFunctions):
         return "\n".join(lines)
 
     def first_sites(self, prior: Prior) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return None, as sites start from zero, except under a sparse precision, whose prior may be improper."""
+        """Return typical sites for a sparse precision, whose prior may be improper; else None, to start from zero."""
         return self.typical_sites(prior) if self.solver.name == "precision" else None
 
     def _solver_key(self) -> tuple[Any, ...]:
@@ -322,7 +322,7 @@ class CompiledLatentGaussian(SiteFunctions):
         return Design(self.form, self.function)
 
     def _design(self) -> DesignMatrix | None:
-        """Return the constant design for the current data; None where there is none, or the solver takes none."""
+        """Return the cached maps from noise for the current data; None if not constant, or not used by the solver."""
         if self.solver.prior is not FactorPrior:
             return None
         design = self._maps.present(self._start_values, self._noise_sizes)
@@ -439,7 +439,7 @@ class CompiledLatentGaussian(SiteFunctions):
         thetas: np.ndarray,
         precomputed: EvaluatedRows,
     ) -> Sequence[np.ndarray]:
-        """Return graphs of the hyperparameters for rows of theta, (s, *shape); compiled once for each name."""
+        """Return values of graphs at rows of theta, (s, *shape) each, by a function compiled once for each name."""
         if name in precomputed:
             return precomputed[name]
         return self._of_rows(self._for_solver(name, lambda: self._function_of_rows(graphs())), thetas)

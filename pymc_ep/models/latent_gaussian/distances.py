@@ -1,7 +1,8 @@
-"""Squared distances of stationary covariance functions, and what rounding leaves of them.
+"""Rounding errors of squared distances in stationary covariance functions.
 
-PyMC forms |x - x'|^2 as |x|^2 + |x'|^2 - 2 x x' from inputs in lengthscales, x = X / l. Its rounding error is about
-eps |x|^2, whatever the distance: 600 for seconds since 1970 and a lengthscale of a second.
+PyMC forms |x - x'|^2 as |x|^2 + |x'|^2 - 2 x x', from inputs divided by lengthscales, x = X / l. The rounding error of
+this sum is about eps |x|^2, with eps the machine epsilon, whatever the distance: 600 for seconds since 1970 and a
+lengthscale of a second.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,6 @@
-"""The form "Gaussian vector times univariate sites on affine maps of it" (Seeger and Nickisch 2011, eq. 1).
+"""The latent Gaussian form: a Gaussian vector, and sites on affine maps of it (Seeger and Nickisch 2011, eq. 1).
+
+A site is the likelihood of an observation as a function of its predictor, an element of eta.
 
 Every latent variable is its conditional mean plus a zero-mean Gaussian noise block. A hierarchy of Gaussians, centred
 or not, is then one linear map of independent blocks w_j ~ N(0, C_j):
@@ -135,7 +137,7 @@ class SiteGroup:
 
     @property
     def rows(self) -> tuple[TensorVariable, ...]:
-        """The predictors, and the sums of each two."""
+        """The predictors, and the sum of each pair of them."""
         # Variances of rows tell Cov(eta_1, eta_2) = [Var(eta_1 + eta_2) - Var(eta_1) - Var(eta_2)] / 2.
         return (*self.predictors, *(first + second for first, second in combinations(self.predictors, 2)))
 
@@ -174,9 +176,9 @@ class AffineVariable:
     expression : TensorVariable
         Graph of hyperparameters and noise.
     block : NoiseBlock, optional
-        The block whose origin v the variable is; None for a function of noise.
+        The block w = L v where the variable is v, its origin; None for a function of noise.
     scaled : NoiseBlock, optional
-        The block of w = s v where the variable is v.
+        The block w = s v where the variable is v.
     """
 
     name: str
@@ -258,7 +260,7 @@ class LatentGaussian(Hyperparameters):
 
     @property
     def log_excess(self) -> TensorVariable:
-        """log(PyMC's joint density / density of normalised Gaussians and sites), ()."""
+        """log of PyMC's joint density over the product of normalised Gaussians and sites, ()."""
         terms = [*(b.log_excess for b in self.blocks), *(term.log_density.sum() for term in self.fixed)]
         return self.at_zero_noise(pt.add(*terms, pt.zeros(())))
 

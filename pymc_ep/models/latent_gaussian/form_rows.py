@@ -48,11 +48,11 @@ class FormRows:
 
     @cached_property
     def roots(self) -> list[list[np.ndarray]] | None:
-        """Root of each noise block, for each row; None where the coordinates are no standard normals."""
+        """Root of each noise block, for each row; None unless the coordinates are standard normals."""
         return self._form.root_rows(self.thetas)
 
     def affine(self, variables: Sequence[AffineVariable] | None) -> list[dict[str, AffineMoments]]:
-        """Return the prior moments of affine variables, by default of all in the form, for each row."""
+        """Return, for each row, the prior moments of affine variables by name; by default of all in the form."""
         key = None if variables is None else tuple(variables)
         if key not in self._affine:
             self._affine[key] = self._form.affine_rows(self.thetas, key, self._known(key))
@@ -120,5 +120,5 @@ class FormRow(NamedTuple):
         ]
 
     def affine(self, variables: Sequence[AffineVariable] | None = None) -> dict[str, AffineMoments]:
-        """Return the prior moments of affine variables, by default of all in the form."""
+        """Return the prior moments of affine variables by name; by default of all in the form."""
         return self.rows.affine(variables)[self.place]

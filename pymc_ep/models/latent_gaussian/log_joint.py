@@ -1,7 +1,8 @@
 """Priors of noise blocks, and the exact log joint density of draws of hyperparameters and noise.
 
-It is the density of the model's free variables on PyMC's unconstrained scale. A latent variable is its mean plus noise,
-a shift, and so has the density of the noise. For an absorbed factor, w = L v, the model's variable is v.
+The joint density is taken of the model's free variables on PyMC's unconstrained scale. A latent variable is its mean
+plus noise w, a shift, and so has the density of the noise. Where w = L v, the model's variable is v, the block's
+origin.
 """
 
 from collections.abc import Mapping, Sequence
@@ -74,8 +75,8 @@ class NoisePrior:
     def log_density(self, noise: np.ndarray, origin: np.ndarray | None = None) -> np.ndarray:
         """Return the log density, (s,), of the origin where it is given, else of the noise.
 
-        For a singular C it is the density of the pivoted values, which determine the others. For a flat prior it is the
-        density of coefficient space, (2 pi)^{-d/2}.
+        For a singular C the density is taken of the pivoted values, which determine the other values. For a flat prior
+        it is (2 pi)^{-d/2}, as in coefficient space.
         """
         if self.block.flat:
             return np.full(len(noise), -0.5 * self.size * np.log(2 * np.pi))

@@ -182,7 +182,7 @@ class LatentPosterior:
 
     @cached_property
     def solved(self) -> SolvedPosterior:
-        """Posterior of the coordinates with hyperparameters at their mode, its width corrected."""
+        """`SolvedPosterior` of corrected width, with hyperparameters at their mode."""
         if "mode" in self.__dict__ or self._given_mode is not None:
             _, prior, posterior = self.mode
             mean, gaussian = np.asarray(prior.mean), on_host(prior.gaussian)
@@ -244,7 +244,7 @@ class LatentPosterior:
         yield 1.0, self
 
     def moments(self, variables: Sequence[AffineVariable] | None = None) -> dict[str, Moments]:
-        """Return posterior moments of affine variables, with hyperparameter uncertainty included to first order."""
+        """Return posterior moments of affine variables by name, with hyperparameter uncertainty to first order."""
         # Asked for first, so that no more is evaluated than these variables take.
         priors = self.at.affine(variables)
         posterior = self.solved.posterior

@@ -160,6 +160,6 @@ class PrecisionDesign:
         return SparsePrecisionPrior(np.concatenate(values), float(log_det), sum_sd, self.pattern)
 
     def cotangents(self, cotangent: np.ndarray) -> list[np.ndarray]:
-        """Return the gradient in each of `precision_graphs` from the prior's own cotangent."""
+        """Return the gradient in each of `precision_graphs`, given the gradient in the prior's array, one vector."""
         *values, (of_log_det, *of_sums) = np.split(cotangent, self._entries)
         return [*values, *(np.asarray(gradient) for gradient in [of_log_det, *np.array(of_sums)[self._soft]])]

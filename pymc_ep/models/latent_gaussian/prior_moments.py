@@ -1,4 +1,8 @@
-"""Graphs of prior variances, covariances and roots of the latent Gaussian form."""
+"""Graphs of prior variances, covariances and roots of the latent Gaussian form.
+
+eta, (n,), are the predictors, x is an affine variable, and w the noise of a block, the zero-mean part of a latent
+variable. With R the root of a block, w = R^T z for standard normals z, the coefficients of the block.
+"""
 
 import pytensor.tensor as pt
 from pytensor.graph.traversal import ancestors
@@ -88,7 +92,7 @@ def cross_covariance(form: LatentGaussian, variable: AffineVariable) -> TensorVa
 
 
 def prior_variance(form: LatentGaussian, variable: AffineVariable) -> TensorVariable:
-    """Return the prior variance of each element of an affine variable, (size of x,)."""
+    """Return the prior variances, (size of x,), of the elements of an affine variable x, from its covariance."""
     x = variable.expression
     if variable.block is not None:
         return pt.ones(variable.block.origin_shape[0])
@@ -129,6 +133,6 @@ def coefficient_map(form: LatentGaussian, variable: AffineVariable) -> TensorVar
 
 
 def coefficient_variance(form: LatentGaussian, variable: AffineVariable) -> TensorVariable:
-    """Return the prior variances of an affine variable, (size of x,)."""
+    """Return the prior variances, (size of x,), of the elements of an affine variable x, from its `coefficient_map`."""
     # x = E[x] + C z has Var(x_i) = sum_k C_ik^2.
     return pt.sqr(coefficient_map(form, variable)).sum(axis=1)

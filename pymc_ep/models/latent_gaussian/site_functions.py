@@ -155,7 +155,7 @@ class SiteFunctions(HyperFunctions, ABC):
     def predictor_rows(
         self, thetas: np.ndarray, precomputed: EvaluatedRows = NOTHING
     ) -> list[tuple[np.ndarray, GaussianPrior]]:
-        """Return mean and distribution of the predictors, as `prior` does, for rows of theta, (s, p), on the host."""
+        """Return, for each row of theta, (s, p), mean and distribution of the predictors as in `prior`, on the host."""
         return [(np.asarray(prior.mean), on_host(prior.gaussian)) for prior in map(self.prior, thetas)]
 
     def affine_rows(
@@ -164,7 +164,7 @@ class SiteFunctions(HyperFunctions, ABC):
         variables: Sequence[AffineVariable] | None = None,
         precomputed: EvaluatedRows = NOTHING,
     ) -> list[dict[str, AffineMoments]]:
-        """Return `affine_moments` for rows of theta, (s, p)."""
+        """Return the result of `affine_moments` for each row of theta, (s, p)."""
         return [self.affine_moments(theta, variables) for theta in thetas]
 
     def root_rows(self, thetas: np.ndarray) -> list[list[np.ndarray]] | None:

@@ -144,7 +144,7 @@ class SparseMaps:
 
     @cached_property
     def _behind(self) -> dict[str, list[int]]:
-        """Numbers of the blocks that each target depends on."""
+        """Positions, in the form's blocks, of the blocks that each target depends on, by target."""
         behind = {name: set(ancestors([graph])) for name, graph in self._targets}
         return {name: [j for j, b in enumerate(self._form.blocks) if b.noise in behind[name]] for name in behind}
 

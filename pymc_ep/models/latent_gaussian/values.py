@@ -1,4 +1,7 @@
-"""Prior moments of variables and noise of a latent Gaussian form, at one value of its hyperparameters."""
+"""Prior moments of variables and noise of a latent Gaussian form, at one value of its hyperparameters.
+
+A block has noise w, the zero-mean part of a latent variable. For w = L v, with v standard normal, v is its origin.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,7 +12,7 @@ import scipy.sparse
 __all__ = ["AffineMoments", "NoiseDraws", "NoiseMoments"]
 
 NoiseDraws = Sequence[tuple[np.ndarray, ...]]
-"""Draws of each block: its noise w, (s, d), and, where it has one, its origin v, (s, k)."""
+"""Draws for each block: of its noise w, (s, d), and, if it has one, of its origin v, (s, k)."""
 
 
 class AffineMoments(NamedTuple):

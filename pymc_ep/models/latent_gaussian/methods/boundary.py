@@ -1,4 +1,4 @@
-"""Whether a Hilbert-space approximation of a Gaussian process has the domain that its lengthscale needs."""
+"""Check that a Hilbert-space approximation of a Gaussian process has the domain that its lengthscale needs."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ but eigenfunctions vanish at the boundary, so that variance is lost next to it: 
 
 
 def boundary_warning(form: SiteFunctions, theta: np.ndarray) -> str:
-    """Return a warning where points of a pm.gp.HSGP lose prior variance to its boundary at theta; empty elsewhere.
+    """Return a warning where points of a pm.gp.HSGP lose prior variance to its boundary at theta, (p,); else empty.
 
     Too few basis functions go unnoticed, as they take variance from all points alike.
     """

@@ -84,9 +84,9 @@ class Fitted(NamedTuple):
     mode : Hyper
         Mode of the hyperparameters, or their values where they are fixed.
     integral : Integral or None
-        Design of the hyperparameters; None where they are not integrated over.
+        Integral over the hyperparameters; None where they are not integrated over.
     settings : dict
-        Options, with the solver that fitted.
+        Options of the fit, with the power and the solver that were taken.
     """
 
     evidence: Evidence
@@ -96,7 +96,7 @@ class Fitted(NamedTuple):
 
 
 def solve(call: Call[CompiledLatentGaussian]) -> Solution:
-    """Fit a latent Gaussian form by expectation propagation."""
+    """Return the solution of a fit of a latent Gaussian form by expectation propagation."""
     settings = checked(OPTIONS | call.options)
     call.form.solve_in(settings["solver"])
     fit = fitted(call, settings)
@@ -118,7 +118,7 @@ def warned_of_power(
 
 
 def solution_of(form: CompiledLatentGaussian, fit: Fitted) -> Solution:
-    """Return the solution of a fit, with a warning about the boundary of a pm.gp.HSGP."""
+    """Return the solution of a fit, with a warning where a pm.gp.HSGP needs a wider domain."""
     if fit.integral is not None:
         solution = integral_solution(form, fit.evidence, fit.integral, fit.settings)
     else:

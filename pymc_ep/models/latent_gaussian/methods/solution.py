@@ -215,7 +215,7 @@ def _shaped(
 
 
 def _shape_of(state: Mapping[str, np.ndarray]) -> Shape:
-    """Return the saved shape of a posterior, zero where an earlier version saved none."""
+    """Return the saved `Shape` of a posterior, with zeros where an earlier version saved none."""
     return Shape(*(state.get(name, np.zeros_like(state["shift"])) for name in _SHAPE))
 
 
@@ -298,7 +298,7 @@ def _mixture_state(*arrays: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def site_state(evidence: Evidence, at: EvidenceAt) -> dict[str, np.ndarray]:
-    """Return the saved sites of one fit and the shape of its posterior, (n,) each."""
+    """Return the saved sites of one fit and the `Shape` of its posterior, by name, (n,) each."""
     return dict(zip(("shift", "precision", *_SHAPE), (*at.sites, *evidence.shape(at))))
 
 

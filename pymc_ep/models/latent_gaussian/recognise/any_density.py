@@ -187,7 +187,7 @@ def leaf_name(leaf: TensorVariable, k: int) -> str:
 
 
 def affine_dominator(name: str, parameters: Sequence[TensorVariable], affine: AffineTest) -> TensorVariable:
-    """Return the predictor: the affine dominator of the parameters that is nearest to them."""
+    """Return the predictor: the affine graph nearest to the parameters through which they all depend on the noise."""
     noise = list(affine.noise)
     behind = dominators(parameters, noise)
     for current in behind:

@@ -32,7 +32,7 @@ _JOINED = (All, MakeVector, Join, DimShuffle, ScalarFromTensor)
 
 
 def within_conditions(density: TensorVariable, eta: TensorVariable) -> TensorVariable:
-    """Return a log density that is minus infinity where PyMC's conditions on its predictor do not hold."""
+    """Return a log density that is minus infinity where PyMC's conditions on the predictor `eta` do not hold."""
     met = [_closed(met) for _, met in _conditions(density) if met in value_dependent([met], [eta])]
     if not met:
         return density

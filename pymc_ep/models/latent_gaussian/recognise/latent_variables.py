@@ -1,4 +1,4 @@
-"""The variables that are integrated out: Gaussian candidates, and the choice among them, by the user or the largest."""
+"""Choice of the variables that are integrated out: of the Gaussian candidates, the ones named or the largest set."""
 
 from collections.abc import Callable, Collection, Sequence
 

@@ -147,8 +147,8 @@ def outside_predictor(
         Observed variable.
     candidates : sequence of TensorVariable
     shared : bool
-        Whether a variable of the predictor may enter other parameters as well. That excludes the registered sites of
-        the distribution.
+        Whether a variable of the predictor may enter other parameters as well. The distribution's registered sites are
+        then excluded.
     """
     if isinstance(rv.owner.op, CategoricalRV):
         return set()

@@ -88,7 +88,10 @@ class Rebuilder:
         return with_parameters(node, parameters)
 
     def density(self, graph: TensorVariable, eta: Any, values: Sequence[Any] | None, y: Any) -> TensorVariable:
-        """Return the graph of a log density at y with predictor `eta` and leaves `values`, as for a distribution."""
+        """Return the graph of a log density at `y` with predictor `eta` and site parameters `values`.
+
+        Without `values`, collect the leaves.
+        """
         self._y = y if self._observed is None else pt.as_tensor(y).astype(self._observed.dtype)
         return self._rebuilt(graph, (), eta, values)
 

@@ -1,4 +1,4 @@
-"""Recognition of latent Gaussian models: Gaussian variables, and likelihoods of one affine predictor each."""
+"""Recognition of latent Gaussian models: Gaussian variables, and likelihoods of one or more affine predictors each."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
