@@ -103,7 +103,7 @@ def laplacian_of(weights: csr_array) -> csr_array:
 
 
 def log_pseudo_determinant(laplacian: csr_array) -> float:
-    """Return the log of the product of the nonzero eigenvalues of a connected graph's Laplacian, (n, n).
+    """Return the log of the product of the nonzero eigenvalues of a Laplacian, (n, n), of a connected graph.
 
     The product is n times any principal minor of n - 1 rows (Kirchhoff 1847).
     """

@@ -218,9 +218,9 @@ def _banded(precision: TensorVariable, residual: list[TensorVariable], shape: Si
     Parameters
     ----------
     precision : TensorVariable, `shape`
-        w.
+        Precisions w_t of the residuals.
     residual : list of TensorVariable, ()
-        a_0 = 1 to a_p.
+        Weights a_0 = 1 to a_p in the residuals.
     shape : tuple of int
         Shape of the variable.
     """

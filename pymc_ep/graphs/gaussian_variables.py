@@ -101,7 +101,7 @@ def _normal(rv: TensorVariable) -> Gaussian:
 
 
 def flat_prior(rv: TensorVariable) -> Gaussian:
-    """Return the flat prior of a variable of d values; its density is 1, but (2 pi)^{-d/2} in coefficient space."""
+    """Return the flat prior of a variable of d values, with density 1; coefficient space has (2 pi)^{-d/2} instead."""
 
     def identity(shape: Shape) -> TensorVariable:
         return pt.diag(pt.ones(pt.prod(pt.stack([*shape, 1]))))

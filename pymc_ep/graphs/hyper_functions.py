@@ -290,5 +290,5 @@ class DrawFunctions(HyperFunctions):
 
 
 def row_variables(variables: Sequence[TensorVariable]) -> dict[TensorVariable, TensorVariable]:
-    """Return, for each variable, a variable that holds s values of it, (s, *shape)."""
+    """Return, for each variable, a variable of shape (s, *shape) that holds s values of it."""
     return {v: pt.TensorType(v.dtype, shape=(None, *v.type.shape))(f"{v.name}_rows") for v in variables}

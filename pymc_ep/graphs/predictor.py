@@ -271,9 +271,10 @@ def _match_link(
 
 
 def _apply_selections(chain: Sequence[TensorVariable]) -> TensorVariable | None:
-    """Return the last graph of a chain after the operations of the chain that are not elementwise.
+    """Return the last graph of a chain with the chain's operations that are not elementwise applied to it.
 
-    None where an elementwise operation between them changes the shape: an amplitude times a covariance is no predictor.
+    None where an elementwise operation, which is left out, changes the shape: an amplitude times a covariance is no
+    predictor.
     """
     eta = chain[-1]
     for inner, outer in zip(chain[:0:-1], chain[-2::-1]):

@@ -405,7 +405,10 @@ class CompiledLatentGaussian(SiteFunctions):
         return out
 
     def _roots_and_means(self, thetas: np.ndarray) -> tuple[Sequence[np.ndarray], dict[str, np.ndarray]]:
-        """Return each block's root, (s, d) or (s, k, d), and the means of variables with constant maps, by name."""
+        """Return roots of all blocks and, by name, means of variables with constant maps, at s rows of theta.
+
+        A root is (s, d) for independent noise, else (s, k, d); a mean is (s, *shape).
+        """
         constant, _ = self._split_by_map(self.form.affine)
         variables = [v for v in self.form.affine if v.name in constant]
         roots = [] if self.solver.name == "precision" else self._maps.roots

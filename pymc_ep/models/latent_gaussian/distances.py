@@ -39,7 +39,7 @@ _CURE = (
 def scaled_inputs(
     named: Mapping[str, Sequence[TensorVariable]], noise: Iterable[TensorVariable]
 ) -> tuple[tuple[str, TensorVariable], ...]:
-    """Return name and graph of the inputs x, (n, k), of each matrix of squared distances in some graphs.
+    """Return name and graph of the inputs x, (n, k), from which graphs form squared distances.
 
     The name is the first in `named` whose graphs contain x. Inputs so near zero that rounding is harmless are left out,
     as are inputs that depend on noise.

@@ -104,7 +104,10 @@ class FormRow(NamedTuple):
         return self.rows.noise[self.place]
 
     def noise_of(self, coordinates: np.ndarray) -> list[tuple[np.ndarray, ...]]:
-        """Return, for each block, its noise, (s, d), and, if it has one, its origin, (s, k), at coordinates, (s, c)."""
+        """Return, for each block, its noise, (s, d), and, if it has one, its origin, (s, k).
+
+        `coordinates`, (s, c), are values of the solver's coordinates.
+        """
         # Rows of w = C c: C = Cov(w, eta) for weights c = a, or a selection of the unknowns c; of v alike.
         if self.rows.roots is None:
             return [

@@ -23,7 +23,7 @@ The Monte Carlo error of a mean is 0.7 per cent of the standard deviation."""
 
 
 def weighted_moments(rows: Mapping[str, np.ndarray], weights: np.ndarray) -> dict[str, Moments]:
-    """Return the moments of weighted values, (s, *shape), by name; the weights, (s,), sum to one."""
+    """Return, by name, the moments of values, (s, *shape), with weights, (s,), which sum to one."""
     return {name: Moments(*weighted_mean_and_sd(values, weights)) for name, values in rows.items()}
 
 

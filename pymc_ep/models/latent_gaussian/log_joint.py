@@ -93,7 +93,7 @@ class NoisePrior:
 
 
 def log_standard_normal(rows: np.ndarray) -> np.ndarray:
-    """Return the log density of independent standard normals, (s,), for rows (s, d)."""
+    """Return the log density, (s,), of independent standard normals at rows, (s, d)."""
     return -0.5 * np.einsum("ij,ij->i", rows, rows) - 0.5 * rows.shape[1] * np.log(2 * np.pi)
 
 
@@ -108,7 +108,7 @@ def log_joint(
     held: bool,
     budget: float,
 ) -> tuple[np.ndarray | None, str]:
-    """Return the log density of hyperparameters, latent variables and observations at each draw, (s,).
+    """Return the log density, (s,), of hyperparameters, latent variables and observations at s draws.
 
     Parameters
     ----------

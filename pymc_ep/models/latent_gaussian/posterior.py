@@ -175,7 +175,7 @@ class LatentPosterior:
 
     @cached_property
     def _wide_sites(self) -> tuple[np.ndarray, np.ndarray]:
-        """Shifts and precisions of the sites, (n,) each, with the correction of the posterior's width added."""
+        """Shifts and precisions, (n,) each, of the sites, with the correction of the posterior's width added."""
         if self.shape is None:
             return self.shift, self.precision
         return self.shift + self.shape.shift, self.precision + self.shape.precision
@@ -369,12 +369,12 @@ class LatentPosterior:
         return NoiseAtMode([tuple(map(np.add, *pair)) for pair in zip(starts, shifts)], coordinates)
 
     def noise_means(self) -> NoiseDraws:
-        """Return posterior means of the noise, (d,), and origin, (k,), of each block, at the mode."""
+        """Return, for each block, the posterior means of its noise, (d,), and of any origin, (k,), at the mode."""
         posterior = self.solved.posterior
         return [tuple(rows[0] for rows in block) for block in self.at.noise_of(posterior.coordinates[None])]
 
     def _log_q(self, spread: np.ndarray, at_mode: NoiseAtMode) -> np.ndarray:
-        """Return the log density of draws, (s,), under the Gaussian posterior, in the coordinates of `log_joint`.
+        """Return the log density, (s,), of s draws under the Gaussian posterior, in the coordinates of `log_joint`.
 
         The latent variables are shifted by a function of the hyperparameters, with Jacobian 1, so that draws keep
         their density from before the shift. It is the product of the Gaussian density of theta = mode + z D, the

@@ -78,28 +78,28 @@ class PosteriorMixture:
         self._skewness = skewness
         components = draws if components is None else components
         self.thetas = components if len(components) else thetas
-        """Hyperparameters of the components, (m, p)."""
+        """Hyperparameters, (m, p), of the components."""
         self.hyper_draws = draws if len(draws) else self.thetas
-        """Hyperparameters of the draws, (s, p)."""
+        """Hyperparameters, (s, p), of the draws."""
         self.weights = calibrated_weights(self.thetas, self.hyper_draws)
-        """Weights of the components, (m,), which add up to one."""
+        """Weights, (m,), of the components, which add up to one."""
         self._moments: dict[str, Moments] | None = None
         self._cache: dict[int, SolvedPosterior] = {}
         self._cache_left = _CACHE_BYTES
 
     @property
     def theta(self) -> np.ndarray:
-        """Unconstrained hyperparameters at the centre, (p,)."""
+        """Unconstrained hyperparameters, (p,), at the centre."""
         return self.centre.theta
 
     @property
     def shift(self) -> np.ndarray:
-        """Shifts of the sites at the centre, (n,)."""
+        """Shifts, (n,), of the sites at the centre."""
         return self.centre.shift
 
     @property
     def precision(self) -> np.ndarray:
-        """Precisions of the sites at the centre, (n,)."""
+        """Precisions, (n,), of the sites at the centre."""
         return self.centre.precision
 
     @property
@@ -151,7 +151,7 @@ class PosteriorMixture:
             start, count = start + count, max(1, _ROWS_BYTES // max(1, rows.row_bytes))
 
     def _sites_of(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return shifts and precisions of components, (s, n) each."""
+        """Return shifts and precisions, (s, n) each, of the sites of components with these indices, (s,)."""
         if self._sites is None:
             return self.fits[1][index], self.fits[2][index]
         return self._sites.rows(self.thetas[index])
@@ -194,11 +194,11 @@ class PosteriorMixture:
         return self._draws_at(self.hyper_draws[order], rng, log_likelihood=log_likelihood)
 
     def draws_of(self, component: np.ndarray, rng: np.random.Generator, *, log_likelihood: bool = False) -> JointDraws:
-        """Return one joint draw from each of the given components, (s,) indices."""
+        """Return one joint draw from each of the components with these indices, (s,)."""
         return self._draws_at(self.thetas[component], rng, log_likelihood=log_likelihood)
 
     def _draws_at(self, thetas: np.ndarray, rng: np.random.Generator, *, log_likelihood: bool) -> JointDraws:
-        """Return one joint draw at each row of hyperparameters, (s, p)."""
+        """Return one joint draw at each of s rows of hyperparameters, (s, p)."""
         near = NearestComponents(self.thetas, thetas)
         noise: list[np.ndarray] = []
         means: list[list[np.ndarray]] = []

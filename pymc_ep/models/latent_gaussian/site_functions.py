@@ -115,7 +115,7 @@ class SiteFunctions(HyperFunctions, ABC):
 
     @abstractmethod
     def first_sites(self, prior: Prior) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return initial shift and precision of all sites, (n,) each, for an improper prior; else None."""
+        """Return initial shifts and precisions, (n,) each, of all sites where the prior may be improper, else None."""
 
     def typical_sites(self, prior: Prior | FactorValues) -> tuple[np.ndarray, np.ndarray]:
         """Return shifts and precisions of Gaussian sites, (n,) each, of typical mean and variance for each factor."""
@@ -224,7 +224,7 @@ class SiteFunctions(HyperFunctions, ABC):
         ]
 
     def residuals(self) -> list[np.ndarray]:
-        """Return, for each factor, its observations less the origins of its predictors, (n,).
+        """Return, for each factor, its observations, (n,), less the origins of its predictors.
 
         A site of several predictors has several rows for each observation, for which the observations are repeated.
         """

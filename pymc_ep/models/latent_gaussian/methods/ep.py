@@ -237,7 +237,7 @@ def evidence_op(form: SiteFunctions, options: dict[str, Any]) -> EPEvidenceOp:
 
 
 def condition(call: Call[SiteFunctions], thetas: np.ndarray) -> Solution:
-    """Return the solution of fits at each of k draws of the hyperparameters, (k, p); it takes draws from each fit."""
+    """Return the solution of fits at k draws of the hyperparameters, (k, p); its draws come equally from all fits."""
     return conditioned(call, thetas, checked(OPTIONS | call.options), evidence_of)
 
 

@@ -58,7 +58,7 @@ class ParameterConditions:
     def _compiled(self) -> tuple[list[str], list[list[int]], CompiledFunction | None]:
         """Messages of the conditions, positions of the parameters in each, and the compiled function of all conditions.
 
-        Its arguments are observations, predictors and site parameters, (m,) each; it is None where there are no
+        The function takes observations, predictors and site parameters, (m,) each. It is None where there are no
         conditions.
         """
         y, eta, *values = arguments = [pt.dvector() for _ in ("y", "eta", *self._names)]
