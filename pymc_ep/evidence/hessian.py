@@ -11,12 +11,12 @@ STEP = 1e-3
 """Half-width of the central differences of gradients on the unconstrained scale. Most parameters are of order 1 there,
 so that truncation is of order 1e-6."""
 _STEP_OF_SD = 1e-2
-"""Largest half-width in posterior standard deviations. It replaces `STEP` for hyperparameters known to less than
-0.1."""
+"""Largest half-width in posterior standard deviations. It is shorter than `STEP` for hyperparameters with a standard
+deviation below 0.1."""
 
 
 def scaled_curvature(evidence: LogEvidence, at: EvidenceFit) -> tuple[np.ndarray, FitState, bool]:
-    """Return `curvature` with half-widths short against the standard deviations that it implies, in three rounds."""
+    """Return `curvature` at half-widths far below the posterior standard deviations, found in up to three rounds."""
     steps = np.full(at.theta.size, STEP)
     for _ in range(3):
         estimate = curvature(evidence, at, steps)
@@ -31,7 +31,7 @@ def scaled_curvature(evidence: LogEvidence, at: EvidenceFit) -> tuple[np.ndarray
 
 
 def curvature(evidence: LogEvidence, at: EvidenceFit, steps: np.ndarray) -> tuple[np.ndarray, FitState, bool]:
-    """Difference gradients and states at a fit, with half-widths `steps`, (p,).
+    """Differentiate gradient and state at a fit by central differences with half-widths `steps`, (p,).
 
     Returns
     -------

@@ -11,7 +11,10 @@ __all__ = ["left_out_of_all", "mixed_moments", "weighted_mean_and_sd"]
 
 
 def mixed_moments(components: Iterable[tuple[float, dict[str, Moments]]]) -> dict[str, Moments]:
-    """Return the moments of a mixture from weights and moments of its components, held one at a time."""
+    """Return the moments of variables under a mixture, by name, from the weight and the moments of each component.
+
+    Components are taken one at a time, so that a generator of them saves memory.
+    """
     total = 0.0
     means: dict[str, np.ndarray] = {}
     squares: dict[str, np.ndarray] = {}

@@ -23,22 +23,23 @@ __all__ = [
 ]
 
 _SETTLED = 1e-3
-"""Largest gradient, relative to max(|value|, 1), of a settled search: rounding of a large value hides smaller
-slopes."""
+"""Largest element of the gradient, relative to max(|value|, 1), at which a search counts as settled: rounding of a
+large value hides smaller slopes."""
 _NEAR_SD = 0.03
-"""Newton step to the mode, in standard deviations, below which a search counts as settled at any gradient. It equals
-the standard error of a mean over 1000 draws."""
+"""Length of the Newton step to the mode, in posterior standard deviations, below which a search counts as settled
+whatever its gradient. It equals the standard error of a mean over 1000 draws."""
 _BEYOND = 15.0, 20.0
-"""Distances of a logarithm or logit from its start, factors of 3e6 and 5e8, at which densities are compared: a proper
-one falls between them."""
+"""Two distances of a logarithm or logit from its start, factors of 3e6 and 5e8, at which the density is compared. A
+proper density falls from the first to the second."""
 _NEARER = 8.0, 12.0
-"""The same where fits so far out fail. The data may have this scale, so that a rise is no sign: only a density that is
-constant between the two counts as not falling."""
+"""Two such distances for use where fits at `_BEYOND` fail. The data may have a scale as large as this, so that a rising
+density need not be improper. Only a density that is constant between the two counts as not falling."""
 _OFF_CENTRE = 1e-3
-"""Standard deviation of the steps that move the other hyperparameters, as a share of 1 + their size. Where some are at
-their mean to the last digit, as at PyMC's initial point, a proper density is infinite towards zero of their scale."""
+"""Standard deviation, relative to 1 + |theta|, of random steps by which the other hyperparameters leave theta. At the
+initial point of PyMC they may equal their prior mean to the last digit. Even a proper density is then infinite where
+the scale of that prior goes to zero."""
 _NO_FALL = 1e-3
-"""Least fall of the log density between the two, in nats: above the rounding of a density that is constant."""
+"""Fall of the log density between two such distances, in nats, up to which it counts as constant: above rounding."""
 
 
 class Hyper(NamedTuple, Generic[OwnFit]):
@@ -49,13 +50,15 @@ class Hyper(NamedTuple, Generic[OwnFit]):
     at : EvidenceFit
         The fit at the mode.
     factor : ndarray, (p, p), optional
-        L with L L^T their covariance on the unconstrained scale; None where they are held fixed.
+        L, with L L^T the covariance of the unconstrained hyperparameters; None where they are held fixed.
     d_state : tuple of ndarray, (p, ...)
-        Derivatives of the arrays of its state along the columns of L.
+        Derivatives of each array of `at.state` along the columns of L; (0, ...) without L.
     trace : ndarray, (hyper_iteration,)
         Log evidence plus log prior at each evaluation of the optimiser.
     converged : bool
+        Whether the search settled at a maximum.
     sentence : str
+        Why it did not, or why there is no covariance; empty where neither needs a remark.
     interrupted : bool
         Whether the user interrupted the search.
     """
@@ -79,7 +82,7 @@ def fit_fixed(evidence: LogEvidence[OwnFit], theta: np.ndarray, start: FitState 
 
 
 def held_fixed(at: OwnFit, trace: np.ndarray, converged: bool, sentence: str) -> Hyper[OwnFit]:
-    """Return a fit with its hyperparameters fixed: without a covariance."""
+    """Return the `Hyper` of a fit whose hyperparameters are held fixed, and so have no covariance."""
     return Hyper(at, None, tuple(np.zeros((0, *array.shape)) for array in at.state), trace, converged, sentence)
 
 
@@ -101,8 +104,9 @@ def maximise(
     Returns
     -------
     Hyper
-        Curvature is by central differences of the exact gradient. There is none where the Hessian is indefinite, as at
-        an optimum on the boundary: draws then stay at the mode. After an interruption, the best fit so far.
+        Its covariance is the inverse of the curvature, from central differences of the exact gradient. Where the
+        Hessian is indefinite, as at an optimum on the boundary, there is no covariance, and draws stay at the mode.
+        After an interruption, the best fit so far.
     """
     if theta.size == 0:
         return fit_fixed(evidence, theta, start)
@@ -140,7 +144,11 @@ def _maximise(objective: Objective[OwnFit], theta: np.ndarray, spread: bool) -> 
 
 
 def why_not_settled(objective: Objective, start: np.ndarray, size: float, hessian: np.ndarray | None = None) -> str:
-    """Name the hyperparameters that are not at a maximum; empty if all are. `size` is the value's scale in nats."""
+    """Return why the search has not settled, with names of hyperparameters; empty if it has.
+
+    The search began at `start`, (p,). `size` is the scale of the value, in nats, by which gradients are judged, and
+    `hessian`, (p, p), minus the Hessian of the value, if it is known.
+    """
     evidence, at, gradient = objective.evidence, objective.at, objective.slope
     largest = float(np.max(np.abs(gradient)))
     if largest < _SETTLED * size:
@@ -173,7 +181,7 @@ def why_not_settled(objective: Objective, start: np.ndarray, size: float, hessia
 
 
 def hyper_names_of(evidence: LogEvidence, selected: np.ndarray) -> list[str]:
-    """Return the names of the hyperparameters to which a selection, (p,) bool, of the unconstrained values belongs."""
+    """Return the names of the hyperparameters with a selected unconstrained coordinate; `selected` is (p,), of bool."""
     form = evidence.form
     sizes = [np.size(v) for v in form.unpack(np.zeros_like(form.start))]
     return sorted(set(np.repeat(form.form.hyper_names, sizes)[selected]))
@@ -206,11 +214,12 @@ def _why_no_spread(evidence: LogEvidence, hessian: np.ndarray, clean: bool) -> s
 
 
 def endless_directions(evidence: LogEvidence, theta: np.ndarray, scale: np.ndarray | None = None) -> list[str]:
-    """Return the hyperparameters along which the density does not fall far out, each with the value compared.
+    """Return each hyperparameter along which the density does not fall far out, as ``name = the farthest value``.
 
-    On the unconstrained scale such a direction makes the posterior improper, or as good as that. One hyperparameter
-    moves at a time, and only where its log prior does not fall by itself. Logarithms and logits move by `_BEYOND`, or
-    `_NEARER`; others move from `theta` by these times `scale`, (p,), if that is given.
+    Where the density on the unconstrained scale does not fall, the posterior is improper, or nearly so. One coordinate
+    moves at a time, up and down; a direction in which its log prior falls is no reason for a fit. Logarithms and logits
+    move from the model's start by `_BEYOND`, or by `_NEARER` where fits fail. Other coordinates move from `theta`,
+    (p,), by these distances times `scale`, (p,); without `scale` they are left out.
     """
     directions = []
     form = evidence.form
@@ -234,7 +243,7 @@ def endless_directions(evidence: LogEvidence, theta: np.ndarray, scale: np.ndarr
 
 
 def endless_sentence(directions: list[str]) -> str:
-    """Return a sentence on what `endless_directions` found."""
+    """Return a sentence for messages from the result of `endless_directions`."""
     return (
         f"the density of the hyperparameters does not fall on the way to {', '.join(directions)}, so that under a flat "
         f"prior their posterior is improper, and under a very wide one as good as that"
@@ -242,9 +251,9 @@ def endless_sentence(directions: list[str]) -> str:
 
 
 def _rise(evidence: LogEvidence, points: list[np.ndarray]) -> float | None:
-    """Return the rise of the log density from one point to another; None where no fit tells it.
+    """Return the rise of the log density from the first to the second of two points, (p,) each.
 
-    Minus infinity where the log prior falls by itself.
+    Minus infinity where the log prior falls by itself; None where one of the two fits fails.
     """
     with np.errstate(all="ignore"):
         log_prior = evidence.form.rows.log_prior(np.array(points))

@@ -1,8 +1,9 @@
-"""Cavities of sites, of one predictor or of several, and the terms that they have in EP's log evidence.
+"""Cavities of sites of one or several predictors, and their terms in EP's log evidence.
 
-A site of several predictors has rows, see `pymc_ep.sites.rows_of_many`. Its posterior covariance V follows from their
-variances and its precision Pi from theirs; with V = L L^T and M = I - power L^T Pi L the cavity has the covariance
-L M^-1 L^T. Two predictors have elements in place of matrices, which takes a fraction of the time.
+A site of several predictors has a row for each predictor and for the sum of each two, see `pymc_ep.sites.rows_of_many`.
+The variances of the rows determine the posterior covariance V of the predictors, and the precisions of the rows the
+site's matrix Pi. With V = L L^T and M = I - power L^T Pi L, the cavity has the covariance L M^-1 L^T. For two
+predictors this is written out by elements, which takes a fraction of the time.
 """
 
 from collections.abc import Sequence
@@ -18,13 +19,13 @@ from pymc_ep.sites.rows_of_two import ROWS, covariance_of, precision_of, precisi
 __all__ = ["FLAT", "Cavities", "JointRows", "cavities", "change_of_sites", "without_negative"]
 
 JointRows = tuple[slice, int]
-"""Rows of a group of sites of several predictors, and the number of these."""
+"""Rows of a group of sites of several predictors, and the number of predictors of a site."""
 
 FLAT = 1e-9
 """Share 1 - pi_i V_i of the posterior precision below which the cavity of a Gaussian site counts as flat or improper.
 Well above the rounding of that difference, and far below the share of any site that matters."""
 _IMPROPER = -1.0
-"""Variance of a cavity that is not proper."""
+"""Value in place of the variance of an improper cavity."""
 
 
 class Cavities(NamedTuple):
@@ -33,11 +34,11 @@ class Cavities(NamedTuple):
     Attributes
     ----------
     mean, variance : array
-        Not positive where the cavity is not proper.
+        Moments of each row; the variance is not positive where the cavity is improper.
     log_widened : array
-        log |I + power Pi V|, of the cavity's covariance V; for two predictors in the first of their rows.
+        log |I + power Pi V|, with V the cavity's covariance; in the first row of a site, and zero in its others.
     pull : array
-        power a^T V a, of the slope a = b - Pi m at the posterior mean m, likewise.
+        power a^T V a, with the slope a = b - Pi m of the site at the posterior mean m; in the same rows.
     """
 
     mean: Array
@@ -54,26 +55,27 @@ def cavities(
     flat: float = 1.0,
     joint: Sequence[JointRows] = (),
 ) -> Cavities:
-    """Return the cavities.
+    """Return the cavities of all sites.
 
-    The slope of a site at the posterior mean is the posterior's weight: where sites are precise, b - pi m has lost
-    digits that the weight has.
+    The slope b - pi m of a site at the posterior mean m equals ``posterior.weights``, which is used in its place: where
+    sites are precise, the difference loses digits.
 
     Parameters
     ----------
     posterior : GaussianPosterior
     precision : array, (n,)
-        Of the sites.
+        Precisions of the sites.
     power : float
+        Fraction of a site that is removed.
     exact : array of bool, (n,)
-        Which sites are Gaussian. No result depends on their cavity variance: the evidence takes log t at the posterior
-        mean. So their cavity need not be proper, and is not where the other sites, such as mixtures with two peaks,
-        have a negative precision in all. It is then replaced by the posterior.
+        Which sites are Gaussian. The cavity of a Gaussian site may be improper, as where the other sites, such as
+        mixtures with two peaks, have a negative precision in all. It is then replaced, by default by the posterior. No
+        result depends on its variance: the evidence takes log t at the posterior mean.
     flat : float
-        Or by what has this share of its precision: the gradient in a parameter of the site, at a fixed cavity, is the
-        right one where that is small.
+        Precision of this replacement, relative to the posterior's. The gradient in a parameter of the site, at a fixed
+        cavity, is right where it is small.
     joint : sequence of (slice, int)
-        Rows of the sites of several predictors.
+        Rows of each group of sites of several predictors, and their number of predictors.
     """
     xp = namespace(posterior.mean)
     # 1 - power pi V, from 1 - pi V as the posterior has it, without cancellation.
@@ -105,7 +107,10 @@ def cavities(
 def change_of_sites(
     posterior: GaussianPosterior, d_precision: Array, d_slope: Array, joint: Sequence[JointRows] = ()
 ) -> Array:
-    """Return the largest change of a site, free of the predictors' units, see `pymc_ep.evidence.ep.sweep.Sweep`."""
+    """Return the largest change of a site, free of the predictors' units, see `pymc_ep.evidence.ep.sweep.Sweep`.
+
+    `d_precision` and `d_slope`, (n,), are the changes of precisions and of slopes at the posterior mean.
+    """
     xp = namespace(posterior.mean)
     curvature, slope = xp.abs(d_precision) * posterior.variance, xp.abs(d_slope) * xp.sqrt(xp.abs(posterior.variance))
     # With V = L L^T: elements of L^T dPi L, and of L^T da.
@@ -127,7 +132,10 @@ def change_of_sites(
 
 
 def without_negative(precision: np.ndarray, variance: np.ndarray, joint: Sequence[JointRows]) -> np.ndarray:
-    """Return precisions, (n,), without the negative eigenvalues of L^T Pi L, for the variance V = L L^T of rows."""
+    """Return precisions, (n,), with negative ones set to zero; of two predictors, negative eigenvalues of L^T Pi L.
+
+    V = L L^T is the covariance of a site's predictors, from the variances of rows, (n,).
+    """
     out = np.maximum(precision, 0.0)
     for rows, predictors in joint:
         if predictors > 2:
@@ -150,7 +158,7 @@ def without_negative(precision: np.ndarray, variance: np.ndarray, joint: Sequenc
 
 
 def _factor(variance: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the triangular factor of V, (n,) for each element, from the variances of its rows, (3 n,)."""
+    """Return the elements 11, 21 and 22, (n,) each, of the Cholesky factor of V, from the variances of rows, (3 n,)."""
     v_1, v_2, v_12 = covariance_of(variance)
     l_1 = np.sqrt(v_1)
     l_21 = np.divide(v_12, l_1, out=np.zeros_like(l_1), where=l_1 > 0)
@@ -158,7 +166,7 @@ def _factor(variance: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _whitened(rows: np.ndarray, l_1: np.ndarray, l_21: np.ndarray, l_2: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return the elements 11, 12 and 22 of L^T Pi L, (n,) each, of precisions by rows, (3 n,)."""
+    """Return the elements 11, 12 and 22 of L^T Pi L, (n,) each, from the precisions of rows, (3 n,)."""
     # L has the rows (l_1, 0) and (l_21, l_2).
     p_1, p_2, cross = precision_of(rows)
     return (
@@ -171,7 +179,7 @@ def _whitened(rows: np.ndarray, l_1: np.ndarray, l_21: np.ndarray, l_2: np.ndarr
 def _of_pair(
     mean: np.ndarray, variance: np.ndarray, slope: np.ndarray, precision: np.ndarray, power: float
 ) -> tuple[np.ndarray, ...]:
-    """Return the fields of `Cavities` of sites of two predictors, (3, n) each, from rows, (3 n,)."""
+    """Return the fields of `Cavities` for n sites of two predictors, (3, n) each, from arrays of their rows, (3 n,)."""
     l_1, l_21, l_2 = _factor(variance)
     w_11, w_12, w_22 = _whitened(precision, l_1, l_21, l_2)
     # M = I - power L^T Pi L.
@@ -202,7 +210,7 @@ def _of_pair(
 
 
 def _root(variance: np.ndarray, predictors: int) -> np.ndarray:
-    """Return L, (n, D, D), with V = L L^T, from the variances of the rows, (r n,)."""
+    """Return L, (n, D, D), with V = L L^T, for D predictors, from the variances of r rows of each site, (r n,)."""
     covariance = rows_of_many.covariances(variance, predictors)
     try:
         return np.linalg.cholesky(covariance)
@@ -215,7 +223,7 @@ def _root(variance: np.ndarray, predictors: int) -> np.ndarray:
 def _of_many(
     mean: np.ndarray, variance: np.ndarray, slope: np.ndarray, precision: np.ndarray, power: float, predictors: int
 ) -> tuple[np.ndarray, ...]:
-    """Return the fields of `Cavities` of sites of several predictors, (r n,) each, from rows."""
+    """Return the fields of `Cavities` for n sites of several predictors, (r n,) elements each, from their r rows."""
     root = _root(variance, predictors)
     back = root.transpose(0, 2, 1)
     # M; then the cavity's covariance L M^-1 L^T, and log |I + power Pi V| = -log |M|.
@@ -237,7 +245,7 @@ def _of_many(
 
 
 def _is_proper(kept: np.ndarray) -> np.ndarray:
-    """Return whether all eigenvalues of matrices exceed `FLAT`, (n,)."""
+    """Return whether all eigenvalues of each of n symmetric matrices, (n, D, D), exceed `FLAT`, (n,)."""
     try:
         np.linalg.cholesky(kept - FLAT * np.eye(kept.shape[1]))
     except np.linalg.LinAlgError:

@@ -5,15 +5,15 @@ eta_i, and the exact evidence is (Opper, Paquet and Winther 2013, section 3)
 
     Z = Z_EP E_q[prod_i q_i(eta_i) / q(eta_i)].
 
-With z_i = (eta_i - m_i) / V_ii^{1/2} each ratio is a series in Hermite polynomials,
-1 + sum_{l >= 3} h_il He_l(z_i) / l! with h_il = E_{q_i}[He_l(z_i)]: the terms l = 1, 2 vanish since two moments match,
-h_i3 is the standardised third cumulant and h_i4 the fourth. Mehler's formula
-E_q[He_l(z_i) He_k(z_j)] = delta_lk l! rho_ij^l then gives, for all pairs of sites,
+Let m_i and V_ii be the moments of eta_i under q, and rho_ij its correlations. With z_i = (eta_i - m_i) / V_ii^{1/2}
+each ratio is a series in Hermite polynomials, 1 + sum_{l >= 3} h_il He_l(z_i) / l! with h_il = E_{q_i}[He_l(z_i)]. The
+terms l = 1, 2 vanish since two moments match; h_i3 is the standardised third cumulant and h_i4 the fourth. Mehler's
+formula E_q[He_l(z_i) He_k(z_j)] = delta_lk l! rho_ij^l then gives, for all pairs of sites,
 
     log Z - log Z_EP  ~  1/2 sum_{i != j} sum_{l >= 3} h_il h_jl rho_ij^l / l!
 
 (the second order of Paquet, Winther and Opper 2009). Here l stops at 4. For independent predictors all terms are
-zero, as EP's evidence is then exact. What the same pairs do to the posterior stands in `pymc_ep.evidence.ep.shape`.
+zero, as EP's evidence is then exact. The effect of the same pairs on the posterior is in `pymc_ep.evidence.ep.shape`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -42,23 +42,27 @@ __all__ = [
 ]
 
 _LARGEST = 50_000
-"""Most predictors with a correction: the pairs of a sample with all others are formed in a second or two."""
+"""Most predictors with a correction: to form the pairs of a sample with all others takes a second or two."""
 _ALL, SAMPLE, _FEWEST = 2000, 1000, 100
-"""Most predictors whose pairs are all formed, and beyond that the most and fewest predictors whose pairs stand for all.
-For 4000 crossed counts and bits the standard error of 500 was 4% of corrections of 0.06 to 0.4 nats."""
+"""Most predictors whose pairs are all formed. Of more, a sample is paired with all others: its largest and its smallest
+size. For 4000 crossed counts and bits the standard error by a sample of 500 was 4% of corrections of 0.06 to 0.4
+nats."""
 _STANDARD_ERROR = 0.01, 0.02
-"""Standard error of a sampled correction, in nats and relative to it, at which more pairs are not worth their time. For
-10^4 areas of a map or values of an autoregression, with corrections of 0.3 to 1.1 nats, 100 to 200 predictors do."""
+"""Standard errors of a sampled correction, in nats and relative to it, the larger of which is small enough: more pairs
+are not worth their time. For 10^4 areas of a map or values of an autoregression, with corrections of 0.3 to 1.1 nats, a
+sample of 100 to 200 predictors is enough."""
 _MOST_OF_ONE_SITE = 1.0
-"""Largest share of one site, in nats: the shares are a series in the cumulants, whose higher terms then are larger."""
+"""Largest share of one site in a correction, in nats. Beyond it the series in the cumulants diverges: its higher terms
+are larger still."""
 _NEGLIGIBLE = 0.01
 """Bound on a correction, in nats, below which it counts as zero: the pairs of sites need not be formed."""
 SHIFTED = 0.7
-"""Largest shift of a hyperparameter by the correction, in standard deviations, without a warning. About a sixth of the
-error remains after it: 0.16 of 1.04 was measured with seven binary observations for each of 294 patients, whose scale
-is 4, and 0.04 of 0.38 and 0.06 of 0.24 for others. At the limit that is a tenth of a standard deviation."""
+"""Largest shift of a hyperparameter's mean by the correction, in standard deviations, without a warning. The correction
+leaves about a sixth of EP's error: 0.16 of 1.04 was measured with seven binary observations for each of 294 patients,
+whose effects have the scale 4, and 0.04 of 0.38 and 0.06 of 0.24 for other models. A sixth of the limit is a tenth of a
+standard deviation."""
 _BLOCK = 2**18
-"""Most numbers in a block of rows of the posterior covariance, 2 MB: larger ones do not fit the cache, and
+"""Most elements in a block of rows of the posterior covariance, 2 MB: larger blocks do not fit the cache, and
 take half as long again."""
 
 
@@ -68,13 +72,13 @@ class Correction(NamedTuple):
     Attributes
     ----------
     shares : ndarray, (n,)
-        Half of the pair terms of each site, in nats; NaN for those outside of a sample.
+        Share of each site in the correction, half of its pair terms, in nats; NaN for sites outside of the sample.
     """
 
     shares: np.ndarray
 
     def of_sample(self, size: int) -> "Correction":
-        """Return the correction by a smaller sample; this one where it has all predictors."""
+        """Return the correction by a sample of `size` within this one's; itself where it is not sampled."""
         if np.isfinite(self.shares).all():
             return self
         chosen = sample_of(len(self.shares), size)
@@ -95,7 +99,7 @@ class Correction(NamedTuple):
 
     @property
     def total(self) -> float:
-        """Correction in nats."""
+        """Correction of the log evidence in nats: the number of sites times the mean of the known shares."""
         is_sampled = np.isfinite(self.shares)
         return float(self.shares[is_sampled].mean() * len(is_sampled)) if is_sampled.any() else 0.0
 
@@ -109,10 +113,10 @@ class Correction(NamedTuple):
 
 
 def non_gaussianity(skewness: np.ndarray, kurtosis: np.ndarray) -> np.ndarray:
-    """Return the divergence KL(q_i | q), in nats, to leading order in the cumulants: h_3^2 / 12 + h_4^2 / 48.
+    """Return KL(q_i || q) of tilted from posterior marginals, (n,), in nats, to leading order: h_3^2 / 12 + h_4^2 / 48.
 
-    A site with little information next to its cavity leaves it Gaussian, so that its divergence is small. The expansion
-    is negentropy's (Jones and Sibson 1987, What is projection pursuit?).
+    A site with little information next to its cavity leaves the cavity nearly Gaussian, so that its divergence is
+    small. The expansion is negentropy's (Jones and Sibson 1987, What is projection pursuit?).
     """
     return skewness**2 / 12.0 + kurtosis**2 / 48.0
 
@@ -126,7 +130,7 @@ def all_cumulants(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the standardised third and fourth cumulants of all tilted distributions, (n,) each.
 
-    Zero for Gaussian sites, NaN for a site that couples predictors, or has two.
+    Zero for Gaussian sites, NaN for a site that couples predictors, or has several.
     """
     skewness, kurtosis = np.zeros((2, len(cavity_mean)))
     cavity_variance = np.where(cavity_variance > 0, cavity_variance, KNOWN)
@@ -153,12 +157,12 @@ def why_no_correction(form: CompiledSiteForm, power: float, predictors: int) -> 
 
 
 def sample_of(n: int, size: int) -> np.ndarray:
-    """Return the predictors of a sample, ascending: a smaller one is part of a larger."""
+    """Return ascending indices of a sample of `size` of n predictors, or all n of up to 2000; samples are nested."""
     return np.sort(np.random.default_rng(0).permutation(n)[:size]) if n > _ALL else np.arange(n)
 
 
 def cumulants_at(at: EvidenceAt) -> tuple[np.ndarray, np.ndarray]:
-    """Return `all_cumulants` at a fit."""
+    """Return `all_cumulants` at a fit: skewness and kurtosis of the m distinct predictors' sites, (m,) each."""
     sweep = at.run.state.sweep
     mean, variance = np.asarray(sweep.cavity_mean), np.asarray(sweep.cavity_variance)
     return all_cumulants(at.repeats.sites, at.problem.observed, at.problem.parameters, mean, variance)
@@ -198,18 +202,19 @@ def evidence_correction(
 ) -> Correction:
     """Return the correction of the log evidence, to second order in third and fourth cumulants.
 
-    Of many predictors, a sample has its pairs with all others.
+    Of more than 2000 predictors, the pairs of a sample with all others are formed.
 
     Parameters
     ----------
     skewness, kurtosis, variance : ndarray, (n,)
         Standardised tilted cumulants, and posterior variances of the predictors.
     covariance_rows : callable
-        Returns the predictors' posterior covariance, of rows and columns, slices or indices; by default all columns.
+        ``covariance_rows(rows, columns)`` returns these elements of the predictors' posterior covariance. Both are
+        slices or indices; without `columns` it returns whole rows.
     clusters : sequence of ndarray of int, optional
-        Parts of the predictors, between which correlations are negligible.
+        Indices of parts of the predictors, between which correlations are negligible.
     size : int
-        Of the sample.
+        Size of the sample.
     """
     n = len(skewness)
     scale = inverse_sd(variance)
@@ -234,5 +239,5 @@ def evidence_correction(
 
 
 def inverse_sd(variance: np.ndarray) -> np.ndarray:
-    """Return one over the standard deviations, and 0 for a variance of zero, up to rounding: it adds no correlation."""
+    """Return V^{-1/2} of variances V, and 0 where V is zero or, by rounding, negative: no correlation then."""
     return np.where(variance > 0, 1.0 / np.sqrt(np.where(variance > 0, variance, 1.0)), 0.0)

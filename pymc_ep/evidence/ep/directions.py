@@ -1,13 +1,14 @@
 """Second-order corrections where sites have two predictors: their third cumulants along four directions.
 
-With predictors zeta in posterior standard deviations, R their correlations at one site, and kappa the third central
-moments of its tilted density, the ratio of that density to the posterior is 1 + h : He_3(zeta) / 6 with
-h = R^-1 (x) R^-1 (x) R^-1 kappa. A symmetric tensor of two dimensions is a sum of cubes,
+Let zeta be the two predictors of a site, standardised under the posterior, R their posterior correlations, and kappa
+the third central moments of the tilted density in zeta. The ratio of tilted to posterior density is
+1 + h : He_3(zeta) / 6 with the tensor h = R^-1 (x) R^-1 (x) R^-1 kappa. A symmetric tensor of two dimensions is a sum
+of cubes,
 
-    h = a_1 (1, 0)^3 + a_2 (0, 1)^3 + a_3 (1, 1)^3 + a_4 (1, -1)^3,
+    h = a_1 (1, 0)^3 + a_2 (0, 1)^3 + a_3 (1, 1)^3 + a_4 (1, -1)^3.
 
-so that a site of two predictors enters the sums of `pymc_ep.evidence.ep.cumulants` and `pymc_ep.evidence.ep.shape` as
-four sites do, with the predictors zeta_1, zeta_2, zeta_1 + zeta_2 and zeta_1 - zeta_2, but for pairs of these.
+A site of two predictors therefore enters the sums of `pymc_ep.evidence.ep.cumulants` and `pymc_ep.evidence.ep.shape` as
+four sites of the predictors zeta_1, zeta_2, zeta_1 + zeta_2 and zeta_1 - zeta_2. Pairs among these four are left out.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,7 +32,7 @@ __all__ = ["MOST_ROWS", "Directions", "direction_map", "directions_at", "pairs_o
 MOST_ROWS = 3000
 """Most rows of predictors with directions: correlations of the directions, four for three rows, take 128 MB."""
 _COUPLED = 1e-9
-"""Least 1 - rho^2 of both predictors of a site: where one is a function of the other."""
+"""Least 1 - rho^2, with rho the correlation of a site's two predictors: below it one is a function of the other."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,12 +42,13 @@ class Directions:
     Attributes
     ----------
     skewness : ndarray, (k,)
-        h along each direction of unit posterior variance.
+        Weight in h of the cube of each direction, scaled to unit posterior variance.
     correlation : ndarray, (k, k)
+        Posterior correlations of the directions.
     site : ndarray of int, (k,)
-        The site that each belongs to: the row of its first predictor.
+        Site of each direction, by the row of the site's first predictor.
     of_rows : sparse array, (n, k)
-        The directions as linear functions of the rows.
+        Each direction, a column, as a linear function of the rows.
     """
 
     skewness: np.ndarray
@@ -73,18 +75,21 @@ class Directions:
         return terms
 
     def correction(self) -> Correction:
-        """Return the correction of the log evidence, by directions."""
+        """Return the correction of the log evidence, with one share for each direction."""
         # Share of direction i: sum_j h_i h_j rho_ij^3 / 3! / 2.
         return Correction(np.einsum("ij,ij->i", self._terms, self.correlation) / 12.0)
 
     @cached_property
     def variance_errors(self) -> np.ndarray:
-        """Shares by which exact posterior variances exceed EP's, (k,)."""
+        """Relative excess of exact posterior variances over EP's along the directions, (k,)."""
         # dV_i / V_i = sum_{j < k} rho_ij rho_ik h_j h_k rho_jk^2 = (F (F^T T F) F^T)_ii / 2, of the terms T.
         return 0.5 * np.einsum("ij,ij->i", self.root @ (self.root.T @ (self._terms @ self.root)), self.root)
 
     def precisions(self, w: np.ndarray, pairs: Sequence[slice]) -> np.ndarray:
-        """Return the precisions of the rows, (n,), that precisions w, (k,), along the directions add up to."""
+        """Return the precisions of the rows, (n,), that equal precisions w, (k,), along the directions.
+
+        `pairs` are the rows of the groups of sites of two predictors.
+        """
         # Elements 11, 22 and 12 at each site of D diag(w) D^T, with D = of_rows.
         out = self.of_rows.power(2) @ w
         by_row = self.of_rows.tocsr()
@@ -95,10 +100,10 @@ class Directions:
 
 
 def direction_map(variance: np.ndarray, pairs: Sequence[slice]) -> sparse.csc_array:
-    """Return the directions of unit posterior variance as linear functions of the rows, (n, k).
+    """Return the directions as linear functions of the rows, (n, k), scaled to unit posterior variance.
 
-    There is one for each row, the sum zeta_1 + zeta_2 for the row of eta_1 + eta_2, and then come the differences
-    zeta_1 - zeta_2. A direction without variance is zero.
+    The first n belong to the rows, with zeta_1 + zeta_2 for the row of eta_1 + eta_2. The differences zeta_1 - zeta_2
+    of all sites of two predictors follow. A direction without variance is zero.
 
     Parameters
     ----------
@@ -161,7 +166,7 @@ def pairs_of(form: CompiledSiteForm) -> list[slice]:
 
 
 def _variance_along(rho: np.ndarray, sign: float) -> np.ndarray:
-    """Return the variance of zeta_1 + zeta_2, or of the difference, (n,), zero where that is rounding."""
+    """Return the variance of zeta_1 + sign zeta_2, (n,), from correlations rho, (n,); zero where it is rounding."""
     variance = 2.0 + 2.0 * sign * rho
     return np.where(variance > _COUPLED, variance, 0.0)
 
@@ -211,7 +216,7 @@ def directions_at(at: EvidenceAt, chosen: np.ndarray | None = None) -> Direction
 
 
 def _dual(kappa: np.ndarray, rho: np.ndarray) -> np.ndarray:
-    """Return h_111, h_112, h_122 and h_222, (4, n), of third moments in that order and correlations, (n,)."""
+    """Return h_111, h_112, h_122 and h_222, (4, n), from third moments kappa, (4, n), and correlations rho, (n,)."""
     det = np.maximum(1.0 - rho**2, _COUPLED)
     inverse = np.array([[1.0 / det, -rho / det], [-rho / det, 1.0 / det]])
     # kappa_abc stands at the number of its indices that are 2.
@@ -221,6 +226,6 @@ def _dual(kappa: np.ndarray, rho: np.ndarray) -> np.ndarray:
 
 
 def _cubes(h: np.ndarray) -> np.ndarray:
-    """Return the weights of the cubes of the four axes, (4, n)."""
+    """Return the weights a_1, ..., a_4 of the cubes, (4, n), from h_111, h_112, h_122 and h_222, (4, n)."""
     # h_111 = a_1 + a_3 + a_4, h_112 = a_3 - a_4, h_122 = a_3 + a_4, h_222 = a_2 + a_3 - a_4.
     return np.array([h[0] - h[2], h[3] - h[1], 0.5 * (h[2] + h[1]), 0.5 * (h[2] - h[1])])

@@ -31,8 +31,8 @@ _NEAR = 1.0
 """Change, in posterior standard deviations, below which steps are extrapolated. Farther away the update is not nearly
 linear in the sites, as extrapolation assumes."""
 _CAREFUL_DAMPING, _CLOSE = 0.5, 0.3
-"""Damping of the first steps where no prior holds the predictors, and the change below which full steps follow. All
-sites move together there, and full steps overshoot."""
+"""Damping of the first steps where the prior is flat in all coefficients, and the change below which full steps follow.
+Under such a prior all sites move together, and full steps overshoot."""
 _GROWTH = 3.0
 """Factor by which the change may grow in one accepted step. EP is not monotone: a lower limit rejects useful steps, a
 higher one accepts overshooting."""
@@ -59,21 +59,23 @@ _NEWTON_STEPS, _NEWTON_TOL = 20, 0.1
 """Largest number of Newton steps, and the step, in posterior standard deviations, at which they end. The mode is only
 a start for EP, so that a tenth is enough."""
 _CLOSE_TO_MODE, _MODE_STEPS = 1e-3, 40
-"""Cavity variance, relative to the prior variance, at which sites of two predictors start, and most such steps. A
-location far from the observations makes its scale rise by a half a step."""
+"""Cavity variance, relative to the prior variance, at which the first sites of several predictors are computed, and
+most steps towards the mode with such sites. With a location far from the observations, the log of a scale rises by one
+half in each step."""
 _OUT_OF_REACH = 1e3
-"""Size of a predictor that the proper stand-in for a flat prior does not reach: a hundred of its standard
-deviations."""
+"""Prior mean of a predictor that is out of reach of the proper prior by which a flat one is replaced at first: a
+hundred standard deviations of the proper one."""
 _TOLD_ROUNDING, _MOST_ROUNDING = 1e-5, 1e-2
-"""Rounding error of posterior moments, in standard deviations, from which the status mentions it, and up to which a fit
-counts as converged. The first is below what anybody reads off a result, the second below the Monte Carlo error of a
-thousand draws."""
+"""Rounding errors of posterior moments, in standard deviations: above the first the status mentions rounding, and above
+the second a fit has not converged. Nobody reads digits as small as the first off a result, and the second is below the
+Monte Carlo error of a thousand draws."""
 _STILL = 1e-6
-"""Change, in posterior standard deviations, at which a fit that gets no further counts as converged. Quadrature of a
-density with a kink that its site does not know, such as a censored Laplace one, leaves 3e-8 to 2e-7."""
+"""Change, in posterior standard deviations, at which a fit that gets no further counts as converged. It stays at 3e-8
+to 2e-7 where quadrature passes over a kink of which the site has no record, as of a censored Laplace density."""
 _ROUGH_FROM, _ROUGHEST, _ROUGH_ERROR = 10.0, 1e3, 1e-6
-"""Number of sites from which rough fits have a larger tolerance, in proportion, its largest factor, and the error of
-their log Z, in nats. Few sites cost nothing, and two ways of writing a model then agree to 1e-6."""
+"""Limits of the tolerance of rough fits: the number of sites above which it grows in proportion to this number, its
+largest factor, and the error of log Z that it may lead to, in nats. Fits of few sites cost little at the full
+tolerance, and two ways of writing a model then agree to 1e-6."""
 _INNER = 12
 """Largest number of updates of the means alone in an automatic sweep. They cost matrix-vector products and save
 factorisations."""
@@ -127,9 +129,10 @@ class EP:
     def rough(self, n: int, effective: float) -> "EP":
         """Return the engine with a larger tolerance for n sites, which suffices for log Z and its gradient.
 
-        log Z is stationary in the sites. Where each errs by c posterior standard deviations, a direction that n / p of
-        them tell is off by n c / p, and log Z by (n c)^2 / p for p such directions. `effective` is p: the number of
-        parameters that the data determine, sum_i pi_i V_i (Spiegelhalter et al. 2002).
+        log Z is stationary in the sites. Let each site err by c posterior standard deviations, and let p directions of
+        the posterior be determined by n / p sites each. Each direction is then off by n c / p, and log Z by
+        p (n c / p)^2 = (n c)^2 / p. `effective` is p, the number of parameters that the data determine, sum_i pi_i V_i
+        (Spiegelhalter et al. 2002).
         """
         out = copy(self)
         # c = (p error)^1/2 / n, from (n c)^2 / p = error.
@@ -138,7 +141,7 @@ class EP:
         return out
 
     def sweep(self, problem: Problem, shift: Array, precision: Array, inner: int = 0) -> Sweep:
-        """Evaluate all updates at the given sites, jitted where the problem's arrays are JAX's."""
+        """Return the sweep at given sites, with at most `inner` updates of the means; jitted for arrays of JAX."""
         on_jax = is_jax(problem.mean)
         # Its pattern is the host's: JAX has the arrays of its blocks.
         divided = problem.prior if on_jax and isinstance(problem.prior, SparseFactorPrior) else None
@@ -150,12 +153,13 @@ class EP:
         return result if divided is None else result._replace(posterior=divided.posterior_on_host(result.posterior))
 
     def init(self, problem: Problem, start: tuple[np.ndarray, np.ndarray] | None = None) -> State:
-        """Start from given sites (shift, precision), or from the prior and one update of all sites.
+        """Return the first state, at sites (shift, precision), (n,) each, or after one update of all sites.
 
-        From the prior, sites with a strong pull (a count of zero under a rectified link, say) overshoot together, as
-        each is updated on its own. If the first update does not reduce the change, the sites start as the tilted
-        marginals, taken for independent observations: their posterior cannot overshoot. Under a flat prior, predictors
-        out of reach start from their least-squares fit to zero, from which observations on their scale are counted.
+        The update starts from the prior. There sites with a strong pull (a count of zero under a rectified link, say)
+        overshoot together, as each is updated on its own. If the update does not halve the change, each site becomes a
+        Gaussian with the moments of its tilted distribution instead, as if that were an independent observation: the
+        posterior under such sites cannot overshoot. Under a flat prior whose means are out of reach, the means start
+        from the least-squares fit of the predictors to zero.
         """
         n = problem.mean.shape[0]
         if start is not None:
@@ -201,7 +205,7 @@ class EP:
         )
 
     def _trial(self, problem: Problem, shift: np.ndarray, precision: np.ndarray, before: State) -> State | None:
-        """Evaluate the sites; None if their posterior is improper."""
+        """Return the state at given sites, which follows on `before`; None if their posterior is improper."""
         inner = 0 if before.careful else self.inner
         at = self.sweep(problem, shift, precision, inner)
         if not bool(at.proper):
@@ -209,7 +213,7 @@ class EP:
         return self._accept(shift, precision, at, before, inner)
 
     def step(self, problem: Problem, state: State) -> State:
-        """Take one damped or extrapolated step; reject it and halve the damping if it overshoots."""
+        """Return the state after one damped or extrapolated step; if that overshoots, `state` with half the damping."""
         if self.schedule == "sequential":
             shift, precision = sequential_pass(self, problem, state)
         else:
@@ -253,15 +257,16 @@ class EP:
         return self._accept(shift, precision, first, None, self.inner) if bool(first.proper) else None
 
     def _near_mode(self, problem: Problem) -> State | None:
-        """Return the state near the posterior mode of sites of several predictors; None if it is improper.
+        """Return the state near the posterior mode, for sites of several predictors; None if it is improper.
 
-        Under wide priors their tilted distributions have ridges and several peaks, which near the mode they have not.
+        Under wide priors the tilted distributions of such sites have ridges and several peaks. Under narrow cavities at
+        the mode they have none.
         """
         narrow = _CLOSE_TO_MODE * np.asarray(problem.prior.regular().variances()) + KNOWN
         joint = Kinds.of(self.sites).joint(problem.observed)
 
         def at(sites: np.ndarray) -> tuple[float, GaussianPosterior, np.ndarray]:
-            """Return the log joint density at the posterior mean, the posterior, and the sites that follow."""
+            """Return the log joint density at the posterior mean under `sites`, the posterior, and the next sites."""
             posterior = problem.prior.posterior(problem.mean, *sites)
             eta = np.asarray(posterior.mean)
             tilted, _ = joined_moments(self.sites, 1.0, eta, narrow, problem.observed, problem.parameters)
@@ -299,9 +304,10 @@ class EP:
         return float(state.sweep.change)
 
     def rounding(self, state: State) -> float:
-        """Return the rounding error of posterior means and variances, in standard deviations or relative.
+        """Return the rounding error of posterior means, in standard deviations, and relatively of variances.
 
-        Far from the fixed point it is the error of the posterior that the change leads to, narrower by that factor.
+        Far from the fixed point the next posterior counts: its standard deviations are smaller by the change, and its
+        relative errors larger.
         """
         return max(float(state.sweep.rounding), ROUNDING * self.change(state))
 
@@ -313,7 +319,7 @@ class EP:
         )
 
     def finished(self, state: State) -> Status | None:
-        """Test the change against the tolerance."""
+        """Return how the iteration ended, by its change and the tolerance, or None while it goes on."""
         change = self.change(state)
         settled = change <= self.tol
         ended = settled or state.stale >= _PATIENCE or state.damping < _LEAST_DAMPING
@@ -356,7 +362,7 @@ class EP:
         return damped[:n], damped[n:]
 
     def packed(self, state: State) -> Packed:
-        """Return the arrays from which a state is rebuilt; a finished one needs no history."""
+        """Return the values from which a state is rebuilt; a finished one needs no history."""
         earlier = slice(0 if self.finished(state) else -1)
         return Packed(
             state.shift,
@@ -371,7 +377,7 @@ class EP:
         )
 
     def unpacked(self, problem: Problem, packed: Packed) -> State:
-        """Return the state again, by one sweep."""
+        """Return the state that was packed, by one sweep."""
         shift, precision, earlier_points, earlier_residuals, *_ = packed
         at = self.sweep(problem, shift, precision, packed.inner)
         point, residual = _iterate(shift, precision, at)
@@ -411,7 +417,7 @@ class EP:
 
 
 def settled_status(change: float, rounding: float, *, settled: bool, ended: bool) -> Status | None:
-    """Return the status of sites that have settled to a tolerance or to rounding; None of others.
+    """Return the status of sites that have settled to a tolerance or to rounding, or are lost to rounding; else None.
 
     Parameters
     ----------
@@ -422,7 +428,7 @@ def settled_status(change: float, rounding: float, *, settled: bool, ended: bool
     settled : bool
         Whether the change is below the tolerance.
     ended : bool
-        Whether further steps do not lower it.
+        Whether further steps do not lower the change.
     """
     if ended and rounding > _MOST_ROUNDING:
         return Status(
@@ -454,7 +460,7 @@ def _informative(prior: GaussianPrior) -> bool:
 
 
 def _iterate(shift: np.ndarray, precision: np.ndarray, at: Sweep) -> tuple[np.ndarray, np.ndarray]:
-    """Return sites and their plain update minus these, (1, 2 n) each."""
+    """Return the sites as a row, (1, 2 n), and their change by the sweep's update, (1, 2 n)."""
     point = np.concatenate([shift, precision])
     return point[None], (np.concatenate([np.asarray(at.shift), np.asarray(at.precision)]) - point)[None]
 
@@ -471,7 +477,10 @@ def with_slopes(rows: np.ndarray, mean: np.ndarray, sign: float) -> np.ndarray:
 
 
 def sequential_pass(engine: EP, problem: Problem, state: State) -> tuple[np.ndarray, np.ndarray]:
-    """Update the sites one by one, and the posterior after each (Rasmussen and Williams 2006, algorithm 3.5)."""
+    """Return shift and precision, (n,) each, after updates of the sites one by one, and of the posterior after each.
+
+    This is algorithm 3.5 of Rasmussen and Williams (2006).
+    """
     shift, precision = state.shift.copy(), state.precision.copy()
     posterior = problem.prior.posterior_rows(state.sweep.posterior)(slice(None))
     mean = np.asarray(state.sweep.posterior.mean).copy()

@@ -40,23 +40,25 @@ __all__ = ["Evidence", "evidence_of"]
 _NAMED = 6
 """Most coefficients named in one message, so that it stays readable."""
 _MOST_ROUNDING = 1e-6
-"""Rounding error of posterior moments, in standard deviations, above which ``solver="auto"`` takes the representation
-that has none. A smaller limit pays for digits that nobody reads, in sweeps that take up to five times as long."""
+"""Rounding error of posterior moments, in standard deviations, above which ``solver="auto"`` changes to the
+representation that loses no digits. A smaller limit would buy digits that nobody reads with sweeps that take up to five
+times as long."""
 _COARSE = 0.1
 """Distance of neighbouring doubles at an observation, in standard deviations of its site, above which the data count as
-rounded away: uniform rounding adds a twelfth of its square to the variance, 0.1 per cent here."""
+rounded away: uniform rounding adds a twelfth of the squared distance to the variance, 0.1 per cent here."""
 
 _BETWEEN = 6
-"""Fits from which the start of another is interpolated, over p + 1. A field of 10^4 areas took 2.0 sweeps a fit in
-place of 3.0 from the nearest fit."""
+"""Number of nearest fits between which the start of the next one is interpolated, divided by p + 1. A field of 10^4
+areas took 2.0 sweeps a fit from such starts, and 3.0 from the state of the nearest fit."""
 _MOST_CORRECTED = 500
-"""Most predictors with a correction at every fit, since it costs a term for each pair, as much as a fit of 2000."""
+"""Most predictors for which every fit has a correction. It costs a term for each pair of predictors: for 2000 of them
+as much as a fit."""
 
 
 def evidence_of(form: CompiledSiteForm, settings: dict[str, Any], **others: Any) -> "Evidence":
-    """Return the evidence of a form by EP with the given options; `others` go to `Evidence`.
+    """Return the evidence of a form by EP with the options `settings`; `others` are arguments of `Evidence`.
 
-    A power "auto" is 1 here: whether another one settles is known after a fit.
+    The option ``power="auto"`` is 1 here: only a fit shows whether it needs another power.
     """
     power = 1.0 if settings["power"] == "auto" else settings["power"]
     engine = EP(form.sites, power=power, **{k: settings[k] for k in ("damping", "tol", "schedule")})
@@ -77,13 +79,13 @@ class Evidence(LogEvidence[EvidenceAt]):
     report : Report, optional
         Called in each iteration with log evidence and change.
     checkpoint : Checkpoint, optional
-        Keeps each fit, by `grid`, its hyperparameters and its start.
+        Keeps each fit, under `grid`, its hyperparameters and its start.
     grid : str
-        Tells the forms of one fit apart.
+        Name by which the checkpoint tells several forms of one call apart.
     density : {"natural", "unconstrained", "none"}
         See `LogEvidence`.
     exact : str
-        The representation to ask for where rounding limits the form's own; empty to keep the form's.
+        Name of the representation that `at` asks for where rounding limits the form's own; empty to keep the form's.
 
     Raises
     ------
@@ -133,14 +135,14 @@ class Evidence(LogEvidence[EvidenceAt]):
     def at(self, theta: np.ndarray, start: FitState | None = None, *, engine: EP | None = None) -> EvidenceAt:
         """Fit at unconstrained hyperparameters `theta`, (p,), from sites `start`, (n,) each, or the form's first ones.
 
-        `engine`: an engine with another tolerance.
+        `engine` replaces the evidence's own, for a fit to another tolerance.
 
         Raises
         ------
         Interrupted
-            Where the user interrupts the fit; holds the state reached.
+            Where the user interrupts the fit; holds the fit as far as it got.
         LostDigits
-            Where rounding limits the representation, and another is known that loses no digits.
+            Where rounding limits the representation of the prior, and `exact` names one that loses no digits.
         """
         prior = self._prior(theta)
         if not self._checked:
@@ -171,7 +173,7 @@ class Evidence(LogEvidence[EvidenceAt]):
         return at
 
     def first_sites(self, prior: Prior) -> FitState | None:
-        """Return the sites, (n,) each, that a fit without a start begins at; None for the engine's own."""
+        """Return the sites, (n,) each, at which a fit without a start begins; None where the engine chooses them."""
         return self.form.first_sites(prior)
 
     def _repeats_at(self, theta: np.ndarray, prior: Prior) -> Repeats:
@@ -203,7 +205,10 @@ class Evidence(LogEvidence[EvidenceAt]):
         return self.at(theta, engine=engine)
 
     def explored(self, theta: np.ndarray, points: Sequence[DesignPoint]) -> EvidenceAt:
-        """Fit at `theta`, from sites interpolated between the nearest other fits where there are enough."""
+        """Fit at `theta`, (p,), from sites interpolated between the nearest of `points`, or from the nearest one's.
+
+        The engine has a larger tolerance, which suffices for log Z and its gradient.
+        """
         near = nearest_points(points, theta, _BETWEEN * (theta.size + 1))
         start = near[0].state
         if self.engine.one_fixed_point and len(near) > theta.size + 1:
@@ -215,7 +220,7 @@ class Evidence(LogEvidence[EvidenceAt]):
         return self.settled(theta, start, engine=self.engine.rough(len(self._repeats.first), effective))
 
     def kept(self, at: EvidenceAt) -> KeptFit:
-        """Return moments of the predictors, leave-one-out densities, and skewness of sites."""
+        """Return the parts of a fit that results need: moments, leave-one-out densities, and skewness of sites."""
         skewness = None if self.joint else np.zeros(len(at.repeats.owner))
         if skewness is not None and (tilted_skewness := self._skewness(at)) is not None:
             variance = np.asarray(at.run.state.sweep.posterior.variance)
@@ -223,7 +228,7 @@ class Evidence(LogEvidence[EvidenceAt]):
         return KeptFit(*at.predictors, self.leave_one_out(at), skewness)
 
     def shape(self, at: EvidenceAt) -> Shape:
-        """Return the shape at a fit; Gaussian where sites have no finite third cumulants at a fixed point of EP."""
+        """Return the shape at a fit: all zero, as a Gaussian's, without convergence or finite third cumulants."""
         if self.joint and self._has_shape(at):
             return shape_of_two(at, self.directions(at))
         if self.joint or (skewness := self._skewness(at)) is None:
@@ -231,11 +236,11 @@ class Evidence(LogEvidence[EvidenceAt]):
         return shape_at(at, skewness)
 
     def _has_shape(self, at: EvidenceAt) -> bool:
-        """Whether the expansion about EP's fixed point is known there."""
+        """Whether EP converged at this fit, and the form's sites have the cumulants of an expansion about it."""
         return at.status.converged and not self.why_no_correction(len(at.problem.mean))
 
     def _skewness(self, at: EvidenceAt) -> np.ndarray | None:
-        """Return the skewness of the tilted distributions of distinct predictors; None where it is not finite."""
+        """Return the skewness of the distinct predictors' tilted distributions, (m,); None where it is not known."""
         if not self._has_shape(at):
             return None
         try:
@@ -244,13 +249,13 @@ class Evidence(LogEvidence[EvidenceAt]):
             return None
 
     def cumulants(self, at: EvidenceAt) -> tuple[np.ndarray, np.ndarray]:
-        """Return the cumulants of the sites at a fit; cached until another fit is asked for."""
+        """Return `cumulants_at` a fit: skewness and kurtosis, (m,) each. Cached until the next fit's are asked for."""
         if self._last is None or self._last[0] is not at:
             self._last = at, cumulants_at(at)
         return self._last[1]
 
     def why_no_correction(self, predictors: int) -> str:
-        """Return the reason why there is no correction; empty where there is one."""
+        """Return the reason why the evidence of so many predictors has no correction; empty where it has one."""
         many = self.joint and predictors > MOST_ROWS
         no_room = (
             f"over {MOST_ROWS} rows of sites of two predictors, for all pairs of which there is no room" if many else ""
@@ -258,13 +263,13 @@ class Evidence(LogEvidence[EvidenceAt]):
         return why_no_correction(self.form, self.engine.power, predictors) or no_room
 
     def directions(self, at: EvidenceAt) -> Directions:
-        """Return the directions of sites of two predictors at a fit; cached until another fit is asked for."""
+        """Return `directions_at` a fit, for sites of two predictors; cached until the next fit's are asked for."""
         if self._directions is None or self._directions[0] is not at:
             self._directions = at, directions_at(at)
         return self._directions[1]
 
     def corrected_fits(self, at: EvidenceAt) -> str:
-        """Return which fits have a correction by cumulants."""
+        """Return which fits have a correction by cumulants: ``"all"``, ``"some"`` or ``"none"``."""
         predictors = len(at.problem.mean)
         if self.why_no_correction(predictors):
             return "none"
@@ -282,7 +287,7 @@ class Evidence(LogEvidence[EvidenceAt]):
         return np.nan if sampled.diverges else sampled.of_sample(self._sampled).total
 
     def correction_warning(self, shifts: np.ndarray | None, missing: float) -> str:
-        """Return a warning where the correction is large, or its series diverges."""
+        """Return a warning where the correction is large, or its series diverges; see `LogEvidence`."""
         if shifts is None:
             return (
                 f"EP's own error is not known, as the series that tells it diverges at {missing:.0%} of the fits; "
@@ -309,13 +314,14 @@ class Evidence(LogEvidence[EvidenceAt]):
         return float(np.sqrt(np.divide(square, variance, out=np.zeros_like(square), where=variance > 0.0).max()))
 
     def interpolation_error(self, points: Sequence[DesignPoint], new_points: Sequence[DesignPoint]) -> float:
-        """Return the error of predictors from sites interpolated between fits."""
+        """Return the error of predictors, at `new_points`, from sites interpolated between `points`."""
         return error_between(self.form, points, new_points)
 
     def _explained(self, ended: Run) -> Run:
-        """Name the likely cause where a fit did not converge under flat priors: an improper posterior.
+        """Return the run, with the likely cause in its status where it did not converge, or counts as not converged.
 
-        A fit to data that were rounded before it saw them has not converged to their posterior either.
+        Under flat priors the cause is an improper posterior. A fit to data that rounding has made too coarse counts as
+        not converged, since the posterior is of the rounded data.
         """
         assert self._repeats is not None, "known from the fit"
         # Spacing of doubles over the site's standard deviation pi^-1/2.
@@ -360,10 +366,10 @@ class Evidence(LogEvidence[EvidenceAt]):
     def leave_one_out(self, at: EvidenceAt) -> np.ndarray:
         """Return the log predictive density of each observation given the others, (n,).
 
-        EP's cavity is the posterior without the observation, so log Zhat is its predictive density. With a fractional
-        power the whole site is removed first. Where observations share a predictor, the others' site is multiplied in
-        again. NaN where the cavity is improper, since one Gaussian observation alone
-        determines its predictor.
+        EP's cavity is the posterior without the observation, so that the log normaliser of the cavity times the
+        likelihood is its log predictive density. With a fractional power the whole site is removed first. Where
+        observations share a site, the site of all but one is multiplied in again. NaN where the cavity is improper,
+        since one Gaussian observation alone determines its predictor.
         """
         sweep = at.run.state.sweep
         if self.engine.power != 1.0:
@@ -378,8 +384,10 @@ class Evidence(LogEvidence[EvidenceAt]):
     def gradient(self, at: EvidenceAt) -> np.ndarray:
         """Return the gradient of `EvidenceAt.value`, (p,).
 
-        At a fixed point log Z is stationary in the sites, so that only its explicit dependence on the prior's
-        moments and the site parameters counts (Seeger 2005, section 4): d/dm0 = a, d/dK = (a a^T - E) / 2.
+        At a fixed point log Z is stationary in the sites, so that only its explicit dependence on the prior's mean m0,
+        covariance K and the site parameters counts (Seeger 2005, section 4): d log Z / d m0 = a and
+        d log Z / d K = (a a^T - E) / 2. For sites of shift b and precision Pi, a = (I + Pi K)^{-1} (b - Pi m0) and
+        E = (I + Pi K)^{-1} Pi.
         """
         sweep = at.run.state.sweep
         d_array = at.problem.prior.cotangent(sweep.posterior, at.run.state.precision)
@@ -434,7 +442,7 @@ class Evidence(LogEvidence[EvidenceAt]):
         )
 
     def observation(self, predictor: int) -> str:
-        """Return the name of the observation of one predictor, by its index among all."""
+        """Return the name of a predictor's observation, for messages; `predictor` is its index among all predictors."""
         group, places = next(
             (g, s) for g, s in zip(self.form.form.factors, group_slices(self.observed)) if predictor < s.stop
         )
@@ -443,9 +451,10 @@ class Evidence(LogEvidence[EvidenceAt]):
         return f"observation {(predictor - places.start) % ((places.stop - places.start) // rows)} of {group.name!r}"
 
     def require_covariance(self, theta: np.ndarray, prior: Prior) -> None:
-        """Raise for a prior covariance with a negative eigenvalue beyond rounding, or a flat prior without data.
+        """Raise for a prior covariance with a negative eigenvalue beyond rounding, or values that nothing determines.
 
-        Checked at the first hyperparameters and at the result's; each check is a factorisation.
+        These are values under a flat prior that the observations do not determine either. The check is a factorisation,
+        and is made at the first hyperparameters and at the result's alone.
         """
         undetermined = prior.gaussian.undetermined()
         if undetermined.size:
@@ -475,7 +484,7 @@ class Evidence(LogEvidence[EvidenceAt]):
         return ", ".join(block.name for block in self.form.form.blocks)
 
     def describe(self, theta: np.ndarray) -> str:
-        """Return the hyperparameters with their values, for messages."""
+        """Return the hyperparameters and their values at `theta`, (p,), for messages."""
         if not theta.size:
             return "a model without hyperparameters"
         values = self.form.constrained(theta).items()

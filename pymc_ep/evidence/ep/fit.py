@@ -1,4 +1,4 @@
-"""A fit by EP at one value of the hyperparameters, and the parts of it that are kept."""
+"""A fit by EP at one value of the hyperparameters, and the parts of a fit that are kept."""
 
 from typing import NamedTuple
 
@@ -21,8 +21,9 @@ class EvidenceAt(NamedTuple):
     theta : ndarray, (p,)
     prior : Prior
     problem : Problem
-        Of the distinct predictors.
+        Prior and sites of the distinct predictors.
     run : Run
+        The iteration and its last state, of the sites of `problem`.
     repeats : Repeats
         Which observations share a predictor.
     """
@@ -45,7 +46,7 @@ class EvidenceAt(NamedTuple):
 
     @property
     def log_prior(self) -> float:
-        """Log prior of the hyperparameters, by the `density` of `Evidence`."""
+        """Log prior of the hyperparameters, of the kind that `Evidence.density` names."""
         return self.prior.log_prior
 
     @property
@@ -74,17 +75,18 @@ class EvidenceAt(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """Shape of a posterior beyond EP's Gaussian, by `pymc_ep.evidence.ep.shape`; zero where there is none that is used.
+    """Skewness and width of a posterior beyond EP's Gaussian, by `pymc_ep.evidence.ep.shape`; all zero without any.
 
     Attributes
     ----------
     skewness : ndarray, (k,)
-        Of the tilted distribution of each site; where observations share a predictor, the first one has their site's.
-        With sites of two predictors, along each direction of `pymc_ep.evidence.ep.directions.direction_map`.
+        Skewness of the tilted distribution of each site, k = n. Where observations share a site, its skewness is at
+        the first of them, and the rest have zero. With sites of two predictors, k > n: the skewness along each
+        direction of `pymc_ep.evidence.ep.directions.direction_map`.
     marginal_skewness : ndarray, (k,)
-        Of the posterior of each predictor, or direction.
+        Skewness of the posterior of each predictor, or along each direction, in the same places.
     shift, precision : ndarray, (n,)
-        Added to the sites, these correct the width of the posterior.
+        Added to the shifts and precisions of the sites, these correct the width of the posterior.
     """
 
     skewness: np.ndarray
@@ -94,16 +96,17 @@ class Shape(NamedTuple):
 
 
 class KeptFit(NamedTuple):
-    """Parts of a fit at one of many hyperparameters that results take.
+    """Parts of a fit that results need of each of many values of the hyperparameters.
 
     Attributes
     ----------
     mean, variance : ndarray, (n,)
         Posterior moments of the predictors.
     log_predictive : ndarray, (n,)
-        Of each observation given the others.
+        log p(y_i | y_-i) of each observation given all others.
     skewness : ndarray, (n,), or None
-        Of the tilted distributions; None with sites of two predictors, for which the skewness at the centre counts.
+        Skewness of the tilted distributions, as in `Shape`. None with sites of two predictors: the skewness at the
+        central fit then stands for all.
     """
 
     mean: np.ndarray

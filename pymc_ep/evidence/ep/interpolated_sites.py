@@ -11,22 +11,23 @@ from pymc_ep.numerics.interpolation.spline import Spline
 __all__ = ["InterpolatedSites", "error_between"]
 
 _SAME = 1e-9
-"""Difference of site means, relative to these or to the site's standard deviation, that counts as rounding: Gaussian
-sites have one mean in all fits."""
+"""Difference between fits of a site's mean b / pi, relative to the mean or to the site's standard deviation, that is
+rounding: a Gaussian site has the same mean in all fits."""
 
 
 class InterpolatedSites:
     """Spline of the sites in the hyperparameters.
 
-    Sites with the same mean in all fits, as of Gaussian noise, are interpolated as mean and log precision, which is
-    linear in the log of a scale; all others as they are. Where a precision would leave its range over the fits, the
-    site is taken at the nearest hyperparameters between the fits: shift and precision of one place go together.
+    A site with the same mean in all fits, as of Gaussian noise, is interpolated in its mean and log precision, which is
+    linear in the log of a scale. Other sites are interpolated in shift and precision. Where the precision would leave
+    its range over the fits, both are taken at theta clipped to the range of the fits, so that they match each other.
 
     Parameters
     ----------
     thetas : ndarray, (k, p)
         Unconstrained hyperparameters of the fits.
     shifts, precisions : ndarray, (k, n)
+        Sites of the fits.
     """
 
     def __init__(self, thetas: np.ndarray, shifts: np.ndarray, precisions: np.ndarray):
@@ -75,14 +76,15 @@ class InterpolatedSites:
 
 
 _MOST_ERROR = 5.0
-"""Largest error of one fit in the average, in standard deviations: one failed interpolation must not decide."""
+"""Limit at which the error of one fit is cut off, in standard deviations, so that one failed interpolation does not
+decide the average."""
 
 
 def error_between(form: CompiledSiteForm, points: Sequence[DesignPoint], new_points: Sequence[DesignPoint]) -> float:
     """Return the mean error, over the fits `new_points`, of predictors from sites interpolated between `points`.
 
-    The error of a fit is its worst predictor's: of the mean, in standard deviations, or of the log of the standard
-    deviation.
+    The error of a fit is the largest over its predictors: of the mean, in standard deviations, or of the log of the
+    standard deviation.
     """
     sites = InterpolatedSites.between(points)
     log_concave = all(site.site.log_concave for site in form.sites)

@@ -25,9 +25,9 @@ class LostDigits(Exception):
 
 
 def with_all_digits(settings: dict[str, Any], fit: Callable[[dict[str, Any]], Result]) -> Result:
-    """Return ``fit(settings)``, or its result in the representation that loses no digits where it meets `LostDigits`.
+    """Return ``fit(settings)``; where it raises `LostDigits`, fit in the representation that loses no digits.
 
-    Where the exact representation fails, as for a singular prior covariance, which has no factor, the first is taken.
+    Where that one fails, as for a singular prior covariance, which has no factor, fit in the first one after all.
     """
     try:
         return fit(settings)

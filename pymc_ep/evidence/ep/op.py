@@ -70,7 +70,7 @@ class EPEvidenceOp(EvidenceOp):
         return with_all_digits(self.settings, lambda settings: self._fit_with(theta, settings))
 
     def _fit_with(self, theta: np.ndarray, settings: dict[str, Any]) -> tuple[EvidenceAt, np.ndarray]:
-        """Return the fit at theta and the gradient there; where the settings are others than so far, these are kept."""
+        """Return the fit at theta, (p,), and the gradient there; new settings replace the Op's from then on."""
         if settings is not self.settings:
             self.settings, self._evidence = settings, None
         evidence = self._present()

@@ -1,4 +1,4 @@
-"""Site parameters out of their range that follow from hyperparameters."""
+"""Errors of site parameters that are out of their range because of hyperparameters."""
 
 import numpy as np
 from pytensor.graph.traversal import ancestors
@@ -12,7 +12,10 @@ __all__ = ["of_hyperparameters"]
 def of_hyperparameters(
     form: CompiledSiteForm, theta: np.ndarray, group: Likelihood, error: InvalidDataError
 ) -> InvalidDataError:
-    """Return the error of a site's parameters, with the hyperparameters that these follow from, if there are any."""
+    """Return an error of a likelihood's parameters at theta, (p,), that names the hyperparameters they depend on.
+
+    Without any, it is `error` itself.
+    """
     behind, values = set(ancestors(group.parameters)), form.constrained(theta)
     named = [f"{n!r} = {values[n]}" for n, v in zip(form.form.hyper_names, form.form.hyper_values) if v in behind]
     if not named:

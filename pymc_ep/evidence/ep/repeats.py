@@ -1,7 +1,7 @@
 """Observations that share a predictor, as one site of expectation propagation.
 
-Outside of a fit each observation has a site of its own, a share of its predictor's site: their product, and so the
-posterior, is the same.
+Outside of a fit each observation has a site of its own. The product of these sites is the site of the predictor, so
+that the posterior is the same.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,30 +23,31 @@ from pymc_ep.sites.rows_of_many import number_of_rows
 __all__ = ["RepeatedGroup", "Repeats", "repeats_at"]
 
 _FEW = 2
-"""Most observations of one predictor that stay apart where one alone has moments in closed form, and several have none:
-quadrature takes ten times as long, and EP's error of two is small."""
+"""Most observations of one predictor that keep sites of their own where the moments of a single observation have a
+closed form, and the moments of several have none. Quadrature takes ten times as long, and EP's error with two sites is
+small."""
 _WORK_IN_C, _WORK_IN_NUMBA, _OF_CALLS = 40_000, 150_000, 600
-"""Fits times predictors from which a loop in C, and one in Numba, takes no longer to compile than moments by NumPy take
-in all of these fits, and predictors whose moments take as long as NumPy's calls."""
+"""Number of fits times number of predictors above which a compiled loop for the moments saves time over NumPy: in C,
+and in Numba. The third is the number of predictors whose moments take as long as the overhead of NumPy's calls."""
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 """Factor of a multiplicative hash (Knuth 1998, section 6.4): 2^64 over the golden ratio, rounded to an odd number."""
 
 
 class _Others(NamedTuple):
-    """Remaining observations of a predictor without one of them, for each of k different cases.
+    """Observations of a predictor that remain when one is left out, for each of k different cases.
 
     Attributes
     ----------
     several : ndarray of int, (s,)
-        Observations whose predictor has others.
+        Indices of the observations that share a predictor.
     place : ndarray of int, (s,)
-        The case of each.
+        Index of the case in which each of these is left out.
     owner : ndarray of int, (k,)
-        The predictor.
+        Predictor of each case.
     observed : ndarray, (k,)
-        Average of the others.
+        Average of the remaining observations.
     parameters : tuple of ndarray, (k,)
-        Of the site of the others.
+        Parameters of the site of the remaining observations.
     """
 
     several: np.ndarray
@@ -88,7 +89,7 @@ class RepeatedGroup:
 
     @cached_property
     def site(self) -> CompiledSite:
-        """Site of all observations of a predictor."""
+        """Site of all observations of a predictor: of their average, with their number as a parameter."""
         if not self.repeats:
             return self.single
         single = self.single
@@ -96,11 +97,11 @@ class RepeatedGroup:
 
     @cached_property
     def observed(self) -> np.ndarray:
-        """Observations of `site`, (m,): the averages."""
+        """Observations of `site`, (m,): the average over each predictor's."""
         return self._sums(self.y) / self.count if self.repeats else self.y
 
     def for_fits(self, fits: int) -> "RepeatedGroup":
-        """Return the group with a compiled loop of moments, if NumPy runs them and it pays in so many fits.
+        """Return the group with a compiled loop for its moments, if NumPy computes them and `fits` fits repay that.
 
         Work is counted, not timed: the fits of a model are the same whatever was fitted before.
         """
@@ -110,17 +111,18 @@ class RepeatedGroup:
         return replace(self, single=compile_site(single.site, single.mode, loop=True, **single.options))
 
     def subset(self, index: np.ndarray) -> "RepeatedGroup":
-        """Return the group of some of the observations."""
+        """Return the group of the observations with given indices."""
         _, first, owner = np.unique(self.owner[index], return_index=True, return_inverse=True)
         return RepeatedGroup(self.single, self.y[index], owner, first)
 
     def shares(
         self, values: Sequence[Array], mean: np.ndarray, shift: np.ndarray, precision: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return a site of each observation, (n,), whose products are the sites of the predictors, (m,).
+        """Return shift and precision of a site of each observation, (n,) each; their products are the given sites.
 
-        Precisions are equal. Slopes at the posterior mean, (m,), are the slopes of the observations' own densities plus
-        equal shares of the remainder.
+        `mean`, `shift` and `precision`, (m,), are the predictors' posterior means and sites, and `values` the
+        observations' parameters, (n,) each. Observations of a predictor have equal precisions. The slope of a site at
+        the posterior mean is the slope of the observation's log density, plus an equal share of the remainder.
         """
         if not self.repeats:
             return shift, precision
@@ -143,11 +145,13 @@ class RepeatedGroup:
     ) -> tuple[Array, ...]:
         """Return the derivatives of log Z / power in the parameters of the observations, (n,) each.
 
-        The constant of `site` adds the excess of the densities at one predictor over the density of the average.
+        They include the derivative of the constant of `site`: by this, the log densities of the observations of one
+        predictor exceed their number times the log density of their average.
 
         Parameters
         ----------
         values : sequence of array, (n,)
+            Parameters of the observations.
         mean, variance : array, (m,)
             Cavity moments.
         power : float
@@ -169,9 +173,9 @@ class RepeatedGroup:
     def left_out(
         self, values: Sequence[Array], mean: np.ndarray, variance: np.ndarray, log_z: np.ndarray
     ) -> np.ndarray:
-        """Return log p(y_i | y_-i), (n,), from the cavities and normalisers of `site`, (m,) each.
+        """Return log p(y_i | y_-i), (n,), from the cavities and log normalisers of `site`, (m,) each.
 
-        It is log Z less the log Z of the predictor's other observations, which have a site of the same kind.
+        It is `log_z` less the log normaliser of the predictor's other observations, which have a site of the same kind.
         """
         if not self.repeats:
             return log_z
@@ -183,7 +187,7 @@ class RepeatedGroup:
         return out
 
     def _constant(self, values: Sequence[Array]) -> np.ndarray:
-        """Return the excess of the sum of log densities over the log densities of the averages, (m,)."""
+        """Return ``log_constant`` of `site`, (m,): the excess of summed log densities over the density of averages."""
         common = self._common(values)
         each, eta = self._log_densities(values, common)
         # c = sum_i log t(eta; y_i) - k log t(eta; mean y), at any eta.
@@ -194,7 +198,7 @@ class RepeatedGroup:
         return self._constant(())
 
     def _others(self, values: Sequence[Array]) -> "_Others":
-        """Return the remaining observations of a predictor without one of them."""
+        """Return the observations that remain at each predictor when one of them is left out."""
         several = np.flatnonzero(self.count[self.owner] > 1)
         key = hashed([self.owner.astype(float), self.y, *(np.asarray(value) for value in values)])
         _, index, place = np.unique(key[several], return_index=True, return_inverse=True)
@@ -231,7 +235,7 @@ class RepeatedGroup:
         return np.minimum.reduceat(self.y[order], starts), np.maximum.reduceat(self.y[order], starts)
 
     def _common(self, values: Sequence[Array]) -> list[np.ndarray]:
-        """Return the parameters of each predictor, (m,) each: averages, or what all its observations have."""
+        """Return the parameters of each predictor, (m,) each: averages, or the value common to all its observations."""
         site = self.single.site
         return [
             self._sums(value) / self.count if name in (site.additive or ()) else np.asarray(value)[self.first]
@@ -250,18 +254,18 @@ class RepeatedGroup:
 
 @dataclass(frozen=True)
 class JointGroup(RepeatedGroup):
-    """The observations of a variable with several predictors each: `y`, `owner` and `first` are of its rows, (r n,).
+    """The n observations of a variable with several predictors each, which have r rows: `y` and `owner` are (r n,).
 
-    Parameters have one value for each observation.
+    No two rows are merged, so that `first` is (r n,) as well. Parameters have one value for each observation, (n,).
     """
 
     def subset(self, index: np.ndarray) -> "JointGroup":
-        """Return the group of some rows, with all rows of each of their observations."""
+        """Return the group of the rows with given indices, which must be all rows of some observations."""
         rows = np.arange(len(index))
         return JointGroup(self.single, self.y[index], rows, rows)
 
     def parameters(self, values: Sequence[Array]) -> tuple[Array, ...]:
-        """Return the parameters of the rows."""
+        """Return the parameters of the rows, (r n,) each, from the observations' parameters, (n,) each."""
         return tuple(np.tile(np.asarray(value), number_of_rows(self.single.site.predictors)) for value in values)
 
     def parameter_gradient(
@@ -274,7 +278,7 @@ class JointGroup(RepeatedGroup):
 
 @dataclass(frozen=True)
 class Repeats:
-    """Predictors of all observations, and the distinct ones.
+    """Predictors of n observations, of which m are distinct.
 
     Attributes
     ----------
@@ -311,7 +315,7 @@ class Repeats:
         return [group.site for group in self.groups]
 
     def for_fits(self, fits: int) -> "Repeats":
-        """Return these with compiled loops of moments where they pay in so many fits."""
+        """Return the same with compiled loops for moments in the groups where `fits` fits repay the compilation."""
         return Repeats(tuple(group.for_fits(fits) for group in self.groups))
 
     def problem(self, prior: Prior) -> Problem:
@@ -329,7 +333,10 @@ class Repeats:
     def sites_of_each(
         self, parameters: Sequence[Sequence[Array]], mean: Array, shift: np.ndarray, precision: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return sites of the observations, (n,) each, from sites of the predictors, (m,), at their posterior mean."""
+        """Return shift and precision of each observation's site, (n,) each, from the predictors' sites, (m,) each.
+
+        `mean`, (m,), are the predictors' posterior means, and `parameters` the observations', by group.
+        """
         if not self.any:
             return shift, precision
         ends = np.cumsum([len(group.first) for group in self.groups])[:-1]
@@ -341,7 +348,7 @@ class Repeats:
         return shift, precision
 
     def shared(self, values: Array) -> np.ndarray:
-        """Return equal shares, (n,), of values of the predictors, (m,)."""
+        """Return for each observation an equal share, (n,), of the value of its predictor, (m,)."""
         return (np.asarray(values) / self._count)[self.owner] if self.any else np.asarray(values)
 
     def each(self, values: Array) -> np.ndarray:
@@ -349,7 +356,11 @@ class Repeats:
         return np.asarray(values)[self.owner] if self.any else np.asarray(values)
 
     def cotangents(self, prior: Prior, mean: Array, array: np.ndarray | None) -> tuple[Array, np.ndarray | None]:
-        """Return the gradients in mean and array of the prior from the gradients in mean and array of the problem."""
+        """Return the gradients in mean, (n,), and array of `prior`, from `mean`, (m,), and `array`, the problem's.
+
+        The problem's prior is of the distinct predictors alone. The array of a prior is the one that its method
+        `cotangent` differentiates in, such as a covariance; None where it is constant.
+        """
         if not self.any:
             return mean, array
         whole = np.zeros(len(self.owner))
@@ -405,14 +416,14 @@ def repeats_of(sites: Sequence[CompiledSite], observed: Sequence[np.ndarray], pr
 
 
 def _worthwhile(group: RepeatedGroup) -> RepeatedGroup | None:
-    """Return the group; None where nothing repeats, or too little to give up a closed form for it."""
+    """Return the group; None where no predictor repeats, or too few observations repeat to give up a closed form."""
     site = group.single.site
     closed_alone = site.tilted is not None and not site.any_power
     return None if not group.repeats or (closed_alone and group.count.max() <= _FEW) else group
 
 
 def hashed(columns: Sequence[np.ndarray]) -> np.ndarray:
-    """Return one number, (n,) of 64 bits, for each row of columns of doubles, (n,) each."""
+    """Return a hash of 64 bits, (n,), of each row of a table whose columns are doubles, (n,) each."""
     out = np.zeros(len(columns[0]), dtype=np.uint64)
     for column in columns:
         # Adding zero makes -0.0 the same as 0.0.
@@ -423,7 +434,7 @@ def hashed(columns: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _distinct(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first of each set of equal rows, in their order, (m,), and the set of each row, (n,)."""
+    """Return the index of the first of each set of equal rows, (m,), ascending, and the set of each row, (n,)."""
     _, first, owner = np.unique(hashed(columns), return_index=True, return_inverse=True)
     order = np.argsort(first)
     place = np.empty_like(order)

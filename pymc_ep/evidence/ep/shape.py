@@ -1,31 +1,32 @@
 """Shape of a posterior beyond EP's Gaussian: its width and skewness, by pairs of sites.
 
-With z_i = (eta_i - m_i) / V_ii^{1/2}, rho their correlations and h_i3 and h_i4 the standardised cumulants of the tilted
-distributions (`pymc_ep.evidence.ep.cumulants`), pairs of sites move the posterior variance of predictor i, to second
-order, by
+EP's posterior of predictor i has the variance V_i, and its correlations with other predictors are rho_ij. The tilted
+distribution of site i has the standardised third and fourth cumulants h_i3 and h_i4
+(`pymc_ep.evidence.ep.cumulants`). To second order, pairs of sites change the posterior variance by
 
     dV_i / V_i  ~  sum_{j < k} rho_ij rho_ik (h_j3 h_k3 rho_jk^2 + h_j4 h_k4 rho_jk^3 / 3)
 
-(Opper, Paquet and Winther 2013). Observations that nearly repeat one another have terms in h_3 that are positive, and
-EP's posterior is too narrow. Those that contradict each other skew their tilted distributions towards each other: the
-terms are then negative, and it is too wide. To first order pairs skew the marginal posterior of predictor i, with the
-site of i itself among them, by
+(Opper, Paquet and Winther 2013). Observations that nearly repeat one another have positive terms in h_3: EP's posterior
+is too narrow. Observations that contradict each other skew their tilted distributions towards each other, which makes
+these terms negative: EP's posterior is too wide. To first order, the marginal posterior of predictor i has the skewness
 
-    k_i  ~  sum_j rho_ij^3 h_j3.
+    k_i  ~  sum_j rho_ij^3 h_j3,
 
-Of d_i = dV_i / V_i by the third cumulants alone, the variance is corrected by the ratio
+to which its own site contributes as well. With d_i the part of dV_i / V_i from third cumulants, the corrected variance
+is r(d_i) V_i, where the ratio
 
     r(d) = (1 + 3 d / 2) / (1 + d / 2)  for d >= 0,      r(d) = 1 / r(-d)  for d < 0,
 
-which is 1 + d to first order, and bounded. The posterior stays one Gaussian for all that is affine: the sites get the
-precisions
+is 1 + d to first order, and bounded. The correction changes the sites, so that all affine variables stay jointly
+Gaussian. Their precisions become
 
     pi_j - w_j / V_j,      (rho * rho + a I) w = 1 - 1 / r(d),
 
-by which the variances of the predictors change so to first order in w; their shifts keep the posterior mean. No
-w_j exceeds pi_j V_j, and none is positive where a pi_j is negative: the posterior is then proper where EP's is. Rows of
-sites of two predictors have either sign (`pymc_ep.sites.rows_of_two`). There w is scaled so that no eigenvalue of
-diag(w)^{1/2} rho diag(w)^{1/2}, of the positive w, exceeds one half: below one the posterior is proper.
+with the elementwise square rho * rho and a small constant a. To first order in w this gives the corrected variances.
+Shifts change with the precisions so that the posterior mean stays the same. No w_j exceeds pi_j V_j, and no w_j is
+positive if any pi_j is negative: the corrected posterior is then proper where EP's is. Rows of sites of two predictors
+have precisions of either sign (`pymc_ep.sites.rows_of_two`). There w is scaled so that no eigenvalue of
+diag(w)^{1/2} rho diag(w)^{1/2}, over the positive w, exceeds one half: below one the posterior is proper.
 """
 
 from collections.abc import Sequence
@@ -60,23 +61,24 @@ __all__ = [
 ]
 
 MOST_PAIRED, _ROWS = 2000, 20
-"""Most predictors whose correlations are held in full, 32 MB; and the number of predictors examined first, which have
-most of the error in their own pairs."""
+"""Most predictors whose correlations are held in full, 32 MB; and the number of predictors whose errors are computed
+first, the ones with the largest error from pairs of their own site."""
 _LEAST_WIDENED = 0.01
-"""Error of a posterior variance up to which none is corrected: half a per cent of a standard deviation, where 4000
-draws err by one."""
+"""Relative error of posterior variances up to which no variance is corrected. It is an error of half a per cent in a
+standard deviation, where 4000 draws err by one per cent."""
 _SMOOTH = 0.1
-"""The number a in (rho * rho + a I) w, without which w is of any size where predictors are nearly the same. Numbers
-from 0.001 to 0.1 give standard deviations of linear functions of a process within 0.3%."""
+"""The constant a of (rho * rho + a I) w, which bounds w where predictors are nearly the same. With a from 0.001 to 0.1
+standard deviations of linear functions of a process agree within 0.3%."""
 _NOTHING = 1e-9
-"""Share of the posterior precision below which a negative precision of a site counts as rounding."""
+"""Size of a negative pi_j V_j, a site's share of the posterior precision, below which it counts as rounding."""
 _MOST_OF_PRECISION = 0.5
-"""Largest share of the posterior precision, in any direction, that sites of two predictors lose; at errors of up to 0.5
-they lose 0.31."""
+"""Largest share of the posterior precision, in any direction, that the correction takes from sites of two predictors.
+At relative errors of variances of up to 0.5 it takes 0.31."""
 _HALVINGS = 8
-"""Most shares of w that are tried at other hyperparameters, where predictors may be far more correlated."""
+"""Most of the shares 1, 1/2, 1/4, ... of w that are tried at hyperparameters other than the centre's, where predictors
+may be far more correlated."""
 _PASSES = 4
-"""Most solutions for w until none exceeds its bound; what is left then is cut off."""
+"""Most solutions for w until no element exceeds its bound; after the last, elements are cut off at their bounds."""
 _MOST_MORE = 2.0
 """Largest ratio of w at other hyperparameters to w at the centre: hyperparameters with more have little weight."""
 _LEAST_SKEWED = 0.01
@@ -84,7 +86,7 @@ _LEAST_SKEWED = 0.01
 than 0.3 per cent of a standard deviation."""
 _LEAST_MARGINAL = 0.02
 """Largest skewness up to which a posterior given many observations counts as Gaussian: quantiles move by 0.6 per cent
-of a standard deviation, and quantiles of 4000 draws err by 2."""
+of a standard deviation, and quantiles of 4000 draws err by 2 per cent."""
 _MOST_OF_ONE = 3.0
 """Largest skewness of one site that is used: half as much again as an exponential distribution's. A tilted density with
 more has a far peak, about which the third cumulant tells little."""
@@ -93,14 +95,15 @@ more has a far peak, about which the third cumulant tells little."""
 def shape_at(at: EvidenceAt, skewness: np.ndarray) -> Shape:
     """Return the shape of the posterior at a fit that converged.
 
-    With too many predictors to hold all of their correlations, marginals have the skewness of their own site, and EP's
-    width: a sample of them only tells whether all skewness is negligible, which counts as none.
+    Where more than `MOST_PAIRED` sites are skewed, their correlations cannot be held. Each marginal then has the
+    skewness of its own site, and EP's width. If a sample of the predictors shows that all posterior skewness is
+    negligible, it is zero.
 
     Parameters
     ----------
     at : EvidenceAt
     skewness : ndarray, (m,)
-        Of the tilted distributions of the distinct predictors.
+        Skewness of the tilted distributions of the distinct predictors.
     """
     posterior = at.run.state.sweep.posterior
     variance, out = np.asarray(posterior.variance), np.zeros((4, len(at.repeats.owner)))
@@ -121,7 +124,7 @@ def shape_at(at: EvidenceAt, skewness: np.ndarray) -> Shape:
 
 
 def shape_of_two(at: EvidenceAt, directions: Directions) -> Shape:
-    """Return the shape of the posterior at a fit that converged, where sites have two predictors."""
+    """Return the shape of the posterior at a fit that converged, where sites have two predictors; see `Shape`."""
     posterior, repeats = at.run.state.sweep.posterior, at.repeats
     distinct, every = len(repeats.first), len(repeats.owner)
     skewness, correlation = directions.skewness, directions.correlation
@@ -147,24 +150,30 @@ def shape_of_two(at: EvidenceAt, directions: Directions) -> Shape:
 
 
 def pair_shape(skewness: np.ndarray, correlation: np.ndarray, bound: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the posterior skewness k of predictors, and w, at most `bound`, by pairs of their sites; (k,) each."""
+    """Return the posterior skewness of predictors, (n,), and w, (n,), at most `bound`; see the module.
+
+    `skewness`, (n,), is the skewness of their sites, and `correlation`, (n, n), is under the posterior.
+    """
     return _marginal_skewness(correlation, skewness), _removed(skewness, correlation, bound)
 
 
 def correlations(at: EvidenceAt, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Return posterior correlations rho of the predictors, (k, m), for indices of rows and columns."""
+    """Return posterior correlations, (k, m), of the predictors with indices `rows`, (k,), and `columns`, (m,)."""
     posterior = at.run.state.sweep.posterior
     scale = inverse_sd(np.asarray(posterior.variance))
     return np.asarray(at.problem.prior.posterior_rows(posterior)(rows, columns)) * scale[rows, None] * scale[columns]
 
 
 def _marginal_skewness(correlation: np.ndarray, skewness: np.ndarray) -> np.ndarray:
-    """Return sum_j rho_ij^3 h_j3, (k,), from correlations, (k, m)."""
+    """Return sum_j rho_ij^3 h_j3, (k,), from correlations rho, (k, m), and the skewness h_j3 of sites, (m,)."""
     return (correlation * correlation * correlation) @ skewness
 
 
 def _is_negligible(at: EvidenceAt, skewness: np.ndarray, skew: np.ndarray) -> bool:
-    """Whether a sample of the predictors `skew`, and all coefficients, are hardly skewed."""
+    """Whether the posterior skewness of all coefficients, and of a sample of the predictors `skew`, is negligible.
+
+    `skewness`, (m,), is the skewness of all sites, and `skew` holds the indices of the skewed ones.
+    """
     posterior = at.run.state.sweep.posterior
     marginal = _marginal_skewness(correlations(at, skew[:: len(skew) // _ROWS], skew), skewness[skew])
     third = skewness * inverse_sd(np.asarray(posterior.variance)) ** 3
@@ -172,10 +181,11 @@ def _is_negligible(at: EvidenceAt, skewness: np.ndarray, skew: np.ndarray) -> bo
 
 
 def used_skewness(skewness: np.ndarray, variance: np.ndarray) -> np.ndarray:
-    """Return the skewness of sites, (m,), with zeros where it is not used: all are zero where all of it is negligible.
+    """Return the skewness of sites, (m,), with zeros where it is not used; all are zero where their sum is negligible.
 
-    Sites count whose skewness is notable in `MOST_PAIRED` of them together. Which ones count then does not depend on
-    where the data lie: without posterior mass at its kink, a site has a skewness by rounding alone, or none.
+    A skewness is used if it is at most `_MOST_OF_ONE`, and `MOST_PAIRED` sites with it would be notable together. The
+    latter leaves out rounding errors, as of a site with a kink far from all posterior mass. The sites in use then do
+    not depend on where such data lie.
     """
     size = np.abs(skewness)
     used = np.where((size > _LEAST_SKEWED / MOST_PAIRED) & (size <= _MOST_OF_ONE) & (variance > 0.0), skewness, 0.0)
@@ -188,19 +198,20 @@ def wide_sites(
     shape: Shape,
     fits: Sequence[tuple[np.ndarray, FitState, KeptFit]],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return shifts and precisions of fits, (k, n) each, with the corrected width of the one at the centre.
+    """Return shifts and precisions of the sites of k fits, (k, n) each, with the width corrected as at the centre.
 
-    Relative to V, w is the centre's times the ratio of the mean squares of the skewness of sites, as it is of second
-    order in the skewness. Standard deviations mixed over hyperparameters are then within 0.5% of values with the width
-    computed at each fit, where it corrects them by up to 6%. Where fits have no skewness of their own, w is the
-    centre's, or the largest share of it, by halves, that leaves the posterior proper.
+    The correction w of a fit is the centre's times the ratio of the mean squares of the skewness of sites, since w is
+    of second order in the skewness. Standard deviations mixed over hyperparameters are then within 0.5% of values with
+    w computed at each fit, where the correction is up to 6%. Where fits have kept no skewness, w is the centre's, or
+    the largest of its shares 1/2, 1/4, ... that leaves enough of the posterior precision.
 
     Parameters
     ----------
     form : CompiledSiteForm
     centre : EvidenceAt
+        The central fit.
     shape : Shape
-        At the centre.
+        Shape at the centre.
     fits : sequence of tuple
         Hyperparameters, state and kept parts of each fit.
     """
@@ -223,7 +234,10 @@ def wide_sites(
 
 
 def _proper_share(prior: Prior, shift: np.ndarray, precision: np.ndarray, added: np.ndarray) -> float:
-    """Return the largest share of added precisions, by halves, that leaves enough of the posterior precision."""
+    """Return the largest of the shares 1, 1/2, 1/4, ... of `added`, (n,), that leaves enough posterior precision.
+
+    `added` are changes of the sites' precisions, which may take `_MOST_OF_PRECISION` at most. 0 if no share is allowed.
+    """
     for share in 0.5 ** np.arange(_HALVINGS):
         # With c = `_MOST_OF_PRECISION`, P + s A / c > 0 means that -s A, which is taken from P, is below c P.
         ahead = precision + share / _MOST_OF_PRECISION * added
@@ -235,9 +249,9 @@ def _proper_share(prior: Prior, shift: np.ndarray, precision: np.ndarray, added:
 def _rescaled(
     precision: np.ndarray, variance: np.ndarray, other: np.ndarray, pairs: Sequence[slice] = ()
 ) -> np.ndarray:
-    """Return precisions of rows, (n,), that relative to variances `other` are what they were relative to `variance`.
+    """Return precisions pi of rows, (n,), rescaled from variances `variance`, (n,), to `other`, (n,), at the same pi V.
 
-    A predictor that is known has no variance, and no precision is added.
+    Zero for a known predictor, which has no variance. `pairs` are the rows of groups of sites of two predictors.
     """
     # pi V is kept, and of two predictors Pi_ab (V_aa V_bb)^1/2.
     scale = np.sqrt(np.maximum(variance, 0.0)) * inverse_sd(other)
@@ -250,19 +264,22 @@ def _rescaled(
 
 
 def most_removed(share: np.ndarray) -> np.ndarray:
-    """Return the largest w, (n,), for sites with a share pi_j V_j, that leaves the posterior proper."""
+    """Return the largest w, (n,), that leaves the posterior proper, for sites' shares pi_j V_j of its precision, (n,).
+
+    All zero where a share is negative beyond rounding.
+    """
     return np.maximum(share, 0.0) if share.min() > -_NOTHING else np.zeros_like(share)
 
 
 def variance_ratio(error: np.ndarray) -> np.ndarray:
-    """Return r(d), by which the exact posterior variance exceeds EP's, at the second-order error d."""
+    """Return r(d), the ratio of exact to EP's posterior variance, for d, its relative error to second order."""
     size = np.abs(error)
     ratio = (1.0 + 1.5 * size) / (1.0 + 0.5 * size)
     return np.where(error >= 0.0, ratio, 1.0 / ratio)
 
 
 def _removed(skewness: np.ndarray, correlation: np.ndarray, bound: np.ndarray) -> np.ndarray:
-    """Return w, (m,), at most `bound`; zero where no variance has a notable error."""
+    """Return w, (m,), at most `bound`, from the skewness of sites, (m,); all zero where no variance errs notably."""
     terms = pair_terms(skewness, correlation)
     sample = _with_most(_own_error(terms, correlation))
     if np.abs(error_of_pairs(terms, correlation[sample])).max() <= _LEAST_WIDENED:
@@ -271,7 +288,7 @@ def _removed(skewness: np.ndarray, correlation: np.ndarray, bound: np.ndarray) -
 
 
 def _weights(error: np.ndarray, correlation: np.ndarray, bound: np.ndarray) -> np.ndarray:
-    """Return w, (m,), at most `bound`, that corrects errors d, (m,), of variances of predictors so correlated."""
+    """Return w, (m,), at most `bound`, that corrects the relative errors d, (m,), of the variances of m predictors."""
     matrix = correlation * correlation
     matrix.flat[:: len(matrix) + 1] += _SMOOTH
     change = 1.0 - 1.0 / variance_ratio(error)
@@ -303,7 +320,10 @@ def _unbounded_weights(directions: Directions) -> np.ndarray:
 
 
 def _of_coefficients(prior: GaussianPrior, posterior: GaussianPosterior, third: np.ndarray) -> float:
-    """Return the largest skewness of a coefficient, from the third cumulants of sites, (n,), over cubes of the sd."""
+    """Return the largest posterior skewness of a coefficient; 0 for a prior without coefficients drawn directly.
+
+    `third` is h_j3 / V_j^{3/2}, (n,), of the sites.
+    """
     if not isinstance(prior, FactorPrior) or posterior.drawn_from_prior:
         return 0.0
     p = len(prior.precision)
@@ -314,7 +334,7 @@ def _of_coefficients(prior: GaussianPrior, posterior: GaussianPosterior, third: 
 
 
 def pair_terms(cumulants: np.ndarray, correlation: np.ndarray) -> np.ndarray:
-    """Return h_j h_k rho_jk^2 for cumulants h, (m,), of one order, (m, m), with a diagonal of zeros."""
+    """Return h_j h_k rho_jk^2, (m, m), with a diagonal of zeros, for cumulants h, (m,), of one order."""
     terms = cumulants[:, None] * cumulants
     terms *= correlation
     terms *= correlation
@@ -323,26 +343,27 @@ def pair_terms(cumulants: np.ndarray, correlation: np.ndarray) -> np.ndarray:
 
 
 def _own_error(terms: np.ndarray, correlation: np.ndarray) -> np.ndarray:
-    """Return the size, (m,), of the error of each predictor's variance in pairs of its own site."""
+    """Return the size of each predictor's variance error from pairs of its own site alone, (m,)."""
     # Pairs with j = i, where rho_ii = 1: sum_k terms_ik rho_ik.
     return np.abs(np.einsum("ij,ij->i", terms, correlation))
 
 
 def _with_most(own_error: np.ndarray) -> np.ndarray:
-    """Return the predictors, (k,), with most of such an error."""
+    """Return the indices of the predictors with the largest `_own_error`, `_ROWS` at most."""
     return np.argsort(-own_error, kind="stable")[:_ROWS]
 
 
 def error_of_pairs(terms: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return the error of the variance, (k,), of predictors with correlations `rows`, (k, m)."""
+    """Return relative errors of k predictors' variances, (k,), from `pair_terms` and their correlations, (k, m)."""
     # sum_{j < k} rho_ij rho_ik terms_jk, half of the sum over all j and k.
     return 0.5 * np.einsum("ij,ij->i", rows @ terms, rows)
 
 
 def variance_error(skewness: np.ndarray, kurtosis: np.ndarray, correlation: np.ndarray) -> np.ndarray:
-    """Return the share by which exact posterior variances exceed EP's, (2, n), from third and from fourth cumulants.
+    """Return the relative excess of exact posterior variances over EP's by third and by fourth cumulants, (2, n).
 
-    To second order in the cumulants; NaN for all but the predictors with most of the error in their own pairs.
+    To second order in the cumulants; NaN for all but the predictors with the largest error from pairs of their own
+    site.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Warnings where EP errs so much in the width of a posterior that its correction does, or that none is made."""
+"""Warnings where EP's error in the width of a posterior is so large that its correction errs, or is not made."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -29,22 +29,25 @@ if TYPE_CHECKING:
 __all__ = ["error_warning", "sampled_errors"]
 
 _NARROW, _NARROW_AT_KINKS = 1.0, 0.56
-"""Error d of a posterior variance, by third and fourth cumulants, that is announced: of analytic sites, and of others.
+"""Relative errors d of a posterior variance, by third and fourth cumulants, that give a warning: for analytic sites,
+and for others.
 
 Measured on 12 likelihoods, for 2 to 57 copies of an observation of one predictor of prior standard deviation 0.5 to 10.
-Up to 0.56 corrected standard deviations are 0.97 to 1.01 of the exact ones, EP's 0.82 to 0.95, and means err by at most
-0.08 standard deviations. At 0.56 to 0.8 these are 0.95 to 0.98, 0.76 to 0.82 and 0.11, at 2 to 3 0.81 to 0.87, 0.55 to
-0.62 and 0.2. Copies of the kink of an asymmetric Laplace density are at 0.75 at an error of 0.56, EP at 0.63."""
+Up to d = 0.56 corrected standard deviations are 0.97 to 1.01 of the exact ones, EP's are 0.82 to 0.95 of them, and
+means err by at most 0.08 standard deviations. At d = 0.56 to 0.8 these three are 0.95 to 0.98, 0.76 to 0.82 and 0.11,
+and at d = 2 to 3 they are 0.81 to 0.87, 0.55 to 0.62 and 0.2. With copies of an observation at the kink of an
+asymmetric Laplace density, the first two are 0.75 and 0.63 at d = 0.56."""
 _NARROW_BY_A_TENTH = 0.27
-"""Error d by third cumulants that is announced of sites of two predictors, and where it is not corrected.
+"""Relative error d of a variance, by third cumulants, that gives a warning: for sites of two predictors, and where
+predictors are too many for a correction.
 
 Measured for a location and the logarithm of a scale with 2 to 20 observations, of prior standard deviations 1 to 5 and
-0.5 to 2: up to it corrected standard deviations are 0.91 to 1.04 of the exact ones, EP's 0.82 to 1.12; at 0.27 to 0.5
-these are 0.76 to 0.98 and 0.65 to 0.89."""
+0.5 to 2. Up to d = 0.27 corrected standard deviations are 0.91 to 1.04 of the exact ones, and EP's are 0.82 to 1.12 of
+them; at d = 0.27 to 0.5 these two are 0.76 to 0.98 and 0.65 to 0.89."""
 _SAMPLED, _SAMPLED_OF, _NEAR = (2, 10), 10**5, 40
-"""Least and most predictors of which the error is looked at where they are too many to be corrected, 10^5 over their
-number between these, and those most correlated with each that are used: a solution of 40 right sides each, some
-seconds in all."""
+"""Sample whose errors are computed where predictors are too many for a correction. Its size is 10^5 over the number of
+predictors, but at least 2 and at most 10. The error of each is from the 40 sites most correlated with it: a solution of
+40 right-hand sides, some seconds in all."""
 _CAUSE = "observations whose predictors hardly differ under a wide prior"
 _CURE = (
     "round covariates so that counts and bits have one predictor, which is exact, give the latent variables narrower "
@@ -53,24 +56,25 @@ _CURE = (
 _CAUSE_OF_TWO = "few observations of a group with effects in both predictors"
 _CURE_OF_TWO = "give these effects narrower priors, name those of one predictor alone in latent=[...]"
 _ROUGH = 0.08
-"""Difference of two rules that is announced.
+"""Difference of two quadrature rules, in standard deviations of the cavity, that gives a warning.
 
-Measured for eight choices among 4 to 15 categories, each of its own log-odds with prior standard deviations of 3 to 10:
-up to 0.06 the evidence errs by 0.03 nats at most, from 0.08 on by 0.05 to 0.7, and means by up to 0.3 standard
-deviations."""
+Measured for eight choices among 4 to 15 categories, each of its own log-odds with prior standard deviations of 3 to 10.
+Up to a difference of 0.06 the evidence errs by 0.03 nats at most. From 0.08 on it errs by 0.05 to 0.7 nats, and means
+by up to 0.3 standard deviations."""
 _ROUNDING = 1e-9
-"""Relative difference of errors that counts as rounding: observations of one predictor have the same."""
+"""Relative difference of errors that counts as rounding: observations of one predictor have the same error."""
 _CONTRADICTED = -0.85
-"""Error by third cumulants that is announced, for posteriors of several peaks.
+"""Relative error d of a variance, by third cumulants, below which there is a warning: the posterior may have several
+peaks.
 
 Measured for two contradicting observations of a predictor with a Student-t density, of prior standard deviation 4 times
-the density's scale: EP's standard deviation over the exact one is 1.22 to 1.27 at it and 1.48 at -1.9, the corrected
-one 0.93 to 1.06 down to -2. The part from the fourth cumulants then says nothing: it grows up to three times as large,
-and has the other sign."""
+the density's scale. EP's standard deviation over the exact one is 1.22 to 1.27 at d = -0.85 and 1.48 at d = -1.9, and
+the corrected one over the exact one is 0.93 to 1.06 down to d = -2. The error by fourth cumulants is of no use here: it
+grows up to three times as large, and has the other sign."""
 
 
 def error_warning(evidence: "Evidence", at: EvidenceAt) -> str:
-    """Return a warning where EP errs so much that its correction does; empty where it does not, or is not known."""
+    """Return a warning where EP's error is so large that its correction errs; empty where it is small or unknown."""
     if not at.run.status.converged:
         return ""
     if evidence.joint and (warning := _warning_of_rules(evidence, at)):
@@ -104,7 +108,7 @@ def _warning_of_rules(evidence: "Evidence", at: EvidenceAt) -> str:
 
 
 def _warning_of_one(evidence: "Evidence", at: EvidenceAt) -> str:
-    """Return a warning where the error of a predictor is so large that its correction errs; empty where not."""
+    """Return a warning, for sites of one predictor, where a variance's error is too large to correct; else empty."""
     sweep, predictors = at.run.state.sweep, len(at.problem.mean)
     skewness, kurtosis = evidence.cumulants(at)
     # A bound, with all correlations equal to one: ordinary data of many predictors end here.
@@ -155,9 +159,9 @@ def _warning_of_sample(evidence: "Evidence", at: EvidenceAt) -> str:
 
 
 def sampled_errors(evidence: "Evidence", at: EvidenceAt) -> Iterator[tuple[int, float]]:
-    """Yield predictors of a sample, and the share by which their exact posterior variance exceeds EP's.
+    """Yield the index of each predictor of a sample, and the relative excess of its exact variance over EP's.
 
-    By third cumulants of the sites whose predictors are most correlated with them.
+    The excess is from third cumulants of the sites whose predictors are most correlated with the one in question.
     """
     posterior, rng = at.run.state.sweep.posterior, np.random.default_rng(0)
     variance, pairs = np.asarray(posterior.variance), Kinds.of(at.repeats.sites).pairs(at.problem.observed)
@@ -177,7 +181,10 @@ def sampled_errors(evidence: "Evidence", at: EvidenceAt) -> Iterator[tuple[int, 
 
 
 def _whole_sites(rows: np.ndarray, pairs: Sequence[slice]) -> np.ndarray:
-    """Return the rows, ascending, of all sites that have one among `rows`."""
+    """Return `rows`, indices, together with all further rows of the same sites, ascending.
+
+    `pairs` are the rows of the groups of sites of two predictors.
+    """
     out = [rows]
     for group_rows in pairs:
         count = (group_rows.stop - group_rows.start) // ROWS
@@ -193,13 +200,13 @@ def _first_of_largest(values: np.ndarray) -> int:
 
 
 def _shortfall(error: float) -> float:
-    """Return the share by which a standard deviation is too small, at the error d of the variance."""
+    """Return the share by which EP's standard deviation is below the exact one, at the relative error d of V."""
     # EP's over the exact standard deviation is r(d)^-1/2.
     return 1.0 - 1.0 / float(np.sqrt(variance_ratio(np.asarray(error))))
 
 
 def _warning_of_two(evidence: "Evidence", at: EvidenceAt) -> str:
-    """Return a warning where standard deviations of one of two predictors are far too small; empty where not."""
+    """Return a warning, for sites of two predictors, where a standard deviation is far too small; else empty."""
     error = evidence.directions(at).variance_errors
     worst = _first_of_largest(error)
     if error[worst] < _NARROW_BY_A_TENTH:

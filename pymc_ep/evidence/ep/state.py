@@ -15,9 +15,10 @@ class State(NamedTuple):
     Attributes
     ----------
     shift, precision : ndarray, (n,)
+        The sites.
     sweep : Sweep
     points, residuals : ndarray, (k, 2 n)
-        Last sites and their plain updates minus these, for the extrapolation.
+        The last k sites, and the change of each by a plain update, for the extrapolation.
     damping : float
         Fraction of a plain update that is taken.
     best : float
@@ -25,10 +26,10 @@ class State(NamedTuple):
     stale : int
         Number of steps since that least change.
     careful : bool
-        Whether steps are plain and damped. Where only the sites hold the predictors, full steps from far away overshoot
-        together.
+        Whether steps are plain and damped. Where the prior is flat in all coefficients, full steps from far away
+        overshoot, as all sites move together.
     inner : int
-        Largest number of updates of the means alone in the sweep.
+        Largest number of updates of the means in the sweep, at fixed precisions.
     """
 
     shift: np.ndarray
@@ -44,13 +45,14 @@ class State(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """Arrays from which a state is rebuilt: the sweep follows from the sites, and has factors of matrices.
+    """Values from which a `State` is rebuilt. Its sweep, which has factors of matrices, follows from the sites.
 
     Attributes
     ----------
     shift, precision : ndarray, (n,)
+        The sites.
     points, residuals : ndarray, (k - 1, 2 n)
-        Of earlier sites.
+        As in `State`, without the last row; empty once the iteration has finished.
     damping, best, stale, careful, inner
         As in `State`.
     """

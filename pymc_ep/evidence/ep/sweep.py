@@ -33,8 +33,8 @@ KNOWN = 1e-12
 posterior moment and no moment of another site depends on it."""
 
 _MATCHED = 0.03
-"""Distance of tilted and posterior means, relative to the first one, at which they count as matched. A closer match is
-wasted, as the next update of the precisions moves the means by more."""
+"""Distance of tilted and posterior means, relative to the distance at the start, at which they count as matched. A
+closer match is wasted, as the next update of the precisions moves the means by more."""
 _EXACT = 1e-11
 """Euclidean distance of all tilted and posterior means, in posterior standard deviations, that is rounding."""
 _REJECTED_COST = 4
@@ -83,11 +83,11 @@ class Kinds(NamedTuple):
         return cls(tuple(s.site.gaussian for s in sites), tuple(s.site.predictors for s in sites))
 
     def pairs(self, observed: Sequence[Any]) -> list[slice]:
-        """Return the rows of each group of two predictors."""
+        """Return the rows of each group whose sites have two predictors."""
         return [rows for rows, number in self.joint(observed) if number == 2]
 
     def joint(self, observed: Sequence[Any]) -> list[JointRows]:
-        """Return the rows of each group of several predictors, and their number."""
+        """Return the rows of each group whose sites have several predictors, with the number of predictors."""
         return [(rows, number) for rows, number in zip(group_slices(observed), self.predictors) if number > 1]
 
 
@@ -99,9 +99,10 @@ class Sweep(NamedTuple):
     shift, precision : array, (n,)
         The updated sites.
     posterior : GaussianPosterior
-        Under the given sites.
+        The posterior under the given sites.
     cavity_mean, cavity_variance : array, (n,)
     tilted : Tilted
+        Moments of the cavities times ``site**power``, fields (n,).
     log_z : scalar
         EP's log evidence for the given sites; stationary in them at a fixed point.
     change : scalar
@@ -110,7 +111,7 @@ class Sweep(NamedTuple):
     proper : bool scalar
         Whether posterior and cavities are proper and the tilted moments finite.
     rounding : scalar
-        Bound on the share of `change` that is rounding error.
+        Rounding error of posterior means, in standard deviations, and relatively of variances.
     """
 
     shift: Array
@@ -128,15 +129,15 @@ class Sweep(NamedTuple):
 def log_evidence(problem: Problem, posterior: GaussianPosterior, cavity: Cavities, log_z: Array, power: float) -> Array:
     """Return EP's log evidence, in a form that is safe for zero precisions and singular covariances.
 
-    At the posterior mean m a site has the slope a = b - pi m, and a cavity of variance v has the mean m - eta v a.
-    The terms common to the site normalisers (Rasmussen and Williams 2006, section 3.6.3) and the Gaussian integral
-    cancel analytically:
+    At the posterior mean m a site of shift b and precision pi has the slope a = b - pi m. With eta = `power`, its
+    cavity of variance v has the mean m - eta v a, and Zhat is the integral of the cavity times t^eta. The terms common
+    to the site normalisers (Rasmussen and Williams 2006, section 3.6.3) and the Gaussian integral cancel analytically:
 
         log Z = sum_i [(log Zhat_i + log(1 + eta pi_i v_i) / 2) / eta + eta v_i a_i^2 / 2]
                 - (m - m0)^T K^{-1} (m - m0) / 2 - log|I + K Pi| / 2.
 
-    No large terms are left to cancel numerically, be sites very precise or cavities nearly flat. In the posterior mean
-    this is stationary, so that its rounding error is of second order.
+    No large terms are left to cancel numerically, even for very precise sites or nearly flat cavities. The sum is
+    stationary in the posterior mean, so that a rounding error of the mean counts to second order only.
     """
     terms = (log_z + 0.5 * cavity.log_widened) / power + 0.5 * cavity.pull
     return terms.sum() - 0.5 * problem.prior.energy(posterior, problem.mean) - 0.5 * posterior.log_det
@@ -154,11 +155,11 @@ def sweep(
     log_concave: bool,
     inner: int,
 ) -> Sweep:
-    """Evaluate all site updates at the given sites: one cubic factorisation, and n tilted moments 1 + inner times.
+    """Return all site updates at the given sites: one cubic factorisation, and n tilted moments up to 1 + inner times.
 
     With ``inner = 0`` this is the update of plain EP. Otherwise the means are matched first, see `match_means`, and the
-    sites are updated from there, unless the change is at most `enough`, the tolerance: nobody takes the update then,
-    and it is plain EP's. Both maps have the same fixed points.
+    sites are updated from there. If the change is at most `enough`, the tolerance, the iteration ends, and the update
+    is plain EP's, which costs nothing more. Both maps have the same fixed points.
     """
     xp = namespace(problem.mean)
     posterior = problem.prior.posterior(problem.mean, shift, precision, log_concave=log_concave)
@@ -214,27 +215,27 @@ def match_means(
 ) -> Tilted:
     """Move the shifts until posterior and tilted means agree, at fixed precisions and cavity variances.
 
-    This costs matrix-vector products only. The shift that reproduces the tilted mean at the site's precision is a
-    Newton step if this precision is the tilted one, and too long if the tilted one is larger. The step length is
-    reduced until the means come closer.
+    This costs matrix-vector products only. A step leads to the shift that reproduces the tilted mean at the site's
+    precision. It is Newton's step if the updated precision equals the site's, and too long if the updated one is
+    larger. Its length is reduced until the means come closer.
 
     Parameters
     ----------
     posterior : GaussianPosterior
-        Under the given sites.
+        The posterior under the given sites.
     tilted : Tilted
-        At the cavities of that posterior.
+        Tilted moments at the cavities of that posterior.
     nearby : callable
-        Tilted moments at other cavity means.
+        ``nearby(mean)`` returns tilted moments at other cavity means, (n,).
     limit : int scalar
         Most evaluations of the tilted moments.
     centres : callable
-        Cavity means of a posterior with the same precisions.
+        ``centres(posterior)`` returns the cavity means, (n,), of a posterior with the same precisions.
 
     Returns
     -------
     Tilted
-        At the means reached.
+        Tilted moments at the last means that came closer.
     """
     xp = namespace(problem.mean)
     sd = xp.sqrt(xp.abs(posterior.variance))
@@ -269,7 +270,7 @@ def match_means(
 def sweep_of(
     sites: tuple[CompiledSite, ...], power: float, log_concave: bool, inner: int, on_jax: bool
 ) -> Callable[..., Sweep]:
-    """Return the sweep with its static arguments fixed; JAX's is cached, to be compiled once for all fits."""
+    """Return `sweep` with its static arguments fixed; on JAX it is jitted, and cached for all fits."""
     if on_jax:
         return _jitted_sweep(sites, power, log_concave, inner)
     moments = partial(joined_moments, sites, power)
@@ -291,7 +292,10 @@ def group_slices(observed: Sequence[Any]) -> list[slice]:
 
 @contextmanager
 def counted_from(first: int) -> Iterator[None]:
-    """Count the observation of an impossible density among all n sites, from the first one of its group."""
+    """Add `first`, the index of a group's first site among all n, to the index of an `ImpossibleDensityError`.
+
+    For a ``with`` block that evaluates sites of the group.
+    """
     try:
         yield
     except ImpossibleDensityError as error:
@@ -306,7 +310,7 @@ def joined_moments(
     observed: Sequence[Any],
     parameters: Sequence[Sequence[Any]],
 ) -> tuple[Tilted, Callable[[Any], Tilted]]:
-    """Return the tilted moments of all sites, fields (n,), and the function from other cavity means to theirs."""
+    """Return the tilted moments of all sites, fields (n,), and a function that returns them at other cavity means."""
     slices = group_slices(observed)
     by_group = []
     for site, y, values, rows in zip(sites, observed, parameters, slices):
