@@ -5,9 +5,9 @@ derivative at fixed Q:
 
     d/dtheta max_Q B(theta, Q) = dB/dtheta.
 
-Bounds have several maxima, and pruned factors never come back from zero. A fit that starts from the last one then
-depends on its way: upward in the scale of 3 factors of 3,661 ratings it was 21 nats below the fit that comes downward.
-Every fit begins where `pymc_ep.fit` with ``hyper="fixed"`` does instead.
+Bounds have several maxima, and a factor that a fit has pruned stays at zero in all fits that start from it. Such fits
+would depend on their order: for 3 factors of 3,661 ratings, a fit reached from smaller scales was 21 nats below the fit
+at the same scale reached from larger ones. Instead, every fit starts as `pymc_ep.fit` with ``hyper="fixed"`` does.
 """
 
 from collections.abc import Callable
@@ -36,10 +36,10 @@ class Maximum(NamedTuple):
     log_z : float
         The bound, without the prior of the hyperparameters.
     gradient : ndarray, (p,)
-        Of it, in the unconstrained hyperparameters.
+        Gradient of the bound in the unconstrained hyperparameters.
     status : Status
     saved : object
-        The part of the fit that the method's solution takes.
+        The part of the fit that the method's solution needs.
     """
 
     log_z: float
@@ -58,7 +58,7 @@ class BoundAt(NamedTuple):
     log_prior : float
     prior_gradient : ndarray, (p,)
     state : tuple of ndarray
-        None: no fit starts from another.
+        Empty, as no fit starts from another.
     """
 
     theta: np.ndarray
@@ -120,23 +120,23 @@ class BoundEvidence(LogEvidence[BoundAt]):
         return fit.maximum.gradient + fit.prior_gradient
 
     def kept(self, fit: BoundAt) -> Any:
-        """Return the part of the fit that the method's solution takes."""
+        """Return the part of the fit that the method's solution needs."""
         return fit.maximum.saved
 
 
 @dataclass(frozen=True)
 class BoundSampling:
-    """Members that `pymc_ep.contracts.method.Method` needs of a bound, so that hyperparameters are sampled.
+    """Fields `evidence_op` and `condition` of a `pymc_ep.contracts.Method` by a bound: they sample hyperparameters.
 
     Attributes
     ----------
     settings : callable
-        ``settings(form, options)`` returns all options; raises for those under which the bound is no density of the
+        ``settings(form, options)`` returns all options; raises for options under which the bound is no density of the
         hyperparameters.
     maximum_at : callable
         ``maximum_at(settings, form, theta)`` returns the `Maximum` at unconstrained hyperparameters, (p,).
     solution : callable
-        ``solution(form, fits, settings)`` returns the solution of `ManyFits`.
+        ``solution(form, fits, settings)`` returns the solution from fits at draws, a `ManyFits`.
     """
 
     settings: Callable[[Any, dict[str, Any]], dict[str, Any]]
@@ -148,7 +148,7 @@ class BoundSampling:
         return EvidenceOp(form, partial(self._evidence, self.settings(form, options)))
 
     def condition(self, call: Call[Any], thetas: np.ndarray) -> Solution:
-        """Fit at each of k draws of the hyperparameters, (k, p); the solution takes draws from each fit."""
+        """Return the solution from fits at k draws of the hyperparameters, (k, p), whose draws come from all fits."""
         settings = self.settings(call.form, call.options)
         evidence = self._evidence(settings, call.form, "none", call.report)
         return self.solution(call.form, fit_many(evidence, thetas), settings)

@@ -9,8 +9,8 @@ from pymc_ep.engines.base import Status
 __all__ = ["MOST_DIMENSIONS", "choose", "fits_of", "most_draws", "most_fits", "most_posteriors"]
 
 MOST_DIMENSIONS = 25
-"""Most hyperparameters that are integrated over: at 26 rows of the emulator's matrix a fit, `_MOST_ROWS` leave room for
-230 fits."""
+"""Most hyperparameters that are integrated over. With so many a fit has 26 rows of the emulator's matrix, so that
+`_MOST_ROWS` are the rows of 230 fits."""
 _OPERATIONS = 2e12
 """Floating-point operations of all fits together, some minutes on one core."""
 _LEAST_FITS, _MOST_FITS = (10, 6), (60, 25)
@@ -24,15 +24,16 @@ _MOST_ROWS = 6000
 """Most rows of the emulator's matrix, p + 1 for the value and the gradient of each fit. It is factorised in each round,
 in seconds at this size."""
 _LEAST_POSTERIORS, _POSTERIORS, _MOST_POSTERIORS = 50, (50, 50), 1000
-"""Least draws of the hyperparameters with a posterior of the latent variables of their own; the draws taken, as (a, b)
-for a + b p; and the most. With so many, means differ from those over 4000 draws by 0.001 to 0.002 standard deviations
-for one or two hyperparameters, and by 0.007 for eight; standard deviations by 0.3 and 1 per cent."""
+"""Number of draws of the hyperparameters at which a posterior of the latent variables is computed: the least; the usual
+number a + b p, as (a, b); and the most. With the usual number, means differ from means over 4000 draws by 0.001 to
+0.002 standard deviations for one or two hyperparameters, and by 0.007 for eight; standard deviations differ by 0.3 and
+1 per cent."""
 _VARIATION = 0.4
-"""Variation of posterior means, in posterior standard deviations, for which so many are taken, as in small models: 0.43
-in eight schools and a GP of 200 bits. It is 0.23 for 4000 crossed bits, 0.13 in a walk of 10^4 counts, 0.07 in a map of
-10^4, and 0.04 for 5000 groups."""
+"""Variation of posterior means with the hyperparameters, in posterior standard deviations, for which the usual number
+of draws is taken. Small models vary so: 0.43 in eight schools and a GP of 200 bits. The variation is 0.23 for 4000
+crossed bits, 0.13 in a walk of 10^4 counts, 0.07 in a map of 10^4, and 0.04 for 5000 groups."""
 _SHARES = 1.0 / 3.0, 2.0
-"""Least and largest factor of their number, however little or much predictors vary."""
+"""Least and largest factor of the usual number of draws, however little or much posterior means vary."""
 
 
 def _least_fits(form: HyperForm) -> int:
@@ -40,7 +41,7 @@ def _least_fits(form: HyperForm) -> int:
 
 
 def most_fits(form: HyperForm) -> int:
-    """Return the most fits after the search for the mode."""
+    """Return the largest number of fits of an integration, which follow the search for the mode."""
     p = form.start.size
     affordable = _OPERATIONS / form.operations
     most = min(_MOST_FITS[0] + _MOST_FITS[1] * p, _MOST_ROWS // (p + 1), affordable)
@@ -48,7 +49,7 @@ def most_fits(form: HyperForm) -> int:
 
 
 def fits_of(form: HyperForm, hyper: str) -> int:
-    """Return the number of fits at different hyperparameters, as it is on average."""
+    """Return the average number of fits for a treatment of the hyperparameters, such as "integrate"."""
     if hyper == "fixed" or not form.start.size:
         return 1
     return min(_INTEGRATED * form.start.size, most_fits(form)) if hyper == "integrate" else _OPTIMISED
@@ -62,9 +63,9 @@ def most_draws(form: HyperForm) -> int:
 def most_posteriors(form: HyperForm, variation: float = _VARIATION) -> int:
     """Return the number of draws of the hyperparameters at which the latent variables have a posterior.
 
-    `variation`: the most that posterior means of predictors move with the hyperparameters, in posterior standard
-    deviations. The error of an average over draws that are stratified in p dimensions is proportional to it, and falls
-    with the number m of draws as m^(-1/2 - 1/p). A third is taken in any case: values without data may move more.
+    `variation` is the largest variation of a predictor's posterior mean with the hyperparameters, in posterior standard
+    deviations. An average over m draws that are stratified in p dimensions has an error in proportion to
+    variation m^(-1/2 - 1/p). At least a third of the usual number is taken, as predictors without data may vary more.
     """
     p = form.start.size
     least, most = _SHARES
@@ -76,9 +77,9 @@ def most_posteriors(form: HyperForm, variation: float = _VARIATION) -> int:
 
 
 def choose(form: HyperForm, *, chains: bool) -> tuple[str, Status]:
-    """Return the default treatment of the hyperparameters, and the reason if that is not integration.
+    """Return the default treatment of the hyperparameters, and a status with the reason if that is not integration.
 
-    `chains`: whether sampling is possible.
+    `chains` says whether sampling is possible.
     """
     p, least = form.start.size, _least_fits(form)
     if p > MOST_DIMENSIONS:

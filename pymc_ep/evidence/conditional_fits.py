@@ -43,7 +43,7 @@ class ManyFits(NamedTuple, Generic[OwnFit]):
         return not (self.stalled or self.unfitted)
 
     def sentence(self, noun: str) -> str:
-        """Return a description of the fits, for the status of the result; `noun` is what they have, such as sites."""
+        """Return a description of the fits, for the status of the result; `noun` names their states, as "sites"."""
         fits = f"fits at {len(self.thetas)} draws of the hyperparameters"
         lost = f"{self.stalled} of them did not converge" if self.stalled else ""
         left = f"interrupted: {self.unfitted} of them have the {noun} of a near one" if self.unfitted else ""
@@ -53,9 +53,9 @@ class ManyFits(NamedTuple, Generic[OwnFit]):
 def fit_many(evidence: LogEvidence[OwnFit], thetas: np.ndarray) -> ManyFits[OwnFit]:
     """Fit at each row of `thetas`, (k, p).
 
-    The order is a minimum spanning tree's (Prim 1957) from the mean of the draws: the next draw is the one nearest to
-    any fit, and starts from its state. Distances are in standard deviations of the draws. After an interruption the
-    remaining draws take the state of the nearest fit.
+    The first draw is the one nearest to the mean of all. Each further one is the draw nearest to any fit so far, and
+    starts from the state of that fit: a minimum spanning tree (Prim 1957). Distances are in standard deviations of the
+    draws. After an interruption the remaining draws take the state of the nearest fit.
     """
     k = len(thetas)
     mean, scale = centre_and_scale(thetas)

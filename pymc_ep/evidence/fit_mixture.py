@@ -33,7 +33,7 @@ class FitMixture(Generic[Component]):
     Parameters
     ----------
     centre : Posterior
-        Of the draw nearest to the mean of the hyperparameters.
+        Posterior at the draw nearest to the mean of the hyperparameters.
     posteriors : sequence of Posterior, (k,)
         One for each draw of the hyperparameters.
     """
@@ -72,18 +72,18 @@ class FitMixture(Generic[Component]):
     def draws(
         self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False, budget: float = 0.0
     ) -> JointDraws:
-        """Return joint draws, each fit in turn in random order."""
+        """Return `size` joint draws, in rounds of one draw from each fit, with fits in random order."""
         rounds = -(-size // len(self.posteriors))
         order = np.concatenate([rng.permutation(len(self.posteriors)) for _ in range(rounds)])[:size]
         return self.draws_of(order, rng, log_likelihood=log_likelihood)
 
     def in_turn(self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False) -> JointDraws:
-        """Return joint draws, equally many of each fit, in their order."""
+        """Return joint draws, equally many from each fit, in the order of the fits."""
         order = np.repeat(np.arange(len(self.posteriors)), size // len(self.posteriors))
         return self.draws_of(order, rng, log_likelihood=log_likelihood)
 
     def draws_of(self, fits: np.ndarray, rng: np.random.Generator, *, log_likelihood: bool = False) -> JointDraws:
-        """Return a joint draw of each of some fits, (s,) indices."""
+        """Return s joint draws, one from each fit of `fits`, (s,) indices that may repeat."""
         values: dict[str, np.ndarray] = {}
         densities: dict[str, np.ndarray] = {}
         left_out = _NO_DENSITY if log_likelihood else ""
@@ -98,7 +98,7 @@ class FitMixture(Generic[Component]):
 
 
 def stacked(states: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Return the states of k fits as one, of arrays (k, ...)."""
+    """Return the states of k fits as one state with arrays (k, ...), whose names have a prefix."""
     return {_PREFIX + name: np.stack([state[name] for state in states]) for name in states[0]}
 
 

@@ -21,8 +21,8 @@ FAR = 6.0
 a boundary."""
 
 _ROUND = 100
-"""Most evaluations of one round. After a longer one, hyperparameters are taken for coupled or badly scaled, and the
-search goes on in whitened coordinates; their Hessian costs two evaluations for each hyperparameter."""
+"""Most evaluations of one round. After a round of so many, hyperparameters are taken for coupled or badly scaled. The
+search then goes on in whitened coordinates, whose Hessian costs two evaluations for each hyperparameter."""
 _EVALUATIONS = 1000
 """Most evaluations of the evidence in one search, ten rounds: a bound on its time."""
 _REACH = 4.0
@@ -38,8 +38,9 @@ _FARTHEST = 16.0
 """Distance of a logarithm or logit from its start, a factor of 9 million, at which a search that still rises is ended.
 A larger one costs fits where the density has no mode; a smaller one misjudges a start that is far off."""
 _AHEAD, _FORETOLD, _OTHER_MODE = np.arange(0.5, _FARTHEST, 0.5), 3.0, 4.0
-"""Distances at which `_better_fit_foreseen` foretells the density, the gain, in nats, that it acts on, and the least
-distance of a mode that the integration would not find by itself: the prior falls by some nats on the way."""
+"""Distances at which `_better_fit_foreseen` foretells the density, the foretold gain, in nats, for which it fits, and
+the least distance of such a fit. The integration finds nearer modes by itself; on the way to farther ones the prior
+falls by some nats."""
 _LEVEL = 1e-5
 """Largest derivative, in nats, at which a search ends: a mode of curvature 1 errs by as much."""
 _STILL, _OFF = 1e-8, 0.1
@@ -53,17 +54,19 @@ finite, so that its arithmetic goes on."""
 
 
 class _BoxExhausted(Exception):
-    """Ends a search in a box: iterations gain little against the slope at its border."""
+    """Ends a search on the border of its box, where iterations gain little next to the slope across the border."""
 
 
 class Objective(Generic[OwnFit]):
-    """Minus `EvidenceFit.value` and its gradient, (p,). Keeps the best fit; each starts from the state of the last.
+    """Function of theta, (p,): minus `EvidenceFit.value` and minus its gradient, (p,), each by one fit.
+
+    It keeps the best fit. Each fit starts from the state of the last.
 
     Parameters
     ----------
     evidence : LogEvidence
     start : tuple of ndarray, optional
-        Start of the first fit.
+        State from which the first fit starts.
     gain : float
         Gain of an iteration, in nats, below which the search ends; with 0 it goes on to rounding.
     on_fit : callable, optional
@@ -113,7 +116,7 @@ class Objective(Generic[OwnFit]):
             raise _BoxExhausted
 
     def __call__(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
-        """Return minus value and gradient; a repeated point costs no fit."""
+        """Return minus the value and minus its gradient, (p,), at theta; the same point again costs no fit."""
         if self._last is None or not np.array_equal(self._last[0], theta):
             self._last = theta.copy(), self._evaluated(theta)
         return self._last[1]
@@ -200,7 +203,7 @@ def search(objective: Objective, theta: np.ndarray) -> bool:
 
 
 def _off_saddle(objective: Objective, theta: np.ndarray, transformed: np.ndarray) -> np.ndarray:
-    """Return the start moved off a point of symmetry, where no gradient leads from, such as W = 0 of a W W^T."""
+    """Return the start theta, (p,), moved off a point of symmetry with zero gradient, such as W = 0 of a W W^T."""
     objective(theta)
     still = ~transformed & (np.abs(objective.slope) < _STILL)
     if not still.any():
@@ -210,7 +213,7 @@ def _off_saddle(objective: Objective, theta: np.ndarray, transformed: np.ndarray
 
 
 def _better_fit_uphill(objective: Objective, transformed: np.ndarray) -> bool:
-    """Whether a fit uphill is better, beyond points without evidence: EP stalls on a bounded range of scales only."""
+    """Whether a fit farther uphill is better than the best; EP may stall on a bounded range of scales in between."""
     at, slope = objective.at, np.where(transformed, objective.slope, 0.0)
     steepness = float(np.linalg.norm(slope))
     for distance in _UPHILL_DISTANCES if steepness > _STEEP_SLOPE else ():
@@ -223,11 +226,12 @@ def _better_fit_uphill(objective: Objective, transformed: np.ndarray) -> bool:
 
 
 def _better_fit_foreseen(objective: Objective, transformed: np.ndarray) -> bool:
-    """Whether a fit is better at a far larger scale, where the mode found is the prior's alone.
+    """Whether a fit at a far larger scale is better, as where the mode found is the prior's alone.
 
-    A variance too small to matter adds a multiple of itself to log Z. With s the slope of log Z in its logarithm, log Z
-    is therefore larger by s (exp(d) - 1) at a distance d; in the log of a standard deviation by s (exp(2 d) - 1) / 2. A
-    fit is made where that first outweighs the fall of the prior.
+    A variance too small to matter adds a multiple of itself to log Z. With s the slope of log Z in the log variance,
+    log Z therefore rises by s (exp(d) - 1) over a distance d; in the log of a standard deviation, by
+    s (exp(2 d) - 1) / 2. A fit is made at the first distance where this rise exceeds the fall of the log prior by
+    `_FORETOLD`.
     """
     at, form = objective.at, objective.evidence.form
     if objective.evidence.density != "unconstrained":
@@ -251,9 +255,9 @@ def _runs_to_boundary(before: EvidenceFit | None, objective: Objective, start: n
     """Whether hyperparameters on the border of a round run to a boundary.
 
     True at `_FARTHEST` from the start. True from `FAR` on if, in the last round, log evidence stayed constant and the
-    log prior rose at a constant rate above a vague prior's or a Jacobian's, which is about one. The joint prior of a
-    scale and the variables that it scales rises so where all are hyperparameters, and the likelihood is then
-    independent of them.
+    log prior rose at a constant rate. The rate must be above 1.5: a vague prior or a Jacobian rises at about one. If a
+    scale and the variables that it scales are all hyperparameters, and the data do not depend on them, their joint
+    prior rises in this way.
     """
     at = objective.at
     moved = np.where(border & (np.abs(at.theta) > np.abs(start)), np.abs(at.theta - start), 0.0)

@@ -48,17 +48,17 @@ class Counts(NamedTuple):
 class EvidenceOp(Op):
     """``log_z, gradient = op(theta)`` at unconstrained hyperparameters theta, (p,).
 
-    Log Z is of the latent variables and the observations under PyMC's densities; the prior of the hyperparameters is
-    not in it. Where there is no finite, converged log evidence, as next to a boundary of the hyperparameters, log Z is
-    minus infinity and the gradient zero: a sampler turns back from there. `counts` holds the number of such points, and
-    the first one is logged.
+    Log Z integrates PyMC's joint density of latent variables and observations over the latent variables. The prior of
+    the hyperparameters is not in it. Where there is no finite, converged log evidence, as next to a boundary of the
+    hyperparameters, log Z is minus infinity and the gradient zero: a sampler turns back from there. `counts` holds the
+    number of such points, and the first one is logged.
 
     Parameters
     ----------
     form : HyperForm
     evidence_of : callable
-        ``evidence_of(form, density)`` returns the `LogEvidence` of the form, see there for the density. Samplers of
-        several processes pickle it, as they can a function of a module, or a `functools.partial` of one.
+        ``evidence_of(form, density)`` returns the `LogEvidence` of the form with this density. Samplers of several
+        processes pickle the callable, so that it must be a function of a module, or a `functools.partial` of one.
 
     Notes
     -----
@@ -93,12 +93,12 @@ class EvidenceOp(Op):
         return Counts(*(int(count) for count in self._counts))
 
     def make_node(self, theta: TensorVariable) -> Apply:
-        """Take a vector of doubles, give a double and a vector of doubles."""
+        """Return the node that maps theta, a vector of doubles, to a double and a vector of doubles."""
         theta = pt.as_tensor_variable(theta).astype("float64")
         return Apply(self, [theta], [pt.dscalar("log_z"), pt.dvector("gradient")])
 
     def infer_shape(self, *args: Any) -> list[tuple[Any, ...]]:
-        """Return the outputs' shapes; the older stack's first argument, the graph, is not needed."""
+        """Return the outputs' shapes, () and (p,); the graph, a first argument in older PyTensor, is not needed."""
         return [(), args[-1][0]]
 
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
@@ -107,7 +107,7 @@ class EvidenceOp(Op):
         output_storage[0][0], output_storage[1][0] = np.asarray(log_z), gradient
 
     def evaluate(self, theta: Array) -> tuple[float, np.ndarray]:
-        """Return log Z and its gradient, (p,)."""
+        """Return log Z and its gradient, (p,), at theta, (p,)."""
         theta = np.array(theta, dtype=float)
         with self._lock:
             self._counts[0] += 1

@@ -5,17 +5,19 @@ approximation has the fixed point
 
     pi = c,    b - pi m = g,
 
-with slope g and negative curvature c of log t at the posterior mean m, or of the expected log t in m under the marginal
-N(m, V), or of the best Gaussian lower bound on t there. It maximises
+where m is the posterior mean, and g and c are the slope and the negative curvature of one of three functions: of log t
+at m; of the expected log t, in m, under the marginal N(m, V); or of the log of the best Gaussian lower bound on t under
+N(m, V). In this order they maximise
 
     Laplace:               sum log t(m) - (m - m0)^T K^{-1} (m - m0) / 2,
     variational Gaussian:  sum E log t - KL(posterior || prior)  (Opper and Archambeau 2009),
     local bounds:          sum E log bound - KL(posterior || prior)  (Seeger and Nickisch 2011).
 
 A step goes from the present sites towards the sites of g and c: a full one is Newton's method, a natural gradient step
-(Khan and Lin 2017), or one of expectation maximisation. It points uphill, as its derivative there is a square in the
-posterior covariance, or in the inverse of Fisher's information. It is halved until the function does not fall. Bounds,
-whose steps converge linearly, are extrapolated from their last steps first, where that does not lower them.
+(Khan and Lin 2017), or one of expectation maximisation. The function rises along it: its derivative is a quadratic form
+in the posterior covariance, or in the inverse of Fisher's information. The step is halved until the function does not
+fall. The steps of bounds converge linearly. There an extrapolation of the last steps is tried first, and taken if the
+bound does not fall.
 """
 
 from collections.abc import Callable, Sequence
@@ -52,7 +54,7 @@ class Rule(NamedTuple):
         curvature.
     slopes : callable
         ``slopes(site, y, mean, variance, moved, *parameters)`` returns the derivatives of the log evidence in the
-        parameters of sites, (n,) each; `moved` is the response of the mean, where the evidence is not stationary in it.
+        parameters of sites, (n,) each. `moved` is K u of `pymc_ep.evidence.ascent.evidence`, (n,), zero for bounds.
     of_variance : bool
         Whether the function depends on the variances of the posterior, as bounds do: it is then the log evidence.
     lacks : callable
@@ -119,12 +121,12 @@ class State(NamedTuple):
     ----------
     shift, precision : ndarray, (n,)
     sweep : Sweep
-        With the sites to which a full step leads. Its ``tilted`` has (expected) log t and derivatives, its cavities are
-        the posterior's own marginals, and ``log_z`` is Laplace's log evidence or the bound.
+        Its sites are the ones to which a full step leads. Its ``tilted`` has (expected) log t and derivatives, its
+        cavities are the posterior's own marginals, and ``log_z`` is Laplace's log evidence or the bound.
     objective : float
         The value that is maximised.
     damping : float
-        Share of the last step that was taken; zero where none rises.
+        Share of the last step that was taken; zero where no share raises the objective.
     points, residuals : ndarray, (k, 2 n)
         Last sites and their full steps, for the extrapolation of a bound.
     """
@@ -139,7 +141,7 @@ class State(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """Arrays from which a state is rebuilt."""
+    """Values from which a `State` is rebuilt; `points` and `residuals` are without their last row."""
 
     shift: np.ndarray
     precision: np.ndarray
@@ -187,7 +189,7 @@ class Ascent:
         Raises
         ------
         NumericalError
-            Where the function is not finite there.
+            Where the posterior is improper there, or the function not finite.
         """
         shift, precision = (np.array(p) for p in start or np.zeros((2, len(problem.mean))))
         state = self._evaluated(problem, shift, precision, 1.0)
@@ -232,7 +234,7 @@ class Ascent:
         damping: float,
         before: State | None = None,
     ) -> State | None:
-        """Return the state at given sites, after another; None where it is improper or the function not finite."""
+        """Return the state at given sites, after `before`; None where it is improper or the function not finite."""
         log_concave = self.log_concave and bool((precision >= 0.0).all())
         posterior = problem.prior.posterior(problem.mean, shift, precision, log_concave=log_concave)
         variance = posterior.variance
@@ -288,7 +290,7 @@ class Ascent:
         return float(state.sweep.change)
 
     def rounding(self, state: State) -> float:
-        """Return the rounding error of posterior means and variances, in standard deviations or relative."""
+        """Return the rounding error of posterior means, in standard deviations, and relatively of variances."""
         return max(float(state.sweep.rounding), ROUNDING * self.change(state))
 
     def exhausted(self, state: State, iterations: int) -> str:
@@ -296,7 +298,7 @@ class Ascent:
         return f"stopped after {iterations} iterations with a change of {self.change(state):.2g}; raise max_iter"
 
     def finished(self, state: State) -> Status | None:
-        """Test the change against the tolerance."""
+        """Return how the iteration ended, by its change and the tolerance, or None while it goes on."""
         settled, stuck = self.change(state) <= self.tol, state.damping == 0.0
         status = settled_status(self.change(state), self.rounding(state), settled=settled, ended=settled or stuck)
         if status is None and stuck:
@@ -308,11 +310,11 @@ class Ascent:
         return status
 
     def packed(self, state: State) -> Packed:
-        """Return the arrays from which a state is rebuilt."""
+        """Return the values from which a state is rebuilt."""
         return Packed(state.shift, state.precision, state.damping, state.points[:-1], state.residuals[:-1])
 
     def unpacked(self, problem: Problem, packed: Packed) -> State:
-        """Return the state again, by one evaluation."""
+        """Return the state that was packed, by one evaluation at its sites."""
         state = cast(State, self._evaluated(problem, packed.shift, packed.precision, packed.damping))
         points = np.concatenate([packed.points, state.points])
         return state._replace(points=points, residuals=np.concatenate([packed.residuals, state.residuals]))
@@ -321,8 +323,8 @@ class Ascent:
 def _rounding(problem: Problem, state: State) -> float:
     """Return the rounding error of the function, in nats, which is a difference of large sums.
 
-    Each has the relative error of the posterior: without it a fit of 234 bits under a smooth process stalled 7e-6 from
-    its mode.
+    The relative error of each sum is the posterior's. When that was left out, a fit of 234 bits under a smooth process
+    stalled 7e-6 from its mode.
     """
     at = state.sweep
     energy, log_det = problem.prior.energy(at.posterior, problem.mean), at.posterior.log_det

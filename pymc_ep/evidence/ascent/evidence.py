@@ -1,11 +1,11 @@
 """Log evidence by Laplace's approximation, and variational bounds on it, with gradients in hyperparameters.
 
 Bounds are stationary in the sites, as EP's evidence is, so that only their explicit dependence on prior and site
-parameters counts. Laplace's evidence moves with the mode m as well, by s_i = V_i (log t_i)''' / 2. With
-u = (I + Pi K)^{-1} s, m moves by K u in place of s in what follows:
+parameters counts. Laplace's evidence depends on the mode m as well: d log Z / d m_i = s_i = V_i (log t_i)''' / 2. With
+u = (I + Pi K)^{-1} s, and a and E as in `pymc_ep.evidence.ep.evidence.Evidence.gradient`, its gradients are
 
     d/dm0 = a + u,    d/dK = (a a^T - E + a u^T + u a^T) / 2,
-    d/dparameter = log t' + (K u)_i (log t_i)'' + V_i (log t_i)''' / 2, derivatives in the parameter first.
+    d/dparameter = d/dparameter [log t_i + (K u)_i (log t_i)' + V_i (log t_i)'' / 2]  at fixed m, K u and V.
 """
 
 from typing import Any, cast
@@ -44,8 +44,8 @@ class AscentEvidence(Evidence):
     def at(self, theta: np.ndarray, start: FitState | None = None, **others: Any) -> EvidenceAt:
         """Fit at unconstrained hyperparameters; see `Evidence.at`.
 
-        Sites that are not log-concave may have several maxima. Without a start these are sought from the sites alone
-        and from the prior alone, and the higher one is taken.
+        Sites that are not log-concave may have several maxima. Without a start there are two fits, from the sites alone
+        and from the prior alone, and the higher maximum is taken.
         """
         at = super().at(theta, start, **others)
         if start is not None or self.engine.log_concave:
@@ -102,7 +102,7 @@ class AscentEvidence(Evidence):
         return self.form.pullback(at.theta, d_mean, d_array, self._slopes(at, response), density=self.density)
 
     def _slopes(self, at: EvidenceAt, response: np.ndarray) -> list[tuple[Any, ...]]:
-        """Return the derivatives in the parameters of the observations of each group, given the means' response."""
+        """Return the derivatives of log Z in the observations' parameters, by group; `response` is K u, (m,)."""
         posterior, out = at.run.state.sweep.posterior, []
         groups = zip(
             at.repeats.groups, self.form.varying_parameters, at.prior.parameters, group_slices(at.problem.observed)

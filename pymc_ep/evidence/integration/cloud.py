@@ -46,7 +46,7 @@ class Cloud(NamedTuple):
         return float(1.0 / (len(self.weights) * (self.weights**2).sum()))
 
     def within(self, region: np.ndarray) -> "Cloud":
-        """Return the points with weights in a region alone, where it is true, (m,)."""
+        """Return the cloud of the density restricted to a region: `region`, (m,), is true at points within it."""
         share = self.weights[region].sum()
         with np.errstate(divide="ignore", invalid="ignore"):
             weights = np.where(region, self.weights, 0.0) / share
@@ -56,8 +56,8 @@ class Cloud(NamedTuple):
 def weighted(log_density: LogDensity, draws: np.ndarray, share: float = 1.0) -> Cloud:
     """Return points of a Sobol sequence with importance weights, from the moments of draws, (m, p).
 
-    Their number is a share of `_LOG2_POINTS`, to a power of two. The proposal is a multivariate Student-t distribution
-    with these moments, widened by `_WIDER` (Geweke 1989).
+    Their number is `share` times 16384, rounded to a power of two. The proposal is a multivariate Student-t
+    distribution with the moments of the draws, widened by `_WIDER` (Geweke 1989).
     """
     p = draws.shape[1]
     centre, factor = _moments(draws)
@@ -113,9 +113,10 @@ def bridged(log_density: LogDensity, draws: np.ndarray, rng: np.random.Generator
 def by_cells(
     represent: Callable[[LogDensity, np.ndarray], Cloud], log_density: LogDensity, draws: np.ndarray, peaks: np.ndarray
 ) -> Cloud:
-    """Represent a density on the Voronoi cell of each of its peaks, (k, p), and join these by their integrals.
+    """Return the clouds of a density on the Voronoi cell of each of its peaks, (k, p), joined by their integrals.
 
-    Chains hardly move between peaks that are apart, so that the draws in a cell tell nothing of its mass.
+    `represent` makes the cloud of a cell from its log density and draws. Chains hardly move between peaks that are far
+    apart, so that the number of draws in a cell does not show its mass.
     """
     if len(peaks) == 1:
         return represent(log_density, draws)
@@ -134,12 +135,12 @@ def by_cells(
 
 
 def tails(points: np.ndarray, weights: np.ndarray, fits: np.ndarray, least: float) -> list[tuple[int, np.ndarray]]:
-    """Return tails of weighted points, (m, p), beyond all fits, (n, p), in a column.
+    """Return tails of weighted points, (m, p), which are beyond all fits, (n, p), on one side of a column.
 
     Returns
     -------
     list of tuple
-        The column, and places of its points, outwards, of each tail whose mass is above `least`.
+        Column, and indices of the points in outward order, of each tail with a mass above `least`.
     """
     tail_places = []
     for k, (column, near) in enumerate(zip(points.T, fits.T)):
@@ -151,7 +152,7 @@ def tails(points: np.ndarray, weights: np.ndarray, fits: np.ndarray, least: floa
 
 
 def outermost(where: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the places of a tail, outwards, with a half and nine tenths of its mass below them."""
+    """Return two points of a tail `where`, indices in outward order: within them lie 0.5 and 0.9 of its mass."""
     mass = np.cumsum(weights[where])
     return where[np.searchsorted(mass, mass[-1] * np.array([0.5, 0.9]))]
 

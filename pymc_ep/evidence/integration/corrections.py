@@ -22,9 +22,9 @@ class Corrected(NamedTuple):
     weights : ndarray, (m,)
         Adding up to one.
     log_factor : float
-        Of the integrated evidence, in nats; zero where nothing is corrected.
+        Log of the factor by which the correction changes the integrated evidence; zero where nothing is corrected.
     shift : ndarray, (p,)
-        Of the means of the hyperparameters, in standard deviations.
+        Shift of the means of the hyperparameters, in standard deviations.
     diverged : float
         Share of the fits at which the series diverges; where it is too large nothing is corrected.
     """
@@ -43,15 +43,15 @@ class Corrected(NamedTuple):
 def corrected_weights(
     points: Sequence[DesignPoint], new_points: Sequence[DesignPoint], thetas: np.ndarray, weights: np.ndarray
 ) -> Corrected:
-    """Reweight hyperparameters by exp(correction), a spline between the fits that is clipped to their range.
+    """Reweight hyperparameters by exp(correction), a spline between corrections of fits, clipped to their range.
 
     Parameters
     ----------
     points, new_points : sequence of DesignPoint
-        All fits, and those among them that represent the posterior.
+        All fits, and the ones among them that represent the posterior.
     thetas : ndarray, (m, p)
     weights : ndarray, (m,)
-        Under the evidence without correction, adding up to one.
+        Weights of `thetas` under the evidence without correction, adding up to one.
     """
     diverged = 1.0 - float(np.mean(np.isfinite([point.correction for point in new_points] or [np.nan])))
     if diverged > _DIVERGED:
@@ -69,9 +69,9 @@ def corrected_weights(
 
 
 def error_of_corrections(points: Sequence[DesignPoint], new_points: Sequence[DesignPoint]) -> float:
-    """Return the standard deviation, in nats, of corrections at `new_points` from those interpolated between others.
+    """Return the standard deviation, in nats, of errors at `new_points` of corrections interpolated between `points`.
 
-    Infinite where there are none to interpolate.
+    Infinite where there are no corrections to interpolate.
     """
     if not new_points or not any(np.isfinite(point.correction) for point in points):
         return np.inf

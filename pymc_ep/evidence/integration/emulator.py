@@ -67,7 +67,7 @@ class Emulator:
     Parameters
     ----------
     points : ndarray, (n, p)
-        In coordinates whose origin is the centre of the points that are asked for.
+        In coordinates with their origin at the centre of the points where the emulator is to be evaluated.
     values : ndarray, (n,)
     gradients : ndarray, (n, p)
     kernel : Kernel
@@ -164,12 +164,12 @@ class Emulator:
 
 
 def _by_point(values: np.ndarray, gradients: np.ndarray) -> np.ndarray:
-    """Return values, (n,), and gradients, (n, p), as one vector, (n (1 + p),): all numbers of a point together."""
+    """Return values, (n,), and gradients, (n, p), as one vector, (n (1 + p),): each value, then its gradient."""
     return np.concatenate([values[:, None], gradients], axis=1).ravel()
 
 
 def _best_kernel(points: np.ndarray, observed: np.ndarray, start: Kernel) -> Kernel:
-    """Maximise the marginal likelihood of the last points over kernels, by steps to the best neighbour."""
+    """Return the kernel with the largest marginal likelihood of the last points, by steps to the best neighbour."""
     numbers_per_point = 1 + points.shape[1]
     last_points = points[-(_COMPARED_ROWS // numbers_per_point) :]
     likelihoods: dict[Kernel, float] = {}

@@ -22,12 +22,12 @@ class Integral(NamedTuple, Generic[OwnFit]):
     theta_weights : ndarray, (m,)
         Weighted hyperparameters, for moments.
     draws : ndarray, (s, p)
-        Of the hyperparameters, equally weighted.
-    components : ndarray, (m, p)
-        Draws at which the latent variables have a posterior, of sites interpolated between the points; empty where the
-        points themselves are such draws.
+        Equally weighted draws of the hyperparameters.
+    components : ndarray, (c, p)
+        Draws at which the latent variables have a posterior, with sites interpolated between `points`; empty where
+        `points` are such draws themselves.
     points : list of DesignPoint
-        Empty where nothing was integrated.
+        The fits; empty where nothing was integrated.
     weights : ndarray, (k,)
         Share of the draws nearest to each fit.
     log_evidence : float
@@ -35,16 +35,16 @@ class Integral(NamedTuple, Generic[OwnFit]):
     corrected : Corrected, optional
         Correction for EP's own error in log Z, where there is one.
     effective : float
-        Relative effective sample size of the weights exact / emulated at the fits made last.
+        Relative effective sample size of the weights exact / emulated at the fits that tested the emulator last.
     spread : float
-        Standard deviation of their logarithms, in nats.
+        Standard deviation of the logarithms of these weights, in nats.
     evaluations : int
         Fits, the search for the mode included.
     converged : bool
     sentence : str
     settled : bool
-        Whether the hyperparameters are integrated over as fits tell; the method's own error may be large nevertheless,
-        and the result then has not converged.
+        Whether the integral is accurate by the fits that test it. `converged` may be false all the same, where the
+        method's own error is large.
     """
 
     mode: Hyper[OwnFit]

@@ -1,11 +1,11 @@
 """Integrate over the hyperparameters: an emulator of the log evidence, and the exact prior.
 
-The density that is integrated is Z(theta) p(theta) on the unconstrained scale, Jacobian terms included. Its prior is
-known exactly and carries the tails: where a scale runs to zero, log Z tends to a constant. A Gaussian process emulates
-log Z alone, from values and exact gradients. Chains move under emulator times prior, restricted to where the emulator's
-standard deviation is below a nat. Fits at some of their positions test the emulator; fits where its standard deviation
-is largest extend it. At the end, fits at representatives of the chains test it once more, and draws are made from what
-it has learnt from these as well.
+The density that is integrated is Z(theta) p(theta) on the unconstrained scale, Jacobian terms included. The prior p is
+known exactly and determines the tails: where a scale runs to zero, log Z tends to a constant. A Gaussian process
+emulates log Z alone, from values and exact gradients. Chains move under emulator times prior, restricted to where the
+emulator's standard deviation is below a nat. Fits at some of their positions test the emulator; fits where its standard
+deviation is largest extend it. At the end, fits at representatives of the chains test it once more. The emulator learns
+from these fits as well before draws are made.
 """
 
 from functools import partial
@@ -44,11 +44,12 @@ _MODE_GAIN = 1e-3
 _WALKERS = 200
 """Chains, moved as one array: more give a better covariance of the density, and cost evaluations of the emulator."""
 _MOVES = 10
-"""Moves of the chains after each change of the emulator: so many to forget the old one, and so many that are kept."""
+"""Number of moves by which chains forget an old emulator, and number of moves after these whose positions are kept."""
 _KNOWN = 1.0
 """Standard deviation of the emulated log Z, in nats, beyond which it counts as unknown: an error by a factor of e."""
 _EXTENDED = 3.0
-"""The same for refused positions at which a fit extends the emulator: farther out it informs no other position."""
+"""Standard deviation of the emulated log Z, in nats, up to which a refused position may have a fit that extends the
+emulator: a fit farther out informs no other position."""
 _FAR = 10.0, 2.0
 """Drop (a, b) below the largest log density, a + b p nats, beyond which a fit is left out of the emulator. The mass of
 a Gaussian out there is negligible, and the drop grows with p as its typical drop p / 2 does."""
@@ -60,38 +61,41 @@ _EFFECTIVE, _MOST_REFUSED = 0.9, 0.1
 """Limits of a converged result: least relative effective sample size of the weights exact / emulated, and largest share
 of refused moves."""
 _EFFECTIVE_OF_PEAKS = 0.97
-"""The former where there are several peaks, between which errors of the emulator do not average out: a spread of 0.17
-moves means by 0.1 standard deviations at most."""
+"""Least relative effective sample size where there are several peaks, between which errors of the emulator do not
+average out: a spread of 0.17 moves means by 0.1 standard deviations at most."""
 _LEAST_VARIANCE = 1e-6
 """Least variance of the chains, relative to the frame before: keeps the covariance positive definite where chains have
 not moved."""
 _CHECKS = 15, 10, 5
 """Fits at representatives of the draws, as (a, b, c) for a + b min(p, c): 65 at most."""
 _FEW_CHECKS, _SETTLED, _CLOSE = 3, 0.02, 3e-3
-"""One in so many of these fits is enough where the emulator missed the last round's fits by less than `_SETTLED`, and
-emulated evidence and interpolated corrections miss these by less than `_CLOSE`, spreads in nats: the integral then errs
-by 1e-3. Emulators that have settled miss by 1e-4."""
+"""One in `_FEW_CHECKS` of these fits is enough where errors are below two limits, standard deviations in nats: of the
+emulator at the fits of the last round, and of emulated evidence plus interpolated correction at these few. The integral
+then errs by 1e-3. Emulators that have settled err by 1e-4."""
 _CORRECTED = 10, 5
-"""Fits with a correction, beside those at representatives, where not all have one, as (a, b) for a + b p."""
+"""Number of fits with a correction where not all have one, not counting fits at representatives: (a, b) for a + b p."""
 _INTERPOLATION_ERROR, _MOST_AT_DRAWS, _AT_ONCE = 0.03, 250, 25
-"""Error of predictors from interpolated sites, in standard deviations, beyond which sites are fitted at draws as well,
-and beyond which these fits alone are kept; the most such fits, and how many of them test earlier ones. Sites of
-outliers under heavy tails jump: 0.10 was measured for two groups under Student-t noise, and 0.01 for counts."""
+"""Error of predictors from interpolated sites, in standard deviations, beyond which draws get fits of their own; the
+most of these fits; and the number in a batch, which tests the interpolation between all earlier ones. If no batch has a
+smaller error, results come from the fits at draws alone. Sites of outliers under heavy tails jump: 0.10 was measured
+for two groups under Student-t noise, and 0.01 for counts."""
 _CANDIDATES = 6000
 """Chain positions from which draws are taken, one and a half for each draw."""
 _GUESSED, _MOST_GUESSED, _GUESSES = 0.9, 1e-3, 6
-"""Share of the emulator's prior standard deviation above which it has learnt nothing of a point, the largest mass of
-points where it guesses, and rounds of fits that reduce it. Half as many more are left for tails."""
+"""Share of its prior standard deviation above which the emulator has learnt nothing of a point and guesses; the largest
+mass of such points; and the number of rounds of fits that reduce this mass. Half as many more rounds are left for
+tails."""
 _LIGHTEST = 1e-4
-"""Mass of all points, at most, that are too light to look at."""
+"""Largest total mass of the points that are too light to be examined."""
 _MOST_BEYOND, _FORESEEN = 2.5e-3, 0.1
 """Largest mass beyond all fits on either side of a hyperparameter, a quarter of the mass beyond its 99% quantile,
-unless the emulator foresaw fits there to within so many nats."""
+unless the emulator foresaw fits there to within `_FORESEEN` nats."""
 _MOST_UNTOLD = 5e-3
-"""Largest mass, by the emulator, where fits fail, or end before they have reached it."""
+"""Largest mass, by the emulator, where fits fail, or that is still beyond all fits when these are used up."""
 _NO_FIT = "no fit on the way to the mode of the hyperparameters converged, and they are held where it ended"
 _OF_PEAK = 10
-"""Least draws at a peak, times p + 1 moments of a coordinate, from which its mass is computed by itself."""
+"""Least number of draws at a peak for which its mass is computed separately, divided by p + 1, the moments of a
+coordinate."""
 _IMPORTANCE, _LEAST_EFFECTIVE = 4, 0.1
 """Most dimensions in which importance sampling replaces the chains, and its least relative effective sample size."""
 
@@ -249,7 +253,7 @@ class _Integration(Generic[OwnFit]):
     def _known(self, z: np.ndarray) -> np.ndarray:
         """Whether log Z is known at rows of z, (m,): the emulator is certain, and has learnt from the nearest fit.
 
-        It has not from fits that failed, and from those far below the largest density.
+        It learns nothing from fits that failed, nor from fits whose density is far below the largest.
         """
         return self._known_where(z, self._target(z)[0])
 
@@ -290,7 +294,10 @@ class _Integration(Generic[OwnFit]):
         walkers.positions = np.where(lost[:, None], self._chain_starts(), walkers.positions)
 
     def _emulator_error(self, kept: np.ndarray, refused: np.ndarray, batch: int) -> tuple[float, float]:
-        """Return spread at draws, and largest value where least certain, of log(exact / emulated), from new fits."""
+        """Return the standard deviation of log(exact / emulated) at draws, and its largest size where least certain.
+
+        Both are from new fits: at `batch` of the kept positions, and half as many where the emulator is least certain.
+        """
         random = self.rng.choice(kept, batch, replace=False)
         pool = self.rng.choice(kept, min(len(kept), 400), replace=False)
         if len(refused):
@@ -337,7 +344,7 @@ class _Integration(Generic[OwnFit]):
         return integral._replace(corrected=corrected, effective=effective, spread=spread)
 
     def _integral(self, cloud: Cloud, weights: np.ndarray, log_factor: float) -> Integral[OwnFit]:
-        """Return draws from a reweighted cloud, its log integral plus `log_factor`, and the fits for their sites."""
+        """Return the integral from a cloud's points with `weights`, (m,), and its log integral plus `log_factor`."""
         draws = cloud.z[self.rng.permutation(stratified(cloud.z, weights, most_draws(self.form), self.rng))]
         points, thetas = self._design_points(), self.frame.theta(draws)
         shares = self._shares(thetas, points)
@@ -380,20 +387,20 @@ class _Integration(Generic[OwnFit]):
         return integral._replace(points=points, weights=weights, components=none, evaluations=self.explorer.evaluations)
 
     def _some_of(self, draws: np.ndarray, count: int) -> np.ndarray:
-        """Return at most `count` of the draws, rows of z, one from each of as many parts of them, in random order."""
+        """Return at most `count` of the draws, rows of z, stratified and in random order."""
         even, count = np.full(len(draws), 1.0 / len(draws)), min(count, len(draws))
         return draws[self.rng.permutation(stratified(draws, even, count, self.rng))]
 
     def _shares(self, draws: np.ndarray, points: list[DesignPoint]) -> np.ndarray:
-        """Return the shares of the draws, rows of theta, that are nearest to each of some fits."""
+        """Return for each fit of `points` the share of the draws, rows of theta, to which it is the nearest, (k,)."""
         fits = self.frame.z(np.array([point.theta for point in points]))
         return np.bincount(nearest(self.frame.z(draws), fits), minlength=len(points)) / len(draws)
 
     def _informed_cloud(self, walkers: Walkers) -> Cloud:
         """Return `_cloud`, with fits where the emulator guesses or extrapolates, as long as some of the mass is there.
 
-        Such is a tail beyond all fits, about which an emulator of a small scale or a long range is too certain. Chains
-        do not reach it, but moments and quantiles may depend on it.
+        It extrapolates in a tail beyond all fits, where an emulator of a small scale or long lengths is too certain.
+        Chains do not come so far, but moments and quantiles may depend on the tail.
         """
         cloud, self.untold = self._cloud(walkers), (0.0, 0)
         limit = min(_WORST, _GUESSED * self.emulator.prior_sd)
@@ -432,8 +439,8 @@ class _Integration(Generic[OwnFit]):
     def _cloud(self, walkers: Walkers) -> Cloud:
         """Return points that represent emulator times prior, restricted to where log Z is known.
 
-        In few dimensions `unknown` becomes the mass nearest to fits that failed, and the hyperparameter that tells it
-        from the rest.
+        In few dimensions it also sets `unknown`: the mass nearest to failed fits, and the index of the coordinate whose
+        mean changes most without the unknown mass.
         """
         draws = np.concatenate(walkers.move(self._target, self._known, _MOVES))
         peaks, flags = self._peaks(draws), []
@@ -465,7 +472,7 @@ class _Integration(Generic[OwnFit]):
         return by_cells(partial(bridged, rng=self.rng), restricted, draws, self._peaks(draws))
 
     def _peaks(self, draws: np.ndarray) -> np.ndarray:
-        """Return the likely peaks of the scan, (k, p), that chains are at: draws nearest to each tell its moments."""
+        """Return the likely peaks of the scan, (k, p) rows of z, with enough draws nearest to each for its moments."""
         peaks = self.frame.z(self.scan.peaks)
         if len(peaks) == 1:
             return peaks
@@ -480,7 +487,7 @@ class _Integration(Generic[OwnFit]):
         )
 
     def _with_sentence(self, integral: Integral[OwnFit], walkers: Walkers) -> Integral[OwnFit]:
-        """Set convergence and sentence: the number of fits, or the hyperparameter that the emulator does not reach."""
+        """Return the integral with its convergence, and a sentence: the number of fits, or the reason for a failure."""
         mass, k = max(self.untold, self.unknown)
         beyond = mass > _MOST_UNTOLD
         if not beyond and integral.effective > self._least_effective and self.refused_share < _MOST_REFUSED:

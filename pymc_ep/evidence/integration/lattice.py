@@ -46,7 +46,7 @@ class Lattice(NamedTuple, Generic[State]):
     steps : ndarray, (q, p)
         Edges of a cell.
     coarse_error : float
-        Difference of the log integral by every other node, in nats.
+        Difference of the log integrals by all nodes and by every other node, in nats.
     open_ends : ndarray, (m, p)
         Outermost nodes at which the density had not fallen by half of `fall`, or the last one where fits were too many;
         empty for a whole lattice.
@@ -98,7 +98,7 @@ def lattice(
     reach : float
         Largest distance from the centre along an axis.
     most : int
-        Largest number of fits; the lattice is open where it takes more.
+        Largest number of fits. A lattice that would need more has open ends.
     halvings : int
         Most halvings of the step, where every other node gives another integral.
     """
@@ -113,7 +113,7 @@ def lattice(
 
 
 class _Growing(Generic[State]):
-    """Nodes by their integer coordinates, with log density and state."""
+    """A lattice that grows, as log density and state of its nodes by their integer coordinates."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class _Growing(Generic[State]):
 
     @property
     def coarse_error(self) -> float:
-        """Difference of the log integral by every other node, in nats."""
+        """Difference of the log integrals by all nodes and by every other node, in nats."""
         coarse = [density for node, (density, _) in self.nodes.items() if not any(k % 2 for k in node)]
         every = [density for density, _ in self.nodes.values()]
         # A cell of every other node is 2^q times as large.
@@ -191,13 +191,14 @@ def _neighbours(node: Node) -> Iterator[tuple[Node, Node]]:
 
 
 class Cells:
-    """Draws of hyperparameters that are continuous: each is of the cell about a node.
+    """Continuous draws of hyperparameters from a lattice: each is from the cell about a node.
 
     Parameters
     ----------
     thetas : ndarray, (k, p)
         Nodes of a lattice.
     shares : ndarray, (k,)
+        Share of each node in the integral.
     steps : ndarray, (p, p)
         Edges of a cell.
     """

@@ -23,8 +23,8 @@ from pymc_ep.numerics.interpolation.stratified_draws import nearest, stratified
 __all__ = ["mirrored"]
 
 _EQUAL = 1e-5
-"""Largest difference of log evidences, in nats, and of states, relative to the largest one, of a fit and its image: far
-above what the tolerance of EP leaves, and far below what tells two fits apart."""
+"""Largest difference between a fit and its image: of log evidences, in nats, and of states, relative to their largest
+element. It is far above the errors that EP's tolerance leaves, and far below the differences of distinct fits."""
 _LIKELY = 10.0
 """Largest drop below the highest density, in nats, of fits at which maps are tried."""
 _MOVED = 0.5
@@ -36,7 +36,7 @@ _MOST_IMAGES = 8
 
 
 class _Map(NamedTuple):
-    """theta -> sign * theta[order]."""
+    """The map theta -> sign * theta[order], with `order` and `sign`, (p,)."""
 
     order: np.ndarray
     sign: np.ndarray
@@ -46,7 +46,7 @@ class _Map(NamedTuple):
         return self.sign * theta[..., self.order]
 
     def after(self, first: "_Map") -> "_Map":
-        """Return the map that applies another one before this."""
+        """Return the map that applies `first`, and then this one."""
         # With this map second, s_2 (s_1 theta[o_1])[o_2] = s_2 s_1[o_2] theta[o_1[o_2]].
         return _Map(first.order[self.order], self.sign * first.sign[self.order])
 
@@ -59,7 +59,7 @@ class _Map(NamedTuple):
 def mirrored(
     integral: Integral[OwnFit], explorer: Explorer[OwnFit], frame: Frame, rng: np.random.Generator
 ) -> tuple[Integral[OwnFit], str]:
-    """Return an integral that has all images of the posterior, and a remark on them; empty where there is one alone."""
+    """Return the integral with all mirror images of the posterior, and a remark; itself and "" without symmetries."""
     at, form = integral.mode.at, explorer.evidence.form
     tried = islice(_candidates(form), _MOST_TRIED)
     generators = [
@@ -76,7 +76,7 @@ def mirrored(
         )
 
     def images(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Images of rows, (m, p), in turn for each map, and p(g theta) / p(theta), zero for rows outside of C."""
+        """Return all images of rows, (m, p), map by map, and p(g theta) / p(theta) of each, zero for rows outside C."""
         stacked = np.stack([g(theta) for g in group])
         # Images are (maps, m, p): theta is in C where none is nearer to the mode than the first, theta itself.
         in_cell = np.argmin(((stacked - at.theta) ** 2).sum(axis=-1), axis=0) == 0
@@ -91,7 +91,7 @@ def mirrored(
     places = np.array([point.theta for point in points])
 
     def imaged(rows: np.ndarray) -> np.ndarray:
-        """Return as many rows, drawn from the images of equally weighted ones."""
+        """Return as many rows as given, drawn from the images of the given, equally weighted ones."""
         every, ratios = images(rows)
         some = frame.z(every[ratios > 0]), ratios[ratios > 0] / ratios.sum()
         return frame.theta(some[0][rng.permutation(stratified(*some, len(rows), rng))])
@@ -117,7 +117,10 @@ def mirrored(
 
 
 def _candidates(form: HyperForm) -> Iterator[tuple[str, _Map]]:
-    """Yield maps to be tried, by name: all signs of a real hyperparameter, or signs and neighbours of its columns."""
+    """Yield maps to be tried, with the name of their hyperparameter, which is on the real line.
+
+    A map changes the sign of one column of the hyperparameter, or exchanges two neighbouring columns.
+    """
     places, end = np.arange(form.start.size), 0
     for name, value in zip(form.form.hyper_names, form.unpack(form.start)):
         begin, end = end, end + value.size
@@ -136,7 +139,7 @@ def _candidates(form: HyperForm) -> Iterator[tuple[str, _Map]]:
 def _is_symmetry(candidate: _Map, points: list[DesignPoint], explorer: Explorer, frame: Frame) -> bool:
     """Whether a map leaves evidence and state as they are, tried at the likely fit that it moves farthest.
 
-    At a mode near zero a change of sign moves little, and leaves all evidences as they nearly are.
+    Near zero a change of sign moves a fit so little that its evidence would be nearly the same in any case.
     """
     likely = [point for point in points if point.value > max(p.value for p in points) - _LIKELY]
     thetas = np.array([point.theta for point in likely])
@@ -155,7 +158,7 @@ def _is_symmetry(candidate: _Map, points: list[DesignPoint], explorer: Explorer,
 
 
 def _closed(generators: list[_Map]) -> list[_Map]:
-    """Return the group of some maps, the identity first, or its first elements beyond `_MOST_IMAGES`."""
+    """Return the group that maps generate, the identity first; of a larger one, `_MOST_IMAGES` + 1 elements."""
     p = len(generators[0].order)
     group = [_Map(np.arange(p), np.ones(p))]
     seen = {group[0].key}

@@ -23,9 +23,10 @@ __all__ = ["Scan", "scanned"]
 _POINTS, _FEWEST = 24, 6
 """Fits along one hyperparameter, and the number below which none are made: they would miss most peaks."""
 _EVERY, _FEWEST_OF_THESE, _FORETOLD = 3, 6, 0.05
-"""One in so many of these is made first, and both ends. The rest are left out where there are as many as the second,
-and each but the ends is foretold by its neighbours to within this share of the range that they span: autoregressions
-and maps, with one peak, err by 0.02 with 8 of 24, change points and periods by 0.2 to 0.6."""
+"""Every third of these fits is made first, and both ends. The rest are left out if there are at least 6 of the first,
+and the neighbours of each but the ends foretell it to within a share of 0.05 of the range that they span. With 8 of 24
+fits the error is 0.02 for autoregressions and maps, which have one peak, and 0.2 to 0.6 for change points and
+periods."""
 _SHARE = 0.5
 """Largest number of these fits together, as a share of the fits of the integration that follows."""
 _GRID = np.linspace(-40.0, 40.0, 4001)
@@ -33,8 +34,8 @@ _GRID = np.linspace(-40.0, 40.0, 4001)
 _GAIN, _CLIMBS = 0.1, 3
 """Gain of an iteration, in nats, at which a search from a scanned point ends, and the most of these searches."""
 _LIKELY = 10.0, 2.0
-"""Drop (a, b) below the best fit, a + b p nats, of scanned points from which a search starts: others may gain p / 2 or
-more from the remaining hyperparameters."""
+"""Largest drop (a, b) below the mode, a + b p nats, of a scanned point from which a search starts: the search may gain
+p / 2 nats or more in the remaining hyperparameters."""
 _HIGH = 7.0
 """Drop of a peak below the highest, in nats, from which it has too little mass to matter, 1e-3."""
 
@@ -45,11 +46,11 @@ class Scan(NamedTuple, Generic[OwnFit]):
     Attributes
     ----------
     mode : Hyper
-        At the highest.
+        The highest peak.
     peaks : ndarray, (k, p)
-        All that are likely, the mode first.
+        All likely peaks, the mode first.
     coordinate : int
-        Along which the second one was seen; zero where there is one alone.
+        Coordinate along which another peak was seen; zero where there is one peak alone.
     """
 
     mode: Hyper[OwnFit]
@@ -119,7 +120,7 @@ def _scan_of(explorer: Explorer[OwnFit], theta: np.ndarray, k: int, count: int) 
 
 
 def _foretold(scan: list[DesignPoint], k: int) -> bool:
-    """Whether cubics through values and slopes of the two neighbours of each inner fit, in order, tell its value."""
+    """Whether a cubic through values and slopes at its two neighbours foretells log Z at each inner fit of the scan."""
     at = np.array([point.theta[k] for point in scan])
     if np.any(np.diff(at) <= 0.0):  # A prior so narrow that its quantiles are one.
         return False
@@ -146,5 +147,5 @@ def _spread_over_prior(explorer: Explorer, theta: np.ndarray, k: int, count: int
 
 
 def _inner_maxima(values: np.ndarray) -> list[int]:
-    """Return the places, among the inner values, of values above both neighbours."""
+    """Return the indices, counted from the second value, of values above both neighbours."""
     return np.flatnonzero((values[1:-1] > values[:-2]) & (values[1:-1] > values[2:])).tolist()
