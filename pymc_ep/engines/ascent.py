@@ -17,15 +17,15 @@ L-BFGS backtracks; finite, since the line search interpolates values."""
 
 
 class AscentState(Protocol):
-    """State of an ascent, with what its stopping test compares."""
+    """State of an ascent, with the numbers that its stopping test needs."""
 
     @property
     def objective(self) -> float:
-        """The bound with the log prior of the hyperparameters."""
+        """The bound plus the log prior of the hyperparameters."""
 
     @property
     def change(self) -> float:
-        """Increase of the objective in the last step, per cell."""
+        """Increase of the objective in the last step, over the number of cells."""
 
     @property
     def loop(self) -> int:
@@ -37,23 +37,23 @@ State = TypeVar("State", bound=AscentState)
 
 
 class BoundAscent(Generic[State]):
-    """Ascent of a bound on the log density of n cells.
+    """Ascent of a bound on the log density of n cells, or other observations.
 
     Parameters
     ----------
     tol : float
-        The iteration ends once the change is no larger.
+        Change per cell at which the iteration ends.
     """
 
     def __init__(self, tol: float):
         self.tol = tol
 
     def objective(self, state: State) -> float:
-        """Return the bound with the log prior of the hyperparameters."""
+        """Return the bound plus the log prior of the hyperparameters."""
         return state.objective
 
     def change(self, state: State) -> float:
-        """Return the increase of the objective in the last step, per cell."""
+        """Return the increase of the objective in the last step, over the number of cells."""
         return state.change
 
     def finished(self, state: State) -> Status | None:
@@ -90,12 +90,12 @@ def lbfgs(
     Parameters
     ----------
     objective : callable
-        Value and gradient, (p,). Where it raises `NumericalError` or `InvalidDataError`, or is not finite, the line
-        search backtracks.
+        ``objective(theta)`` returns value and gradient, (p,). Where it raises `NumericalError` or `InvalidDataError`,
+        or is not finite, the line search backtracks.
     theta : ndarray, (p,)
         Start.
     **options
-        Of `scipy.optimize.minimize`.
+        Options of L-BFGS-B in `scipy.optimize.minimize`.
 
     Returns
     -------
@@ -131,7 +131,7 @@ def lbfgs_steps(
 def _to_minimise(
     objective: Callable[[np.ndarray], tuple[float, np.ndarray]],
 ) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
-    """Return minus an objective and its gradient, or `_FAILED` where it has none."""
+    """Return the function of minus `objective` and minus its gradient, (p,): `_FAILED` and zeros where it fails."""
 
     def evaluate(point: np.ndarray) -> tuple[float, np.ndarray]:
         try:

@@ -21,7 +21,7 @@ class Status(NamedTuple):
     sentence : str
         Description for the user, kept in the result.
     interrupted : bool
-        Whether the user interrupted it.
+        Whether the user interrupted the iteration.
     """
 
     converged: bool
@@ -53,13 +53,13 @@ class Engine(Protocol[Problem, Start, State]):
 
 @runtime_checkable
 class Packs(Protocol):
-    """An engine whose states hold more than arrays and numbers, such as factors of matrices, or values elsewhere."""
+    """An engine whose states hold more than arrays and numbers, such as factors of matrices, or values on workers."""
 
     def packed(self, state: Any) -> Any:
         """Return the values from which the iteration goes on: nested NamedTuples of arrays, numbers and None."""
 
     def unpacked(self, problem: Any, packed: Any) -> Any:
-        """Return the state again, in another process."""
+        """Return the state from its packed values, which another process may have saved."""
 
 
 class Report:

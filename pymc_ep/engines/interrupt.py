@@ -1,6 +1,6 @@
-"""An interrupted fit returns what it has reached.
+"""Interruptions by the user, after which a fit returns the state that it has reached.
 
-Loops catch `INTERRUPTS` where they hold a state worth returning, and get it from `reached`:
+Loops catch `INTERRUPTS` and get the state from `reached`:
 
     try:
         ...
@@ -52,7 +52,7 @@ def is_interrupt(error: BaseException | None) -> bool:
 
 
 def reached(stop: BaseException, best: State | None = None) -> State:
-    """Return the best state so far, else the state of the interrupted fit; raise if there is neither."""
+    """Return `best`, or without it the state that `stop` holds; raise if there is neither, or no interruption."""
     if not is_interrupt(stop):
         raise stop
     at = getattr(stop, "at", None) if best is None else best
@@ -65,7 +65,7 @@ def reached(stop: BaseException, best: State | None = None) -> State:
 def signals_outside_numba() -> Iterator[None]:
     """Delay Ctrl-C while Numba's own Python code runs, where a compiled function would make a SystemError of it.
 
-    For loops of others, which catch `KeyboardInterrupt` alone.
+    For loops of other packages, which catch `KeyboardInterrupt` alone.
     """
     if (
         threading.current_thread() is not threading.main_thread()

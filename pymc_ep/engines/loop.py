@@ -65,7 +65,8 @@ def run(
     report : callable, optional
         Called after each iteration with objective and change.
     record : Record
-        Of the checkpoint, ``call.checkpoint.record(...)``: receives each state, and has that to go on from.
+        The loop's record in the checkpoint, ``call.checkpoint.record(...)``: it receives each state, and holds the
+        state from which the loop goes on.
     """
     state = engine.init(problem, start)
     objective, change, thetas = [engine.objective(state)], [engine.change(state)], [_theta(state)]

@@ -59,12 +59,12 @@ def check_flag(name: str, value: object) -> None:
 
 
 def estimate_names(estimate: object, available: Sequence[str]) -> tuple[str, ...]:
-    """Return the names given by the option ``estimate``, of matrices and biases that become points.
+    """Return the names in the option ``estimate``: matrices and biases that are points without a posterior.
 
     Raises
     ------
     ValueError
-        For anything but names of the available ones.
+        For anything but names that are available.
     """
     if estimate is not None and not isinstance(estimate, Iterable):
         raise ValueError(f"estimate={estimate!r} must be the name of a matrix or bias, or a list of names.")

@@ -11,7 +11,7 @@ __all__ = ["FactorValues", "Prior", "perturbed"]
 
 
 class Prior(NamedTuple):
-    """The form at one value of the hyperparameters.
+    """Gaussian prior and site parameters of a form at one value of the hyperparameters.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class FactorValues(NamedTuple):
 
 
 def perturbed(theta: np.ndarray) -> np.ndarray:
-    """Return nearby hyperparameters, (p,), offset by 0.1 standard normal numbers.
+    """Return nearby hyperparameters, (p,): theta plus 0.1 times standard normal draws, the same in each call.
 
     A property that holds at both points holds by the structure of the model and not by chance.
     """

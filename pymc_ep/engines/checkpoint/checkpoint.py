@@ -3,8 +3,8 @@
 A fit is a function of its model and its options, made of loops: one of an engine, or a fit at each of many
 hyperparameters, in an order that follows from the results of earlier ones. A loop has a *record*, named by the arrays
 that the loop starts from. A fit that was ended is made anew, and each of its loops goes on from its record; loops that
-had finished are at their end at once. So optimisers, random generators and emulators between the loops come to where
-they were, without being saved themselves.
+had finished are at their end at once. Optimisers, random generators and emulators between the loops thereby return to
+their earlier states, without being saved themselves.
 """
 
 import os
@@ -117,12 +117,12 @@ class Checkpoint:
             self._lock.release()
 
     def identify(self, name: str, value: str) -> None:
-        """Add to the identity, where it is known only within the block; raise for a file of another fit."""
+        """Add a value to the identity that is known only within the block; raise for a file of another fit."""
         if self._added.setdefault(name, value) != value:
             raise self._of_another([name])
 
     def record(self, *start: np.ndarray | str) -> "Record":
-        """Return the record of the loop that starts from given arrays and words, as no other loop of the fit does."""
+        """Return the record of a loop, identified by the arrays and words that no other loop of the fit starts from."""
         return UNRECORDED if self.path is None else Record(self, digest(*start).tobytes().hex())
 
     def recorded(self, key: str) -> Flat | None:
@@ -130,14 +130,14 @@ class Checkpoint:
         return self._known.get(key)
 
     def offer(self, key: str, state: Callable[[], Any]) -> None:
-        """Keep the latest state of a record, and write the file if that is due; the state is made only then."""
+        """Keep ``state``, a function that returns a record's latest state; write the file if that is due."""
         self._latest[key] = lambda: flattened(state())
         self._unsaved = True
         if _now() - self._written >= self._cost:
             self._save()
 
     def settle(self, key: str) -> None:
-        """Make the latest state of a record, after which it may no longer be there to be made."""
+        """Call the function kept for a record's latest state now, since its state may be gone later."""
         if key in self._latest:
             self._known[key] = self._latest.pop(key)()
 
@@ -216,12 +216,12 @@ class Record:
         self._checkpoint, self._key = checkpoint, key
 
     def state(self, like: Any) -> Any:
-        """Return the state to go on from, of the classes, types and shapes of another one; None without one.
+        """Return the recorded state from which the loop goes on; None without one.
 
         Raises
         ------
         ValueError
-            If the state has others, or NaN.
+            If the state differs from `like` in classes, types or shapes, or has NaN.
         """
         flat = self._checkpoint.recorded(self._key)
         if flat is None:
@@ -232,11 +232,11 @@ class Record:
             raise self._checkpoint.unfit(str(error)) from error
 
     def keep(self, state: Callable[[], Any]) -> None:
-        """Keep a state, which is made where it is needed."""
+        """Keep ``state``, a function that returns the loop's latest state, called where the file is written."""
         self._checkpoint.offer(self._key, state)
 
     def close(self) -> None:
-        """Make the state that was kept last, at the end of its loop."""
+        """At the end of the loop, call the function that was kept last, and keep its state."""
         self._checkpoint.settle(self._key)
 
 

@@ -29,9 +29,9 @@ class Contents(NamedTuple):
     Attributes
     ----------
     identity, added : dict of str to str
-        Values that identify the fit, by their names in messages; and such values known only once it is under way.
+        Values that identify the fit, by their names in messages; and such values that are known only while it runs.
     records : dict of str to Flat
-        States of its loops.
+        States of the loops of the fit.
     """
 
     identity: dict[str, str]
@@ -50,9 +50,10 @@ def digest(*values: np.ndarray | str) -> np.ndarray:
 
 
 def write(path: Path, contents: Contents) -> None:
-    """Write a file in place of one that may be there: after a crash there is the old one, or the new one.
+    """Write a file in place of one that may be there: after a crash the old file is there, or the new one, whole.
 
-    The new one has a name that no other process can know, and is made only where there is nothing, no link either.
+    It is written under a temporary name, which no other process can know and at which there is neither a file nor a
+    link, and then renamed.
     """
     arrays, header = _as_arrays(contents)
     descriptor, name = tempfile.mkstemp(prefix=_prefix(path), suffix=".part", dir=path.parent)
@@ -150,14 +151,14 @@ def _digest_of(header: Any, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 class FileLock:
-    """Lock on a path for one process, freed when that ends, however it does.
+    """Lock on a path for one process, freed when the process ends in any way.
 
-    It is held on a file beside the path, as the file itself is replaced again and again.
+    The lock is on a second file in the same folder, as the file at the path is replaced again and again.
 
     Raises
     ------
     BlockingIOError
-        If another one holds it.
+        If another process holds the lock.
     """
 
     def __init__(self, path: Path):

@@ -24,7 +24,7 @@ class Flat(NamedTuple):
 
 
 def flattened(state: Any) -> Flat:
-    """Return the layout and the arrays of a state; raise a TypeError for other parts than it can have."""
+    """Return the layout and the arrays of a state; raise a TypeError for parts that no state can have."""
     arrays: list[np.ndarray] = []
 
     def layout(value: Any) -> Any:
@@ -44,14 +44,14 @@ def flattened(state: Any) -> Flat:
 
 
 def restored(flat: Flat, like: Any) -> Any:
-    """Return the state of a layout and its arrays, of the classes, types and shapes of another state.
+    """Return the state from its layout and arrays, with the classes, types and shapes of `like`, another state.
 
     An array that is empty in `like`, such as a history, may have any length.
 
     Raises
     ------
     ValueError
-        If it is no such state, or an array has NaN.
+        If the state differs from `like` in these, or an array has NaN.
     """
     classes = {named_tuple.__name__: named_tuple for named_tuple in _classes(type(like), like)}
 

@@ -1,4 +1,4 @@
-"""The seam past one machine: functions that run where parts of the data are, and sums of what they return."""
+"""Fits beyond one machine: functions that run where parts of the data are, and sums of their results."""
 
 from pymc_ep.engines.partitions.base import Function, Handles, Partitions, added
 from pymc_ep.engines.partitions.local import LocalPartitions

@@ -1,6 +1,7 @@
-"""Protocol of partitions: parts of the data, each with values of its own that stay where it is.
+"""Protocol of partitions: parts of the data, each with values of its own that stay with the part.
 
-An engine is written over `Partitions.run`, which calls a function at every part and adds up what is small:
+An engine calls `Partitions.run`, which calls a function at every part. The first result of each call stays with the
+part; the second, a small term, is added up over the parts:
 
     users, total = parts.run(update, users, shared=(items, xi))
 
@@ -13,7 +14,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 __all__ = ["Function", "Handles", "Partitions", "added"]
 
 Handles: TypeAlias = Any
-"""One value of each part, which stays where the part is."""
+"""Reference to one value of each part; the values themselves stay with their parts."""
 Result = TypeVar("Result")
 """Result of a step."""
 Function = Callable[..., tuple[Any, Any]]
@@ -29,10 +30,10 @@ class Partitions(Protocol):
 
     @property
     def term_bytes(self) -> int:
-        """Size of terms that suits, B: larger ones are better passed in blocks."""
+        """Suitable size of a term, B: a larger one is better passed in blocks."""
 
     def place(self, values: Sequence[Any]) -> Handles:
-        """Return handles of values, one for each part, that are brought to the parts."""
+        """Bring values, one for each part, to the parts, and return their handles."""
 
     def run(
         self,
@@ -48,7 +49,7 @@ class Partitions(Protocol):
         function : callable
             Returns the part's new value and a term.
         *local : Handles
-            Values of the parts.
+            Handles of values of the parts.
         shared : sequence
             Values for all parts.
         combine : callable, optional
@@ -66,10 +67,10 @@ class Partitions(Protocol):
         """Return the values of all parts, in their order."""
 
     def keep(self, *handles: Handles) -> None:
-        """Make sure that values outlast the loss of a part, which `attempt` then restores."""
+        """Copy values of the parts, so that `attempt` can restore them where a part is lost."""
 
     def attempt(self, step: Callable[[], Result]) -> Result:
-        """Return the result of a step; where parts are lost meanwhile, restore them and what was kept, and repeat."""
+        """Return the result of a step; where parts are lost, restore them and kept values, and repeat the step."""
 
 
 def added(term: Any, other: Any) -> Any:

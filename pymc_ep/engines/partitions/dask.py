@@ -42,7 +42,7 @@ _POLL = 0.5
 _PATIENCE = 60.0
 """Longest wait for a worker, s: a nanny takes some seconds to start one again."""
 _RETURN = 5.0
-"""Longest wait for as many workers as there were before one was lost, s. Those that come later get parts back at the
+"""Longest wait for as many workers as there were before one was lost, s. Workers that come back later get parts at the
 next step."""
 _MOST_LOSSES = 10
 """Largest number of losses within one step, after which something else is wrong than a worker."""
@@ -71,7 +71,7 @@ _ONE_AT_A_TIME = threading.RLock()
 
 
 class Placed:
-    """Handles: the fit, the key under which each part holds its value, and the values where these are kept here too."""
+    """Handles: the fit, the key under which each part holds its value, and a copy of the values, if kept here too."""
 
     def __init__(self, fit: str, key: int, copy: list[Any] | None):
         self.fit, self.key, self.copy = fit, key, copy
@@ -98,8 +98,9 @@ class DaskPartitions:
     Terms of up to 1 MiB are added up in the order of the parts, whatever worker has them. Larger ones are added up by
     each worker first, so that their rounding depends on which parts it has.
 
-    Workers free the parts when this is closed or no longer referenced. Those that share the terminal of this process
-    ignore Ctrl-C from then on, which would end them with it: an interrupted fit still asks them for its summary.
+    Workers free the parts when the partitions are closed or no longer referenced. Workers that share the terminal of
+    this process ignore Ctrl-C from their first part on. It would end them too, but an interrupted fit still asks them
+    for its summary.
     """
 
     def __init__(self, client: Any, load: Callable[[Any], Any], sources: Sequence[Any]):
@@ -119,7 +120,7 @@ class DaskPartitions:
 
     @property
     def term_bytes(self) -> int:
-        """Size of terms that suits, B."""
+        """Suitable size of a term, B."""
         return _TERM_BYTES
 
     def add(self, source: Any) -> None:
@@ -129,7 +130,7 @@ class DaskPartitions:
         self._restored()
 
     def place(self, values: Sequence[Any]) -> Placed:
-        """Return handles of values that are brought to the parts, and kept here."""
+        """Bring values, one for each part, to the parts, keep a copy here, and return their handles."""
         if len(values) != self.n:
             raise ValueError(f"{self.n} parts need as many values, and got {len(values)}.")
         handles = self._handles(list(values))
@@ -175,7 +176,7 @@ class DaskPartitions:
             placed.copy = self.collect(placed)
 
     def attempt(self, step: Callable[[], Result]) -> Result:
-        """Return the result of a step, which is repeated from what was kept where workers are lost."""
+        """Return the result of a step; where workers are lost, restore kept values elsewhere, and repeat the step."""
         for _ in range(_MOST_LOSSES):
             try:
                 if not self._known.issuperset(self._workers()):
@@ -286,7 +287,7 @@ class DaskPartitions:
         return _load, numbers, self._load, [self._sources[number] for number in numbers], kept
 
     def _waited_for(self) -> list[str]:
-        """Return the workers, once there is one, and after a moment for those to come back that are lost."""
+        """Return the workers' addresses, once there is one, after a moment in which lost workers may come back."""
         began = time.monotonic()
         while len(alive := self._workers()) < max(1, len(self._known)):
             waited = time.monotonic() - began
@@ -334,7 +335,7 @@ def _spread(n: int, held: Mapping[str, Sequence[int]]) -> dict[int, str]:
 
 
 def _release(partitions: "weakref.ref[DaskPartitions]", key: int) -> None:
-    """Let the workers drop values at the next call."""
+    """Let the workers drop the values of a key at the next call."""
     if (owner := partitions()) is not None:
         owner._released.append(key)
 
@@ -370,13 +371,13 @@ def _load(
     sources: Sequence[Any],
     kept: Sequence[tuple[int, Sequence[Any]]],
 ) -> None:
-    """Load parts together with kept values, each a key and its values of these parts."""
+    """Load parts on this worker, with kept values: pairs of a key and its value for each of these parts."""
     for k, (number, source) in enumerate(zip(numbers, sources)):
         _PARTS[fit, number] = _Part(load(source), {key: _owned(values[k]) for key, values in kept})
 
 
 def _retained(fit: str, numbers: Sequence[int]) -> list[int]:
-    """Drop other parts of the fit; return the given ones that this worker has."""
+    """Drop all parts of the fit but the given ones; return the numbers of the parts that this worker still has."""
     for key in [key for key in list(_PARTS) if key[0] == fit and key[1] not in numbers]:
         del _PARTS[key]
     return [number for number in numbers if (fit, number) in _PARTS]
@@ -388,7 +389,7 @@ def _store(fit: str, numbers: Sequence[int], key: int, values: Sequence[Any]) ->
 
 
 def _values(fit: str, numbers: Sequence[int], key: int) -> list[tuple[int, Any]]:
-    """Return the values of parts."""
+    """Return the number of each part, with its value of a key."""
     return [(number, _value(_held(fit, number), key)) for number in numbers]
 
 

@@ -34,7 +34,7 @@ class LocalPartitions:
 
     @property
     def term_bytes(self) -> int:
-        """Size of terms that suits, B."""
+        """Suitable size of a term, B."""
         return _TERM_BYTES
 
     def add(self, data: Any) -> None:
