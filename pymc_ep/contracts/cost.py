@@ -6,7 +6,7 @@ __all__ = ["Cost", "in_words"]
 
 
 class Cost(NamedTuple):
-    """An estimate, of memory within a factor of two, of time of three or so on one core.
+    """Estimated memory of a fit, within a factor of two, and its time on one core, within a factor of three or so.
 
     Attributes
     ----------
@@ -14,15 +14,15 @@ class Cost(NamedTuple):
         Largest memory at a time beyond the model and its data, B.
     seconds : float
     what : str
-        What needs the memory, up to the number of bytes: "A fit of 300 observations needs".
+        Beginning of a sentence that goes on with the memory: "A fit of 300 observations needs".
     arrays : str
-        What takes most of the memory.
+        Description of the arrays that take most of the memory.
     steps : str
-        What takes the time: "some 20 fits of 8 sweeps each".
+        Description of the work that takes the time: "some 20 fits of 8 sweeps each".
     cure : str
-        A sentence on what else takes less memory.
+        A sentence on alternatives that take less memory.
     quicker : str
-        One on what else takes less time; by default `cure`.
+        A sentence on alternatives that take less time; by default `cure`.
     on_jax : bool
         Whether JAX's device holds these arrays.
     """

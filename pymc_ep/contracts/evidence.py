@@ -1,4 +1,4 @@
-"""Log evidence of a form as a function of its hyperparameters: what `pymc_ep.evidence` searches and integrates over."""
+"""Log evidence of a form as a function of its hyperparameters, which `pymc_ep.evidence` maximises or integrates."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ from pymc_ep.engines.base import Report, Status
 __all__ = ["DesignPoint", "EvidenceFit", "Fit", "FitState", "LogEvidence", "OwnFit", "nearest_points"]
 
 FitState = tuple[np.ndarray, ...]
-"""Arrays of a fit from which one at other hyperparameters starts, such as shift and precision of EP's sites. They are
-smooth functions of the hyperparameters, each of the same shape in all fits."""
+"""Arrays of a fit from which fits at other hyperparameters start, such as shift and precision of EP's sites. They are
+smooth functions of the hyperparameters, and each has the same shape in all fits."""
 
 
 class EvidenceFit(Protocol):
@@ -29,7 +29,7 @@ class EvidenceFit(Protocol):
 
     @property
     def log_prior(self) -> float:
-        """Term that `value` adds to it, by `LogEvidence.density`."""
+        """Term that `value` adds to `log_z`: the log prior of the kind that `LogEvidence.density` names, or zero."""
 
     @property
     def value(self) -> float:
@@ -37,15 +37,15 @@ class EvidenceFit(Protocol):
 
     @property
     def status(self) -> Status:
-        """Whether it converged, so that `log_z` is the log evidence, and the reason where it did not."""
+        """Whether the fit converged, so that `log_z` is the log evidence, and the reason where it did not."""
 
     @property
     def state(self) -> FitState:
-        """Start of fits at near hyperparameters."""
+        """Arrays from which fits at near hyperparameters start."""
 
 
 class Fit(NamedTuple):
-    """A fit whose gradient comes with it, as in closed form.
+    """A fit that holds its gradient, as where the evidence has a closed form.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class Fit(NamedTuple):
     log_prior : float
         See `EvidenceFit`.
     gradient : ndarray, (p,)
-        Of their sum.
+        Gradient of ``log_z + log_prior``.
     status : pymc_ep.engines.base.Status
     state : tuple of ndarray
         See `EvidenceFit`.
@@ -87,13 +87,13 @@ class DesignPoint(NamedTuple):
     log_z : float
         Log evidence.
     gradient : ndarray, (p,)
-        Of the log evidence.
+        Gradient of `log_z`.
     log_prior : float
         Log density of theta, Jacobian terms included.
     state : tuple of ndarray
-        Start of near fits.
+        Arrays from which near fits start.
     kept : object
-        What `LogEvidence.kept` returned.
+        Result of `LogEvidence.kept`.
     correction : float
         Correction of `log_z`, in nats; NaN where not computed, or where there is none.
     """
@@ -121,8 +121,8 @@ def nearest_points(points: Sequence[DesignPoint], theta: np.ndarray, count: int)
 class LogEvidence(ABC, Generic[OwnFit]):
     """log Z(theta), its gradient, and fits that start from each other.
 
-    `at` and `gradient` are all that a form must have. The rest has defaults: fits that depend on no start, no
-    correction of the evidence, and a posterior that needs no interpolation between fits.
+    A subclass must define `at` and `gradient`. The other methods have defaults, for fits that depend on no start, an
+    evidence without a correction, and a posterior that needs no interpolation between fits.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ class LogEvidence(ABC, Generic[OwnFit]):
         NumericalError, InvalidDataError
             Where there is no evidence; a search turns back from there.
         pymc_ep.engines.interrupt.Interrupted
-            Where the user interrupts the fit; holds the fit reached.
+            Where the user interrupts the fit; holds the fit as far as it got.
         """
 
     @abstractmethod
@@ -169,17 +169,17 @@ class LogEvidence(ABC, Generic[OwnFit]):
         return self.at(theta, start)
 
     def explored(self, theta: np.ndarray, points: Sequence[DesignPoint]) -> OwnFit:
-        """Fit at `theta`, given fits elsewhere, as accurately as it takes to interpolate log Z between fits."""
+        """Fit at `theta`, (p,), from earlier fits, `points`, as accurately as interpolation of log Z needs."""
         return self.settled(theta, nearest_points(points, theta, 1)[0].state)
 
     def kept(self, fit: OwnFit) -> Any:
-        """Return the numbers that the solution takes of a fit once its matrices are gone."""
+        """Return the parts of a fit, without its matrices, that the solution needs."""
         return None
 
     def corrected_fits(self, fit: OwnFit) -> str:
         """Return which fits of an integration are to be corrected: ``"all"``, ``"some"`` or ``"none"``.
 
-        Of some, the first ones are, and those that represent the posterior.
+        With ``"some"``, these are the first fits, and fits that represent the posterior.
         """
         return "none"
 
@@ -188,22 +188,22 @@ class LogEvidence(ABC, Generic[OwnFit]):
         return np.nan
 
     def correction_warning(self, shifts: np.ndarray | None, missing: float) -> str:
-        """Return a warning about corrections, empty where they are no reason for one.
+        """Return a warning about large or missing corrections; empty where there is no reason for one.
 
         Parameters
         ----------
         shifts : ndarray, (p,), or None
-            Shifts of the means of the hyperparameters by the correction, in standard deviations; None where it is
-            missing at too many fits to be applied.
+            Shifts of the means of the hyperparameters by the correction, in standard deviations; None where too many
+            fits have no correction for it to be applied.
         missing : float
-            Share of the fits without one.
+            Share of the fits without a correction.
         """
         return ""
 
     def variation(self, points: Sequence[DesignPoint], shares: np.ndarray) -> float:
-        """Return the most that the posterior mean of a predictor varies between fits, by their shares.
+        """Return the largest variation of a predictor's posterior mean between k fits with given shares, (k,).
 
-        In posterior standard deviations; infinite where it is not known.
+        It is in posterior standard deviations, and infinite where it is not known.
         """
         return np.inf
 

@@ -158,7 +158,7 @@ class SiteForm(Form, Protocol):
         """Latent variables, each with a ``name`` and a bool ``flat``, true for a flat prior."""
 
     def made_of(self, latent: Sequence[str]) -> tuple[set[Variable], dict[str, set[Variable]]]:
-        """Return graph ancestors: of all sites and named latent variables together, and of each of the latter."""
+        """Return graph ancestors: of all sites and the named latent variables together, and of each such variable."""
 
 
 class CompiledForm(Protocol):
@@ -189,7 +189,7 @@ class CompiledForm(Protocol):
         """Return the hyperparameters on their own scale at theta, (p,)."""
 
     def from_values(self, values: np.ndarray) -> np.ndarray:
-        """Return theta, (s, p), for rows of PyMC's unconstrained values, (s, p)."""
+        """Return theta, the form's own unconstrained coordinates, (s, p), for rows of PyMC's values, (s, p)."""
 
     def restart(self, hyper_start: Sequence[np.ndarray]) -> None:
         """Replace the initial values of the hyperparameters."""
@@ -271,10 +271,10 @@ class CompiledSiteForm(HyperForm, Protocol):
         """Select the representation of the Gaussian prior, by name or ``"auto"``."""
 
     def prior(self, theta: np.ndarray) -> Prior:
-        """Return prior means, prior covariance and site parameters at theta, (p,)."""
+        """Return the Gaussian prior of all predictors, site parameters and log prior at theta, (p,)."""
 
     def origins(self) -> Sequence[np.ndarray]:
-        """Return the origins of the predictors of each factor, (n,): the observations, or zeros."""
+        """Return the origins from which predictors are counted, (n,) for each factor: the observations, or zeros."""
 
     def residuals(self) -> Sequence[np.ndarray]:
         """Return the observations of each factor, (n,), counted from the origins of their predictors."""
@@ -294,13 +294,17 @@ class CompiledSiteForm(HyperForm, Protocol):
         *,
         density: str,
     ) -> np.ndarray:
-        """Return the gradient in theta, (p,), of a function of the prior, from its gradients in the prior's arrays."""
+        """Return the gradient in theta, (p,), of log prior + log excess + f, for a function f of a `Prior`.
+
+        `mean`, `array` and `parameters` are the gradients of f in the prior means, (n,), in the array of the Gaussian
+        that its method `cotangent` differentiates in, and in the site parameters. `density` is as in `LogEvidence`.
+        """
 
     def require_distances(self, theta: np.ndarray, at: str) -> None:
         """Raise where rounding exceeds the distances that a covariance function sees; `at` names theta."""
 
     def distance_cure(self, theta: np.ndarray) -> str:
-        """Return the cure of squared distances that lose digits, a sentence before others; empty where none do."""
+        """Return a sentence with the cure where squared distances lose digits, for messages; empty where none do."""
 
     def coefficient_places(self, theta: np.ndarray) -> list[tuple[str, tuple[int, ...]]]:
         """Return, for each coefficient of the solver, the name of its variable and the index within it."""
@@ -309,4 +313,7 @@ class CompiledSiteForm(HyperForm, Protocol):
         """Return the compiled site of a likelihood, with or without observations, and its parameters at theta."""
 
     def fitted_to(self, data: Mapping[Any, np.ndarray]) -> Self | None:
-        """Return the form with the prior under other data, given by shared variable; None where there is none."""
+        """Return the form whose prior is under other data, a fit's, by shared variable; None if there is no such form.
+
+        Its affine variables follow from the present data.
+        """

@@ -46,10 +46,10 @@ class Call(Generic[OwnForm]):
     report : Report
         Receives phases, and objective and change in each iteration.
     checkpoint : Checkpoint
-        Gives each loop the record by which it goes on, ``run(..., record=call.checkpoint.record())``.
+        Saves and restores the states of loops; each loop is given a record, ``run(..., record=checkpoint.record())``.
     start_rows : callable
-        ``start_rows(name)`` returns the rows, (n,), that the rows of a variable have in the fit that `start` is of, by
-        label, and -1 for new ones; None where rows have no labels.
+        ``start_rows(name)`` returns, for each row of a variable, (n,), the row of the same label in the fit of `start`,
+        -1 for a new label; None where rows have no labels.
     row_labels : callable
         ``row_labels(name)`` returns the dim of the rows of a variable, and their labels, (n,), or None without any.
     """
@@ -98,22 +98,22 @@ class Method:
     condition : callable, optional
         ``condition(call, thetas) -> Solution``, given draws of the hyperparameters, (k, p).
     takes : callable
-        Whether the method supports a site; None stands for the quadrature of a density. By default all are supported.
+        Whether the method supports a site. None stands for any density by quadrature, and for a factor without a site.
+        By default all are supported.
     suits : callable
         Whether the method is preferred for a site it supports, where ``method`` is left out.
     takes_form : callable
         Whether the method supports a form, apart from its sites. By default all are supported.
     choose_hyper : callable
         ``choose_hyper(compiled form, options, chains=) -> (str, Status)``: the treatment for ``hyper="auto"``, and a
-        status with the reason where a better treatment was passed over. `pymc_ep.fit` refuses one that is not in
-        `hyper`, unless the model has no hyperparameters. It may be ``"sample"`` only if `chains` is
-        true.
+        status with the reason where a better treatment was passed over. `pymc_ep.fit` refuses a treatment that is not
+        in `hyper`, unless the model has no hyperparameters. It may be ``"sample"`` only if `chains` is true.
     cost : callable, optional
-        ``cost(call) -> Cost``, from sizes alone: it is called before `solve`, which a lack of memory forestalls. With
-        ``hyper="sample"`` it is asked for one fit, at fixed hyperparameters. None where nothing is known.
+        ``cost(call) -> Cost``, from sizes alone. It is called before `solve`, which is not called if the memory is too
+        small. With ``hyper="sample"`` the cost is of one fit, at fixed hyperparameters. None where nothing is known.
     changeable : tuple of str
-        Options with which a fit may go on from its checkpoint though they are others, as they change nothing on the way
-        of the iteration: the limit of its length, or where its data lie.
+        Options that may be changed when a fit goes on from its checkpoint, since they do not change its iterations: the
+        largest number of these, or the place of its data.
     jax : bool
         Whether the algorithm runs under JAX where ``compile_kwargs`` ask for its mode; otherwise that is refused.
     """

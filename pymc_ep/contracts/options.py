@@ -7,14 +7,14 @@ __all__ = ["MethodOptions"]
 
 
 class MethodOptions(TypedDict, total=False):
-    """Options of the methods of `pymc_ep.fit`, with their defaults; each method takes its own alone.
+    """Options of the methods of `pymc_ep.fit`, with their defaults; each method takes only its own.
 
     "ep", expectation propagation
         ``power="auto"`` or in (0, 1], ``damping="auto"`` or in (0, 1], ``tol=1e-8``, ``max_iter=200``,
         ``schedule="parallel"`` or ``"sequential"``, ``solver="auto"``, ``"observations"``, ``"coefficients"`` or
         ``"precision"``; of wavelet coefficients ``translations=1`` grids to average over.
     "laplace", "vg", the variational Gaussian, and "dsb", local bounds, of latent Gaussian models
-        ``tol``, ``max_iter`` and ``solver`` as those of "ep".
+        ``tol``, ``max_iter`` and ``solver`` as in "ep".
     "ep", "laplace" and "jaakkola", for comparisons of items
         ``learn="evidence"`` or ``"em"``, ``held_out=0``, a share of comparisons, ``max_pairs=None``, a largest number
         of comparisons of a user, ``partitions``, a number of parts of the users, ``client``, a `distributed.Client`

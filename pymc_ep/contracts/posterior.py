@@ -115,7 +115,10 @@ class SitePosterior(AffinePosterior, Protocol):
         """Reason for missing `shift` and `precision`; empty where they exist."""
 
     def skewness(self, variables: Sequence[Any], sd: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the skewness of affine variables with these standard deviations, to first order in the sites'."""
+        """Return the skewness of affine variables, whose standard deviations are `sd`, by name.
+
+        It is to first order in the skewness of the sites.
+        """
 
     def components(self) -> "Iterator[tuple[float, SitePosterior]]":
         """Yield the weight and posterior of each component of a mixture, or weight one and the posterior itself."""

@@ -45,12 +45,14 @@ class Solution:
     draws : callable, optional
         Sampler of the posterior; None where the method has none.
     most_draws : int
-        Default number of draws of a chain. 1 says that all draws are the same: by default one chain has one then.
+        Default number of draws of a chain; 1 where all draws are the same, for which the default is one chain.
     numbers_per_draw : int
         Numbers in one joint draw, from which the default number of draws follows.
     status : str
+        How the fit ended, for the user.
     converged : bool
     settings : dict
+        Options of the fit, stored with the result.
     design : dict
         Hyperparameters on their own scale at the points of a design, (points, *shape).
     log_evidence_is : str
