@@ -72,7 +72,7 @@ def compare_to_mcmc(
     Raises
     ------
     ValueError
-        For a variable that one of them lacks, or whose shapes differ.
+        For a variable that the fit or the chains lack, or whose shapes in the two differ.
     """
     chains = _posterior(idata_nuts, "idata_nuts")
     draws = group(idata, "posterior") if has_group(idata, "posterior") else None
@@ -140,7 +140,7 @@ def _posterior(container: Container, argument: str) -> xr.Dataset:
 
 
 def _moments(idata: Container, draws: xr.Dataset | None, name: str) -> tuple[xr.DataArray, xr.DataArray]:
-    """Return mean and standard deviation under the approximation."""
+    """Return mean and standard deviation under the approximation, as the fit stored them or from its draws."""
     means, sds = (posterior_moments(idata, what) for what in ("mean", "sd"))
     if name in means:
         return means[name], sds[name]

@@ -37,7 +37,8 @@ __all__ = ["loo_pit", "predictive_pit"]
 _MOST_COUNTS = 10**7
 """Most predictive probabilities of single counts that are summed, 80 MB an array: a bound on memory and work."""
 _EDGES = np.array([-1.0, -0.999, -0.99, -0.9, -0.5, 0.0, 0.5, 0.9, 0.99, 0.999, 1.0])
-"""Edges of the panels on which a predictive density is integrated, in t: shorter towards the ends, for heavy tails."""
+"""Edges in t, the variable of `_continuous`, of the panels on which a predictive density is integrated. Panels are
+shorter towards the ends, for heavy tails."""
 _NODES = 12
 """Gauss-Legendre nodes in each panel; `_INTEGRAL_ERROR` tests that they are enough."""
 _FAR = 40.0
@@ -53,8 +54,8 @@ with a standard deviation of a half."""
 def loo_pit(idata: Container, model: pm.Model | None = None, var_name: str | None = None) -> xr.Dataset:
     """Return leave-one-out probability integral transforms of the observations.
 
-    EP's cavity is the posterior of a predictor without its own observation, so the predictive distribution of y_i
-    given all others is the integral of the likelihood over the cavity, at no further fit. Where the model is right,
+    EP's cavity is the posterior of a predictor without its own observation. The predictive distribution of y_i given
+    all others is then the integral of the likelihood over the cavity, without a further fit. Where the model is right,
     the transform P(Y_i <= y_i) is uniform, or for counts the interval from P(Y_i < y_i) to P(Y_i <= y_i) is spread
     uniformly (Czado, Gneiting and Held 2009, Predictive model assessment for count data).
 
@@ -72,14 +73,14 @@ def loo_pit(idata: Container, model: pm.Model | None = None, var_name: str | Non
     xarray.Dataset
         ``<y>_lower`` and ``<y>_upper``: P(Y_i < y_i) and P(Y_i <= y_i), equal for continuous observations.
         Hyperparameters are at their mode, or mixed over where the fit does so, by their weights without the
-        observation. NaN, as ``<y>_loo`` is, where the others leave a predictor less certain than its own Gaussian
-        observation alone, so that there is no cavity. The attribute ``domain`` is the site's.
+        observation. NaN, as ``<y>_loo`` is, where the cavity is improper, so that the other observations predict
+        nothing. The attribute ``domain`` is the domain of the site's observations.
 
     Raises
     ------
     UnsupportedModelError
-        For averages over translated grids, for other observations than counts, zeros and ones and continuous ones, for
-        counts that add up to more than 1e7, and where a predictive density does not add up to one.
+        For averages over translated grids, for observations that are neither counts, zeros and ones nor continuous, for
+        counts that add up to more than 1e7, and where the integral of a predictive density is not one.
     """
     model = model_of(model)
     posterior = single_posterior_of(idata, model)
@@ -128,13 +129,14 @@ def predictive_pit(idata: Container, model: pm.Model | None, data: Mapping[str, 
     model : pymc.Model or None
         The fitted model; None takes the model of the context.
     data : mapping of str to array_like
-        One variable's new observations, as for `pymc_ep.log_predictive`: of new cells of a bilinear model a mapping.
+        New observations of one variable, in the form of `pymc_ep.log_predictive`: for new cells of a bilinear model,
+        again a mapping.
 
     Returns
     -------
     xarray.Dataset
-        ``<y>_lower`` and ``<y>_upper``: P(Y < y) and P(Y <= y) under the predictive distribution of each, equal for
-        continuous observations. Otherwise as in `loo_pit`, attribute ``domain`` included.
+        ``<y>_lower`` and ``<y>_upper``: P(Y < y) and P(Y <= y) under the predictive distribution of each observation,
+        equal for continuous observations. Otherwise as in `loo_pit`, attribute ``domain`` included.
 
     Raises
     ------
@@ -172,7 +174,7 @@ def predictive_pit(idata: Container, model: pm.Model | None, data: Mapping[str, 
 
 
 def _labelled(model: pm.Model, name: str, transforms: Iterable[np.ndarray], domain: str) -> xr.Dataset:
-    """Return P(Y < y) and P(Y <= y), of the shape of a variable, with its coords."""
+    """Return a dataset of P(Y < y) and P(Y <= y), with the dims and coords of the variable."""
     pairs = zip(("lower", "upper"), transforms)
     return labelled(model, {f"{name}_{suffix}": (name, values) for suffix, values in pairs}).assign_attrs(domain=domain)
 
@@ -191,7 +193,10 @@ def _transforms(
     variance: np.ndarray,
     parameters: Sequence[np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return P(Y < y) and P(Y <= y), (n,) each, for Gaussian predictors; of two in rows, (3 n,) each."""
+    """Return P(Y < y) and P(Y <= y), (n,) each, for Gaussian predictors with `mean` and `variance`, (n,) each.
+
+    With two predictors an observation, their moments are in rows, (3 n,) each.
+    """
     if isinstance(site, CompiledTwoPredictorSite):
         return _of_pairs(site, name, y, mean, variance, parameters)
     transform = _TRANSFORMS.get(site.site.domain)
@@ -212,7 +217,7 @@ def _of_pairs(
     variance: np.ndarray,
     parameters: Sequence[np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return P(Y < y) and P(Y <= y), (n,) each: means over eta_2, given which eta_1 is Gaussian."""
+    """Return P(Y < y) and P(Y <= y), (n,) each, for two predictors: means over eta_2, given which eta_1 is Gaussian."""
     z, weight = standard_normal_rule(_SECOND)
     pairs = Cavity.of_rows(mean, variance)
     second, first = pairs.at(np.repeat(z[:, None], y.size, axis=1))
@@ -256,7 +261,7 @@ def _integers(
     variance: np.ndarray,
     parameters: Sequence[np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return `_counts` of a density of whole numbers that has no mass below zero."""
+    """Return `_counts`, for a density of whole numbers; raise unless it has no mass below zero."""
     below = site.log_density(np.full_like(y, -1.0), mean, *parameters)
     if not np.all(np.isneginf(below)):
         raise UnsupportedModelError(

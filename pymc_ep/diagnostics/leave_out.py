@@ -33,8 +33,8 @@ _DRAWS = 1000
 _MAX_ITER = 200
 """Most iterations of EP on the observations of one group: the default of ``max_iter``."""
 _DETERMINED = 1e-9
-"""Ratio of the variances with a group's sites and without, in one direction, below which the latter count as infinite:
-rounding of the difference of precisions."""
+"""Ratio of the variances with and without a group's sites, in one direction, below which the variance without them
+counts as infinite: rounding of the difference of precisions."""
 
 
 @one_at_a_time
@@ -51,7 +51,7 @@ def loo(
     idata : arviz.InferenceData or xarray.DataTree
         Result of `pymc_ep.fit`.
     model : pymc.Model, optional
-        The fitted model. With `groups` it is needed, by default the model of the context.
+        The fitted model. `groups` need one, by default the model of the context.
     var_name : str, optional
         The observed variable; may be left out where there is one only.
     groups : str or array_like, optional
@@ -64,10 +64,10 @@ def loo(
     -------
     arviz.ELPDData
         With pointwise values (``loo_i`` of ArviZ 0.x, ``elpd_i`` of ArviZ 1), one for each observation or group;
-        ``se``, the standard error of their sum; and ``p_loo`` (``p``), by which the log predictive density of the same
-        observations under the posterior's draws is higher: draws of the fit, or 1000 made here where it has no
-        log likelihoods and `model` is given; else NaN. Where the fit mixes over hyperparameters, so do
-        these values; with ``hyper="optimize"`` hyperparameters are at their mode.
+        ``se``, the standard error of their sum; and ``p_loo`` (``p``), the excess over their sum of the log predictive
+        density of the same observations under draws of the posterior. These are the fit's draws, or 1000 made here if
+        the fit has no log likelihoods and `model` is given; else ``p_loo`` is NaN. Where the fit mixes over
+        hyperparameters, so do the pointwise values; with ``hyper="optimize"`` hyperparameters are at their mode.
 
     Raises
     ------
@@ -119,7 +119,7 @@ def weights_without(log_weights: np.ndarray, log_predictives: np.ndarray) -> np.
     Parameters
     ----------
     log_weights : ndarray, (k,)
-        Given all data.
+        Log weights given all data.
     log_predictives : ndarray, (k, n)
         log p(y_i | y_-i, theta).
     """
@@ -140,7 +140,7 @@ def _loo_names(fit: xr.Dataset) -> list[str]:
 
 
 def _draws_of_log_likelihood(idata: Container, model: pm.Model | None, name: str) -> np.ndarray | None:
-    """Return the log likelihoods of all draws, (s, n), or, for a model, of new ones; None without either."""
+    """Return log likelihoods, (s, n), of the fit's draws, or else of new draws if a model is given; else None."""
     if has_group(idata, "log_likelihood") and name in (kept := group(idata, "log_likelihood")):
         values = kept[name].transpose("chain", "draw", ...).to_numpy()
         return values.reshape(values.shape[0] * values.shape[1], -1)

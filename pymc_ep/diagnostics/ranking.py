@@ -22,19 +22,20 @@ def rank_metrics(ranks: xr.Dataset, k: int = 20) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        A row for each user, or row that was ranked for, of means over which metrics of a model are reported:
-        ``rank_metrics(ranks).mean()``. With m held-out items of a user at positions r from 1, columns are
+        A row for each user, or other row that was ranked for. The metrics of a model are means over these rows,
+        ``rank_metrics(ranks).mean()``. A user has m held-out items at positions r, counted from 1; the list is the
+        first k positions. Columns are
 
         ``hit``
-            Whether one is in the list, 0 or 1; its mean is the hit rate, HR.
+            1 if a held-out item is in the list, else 0; its mean is the hit rate, HR.
         ``precision``
-            Their number in the list, over k. (implicit divides by the smaller of k and m.)
+            Number of held-out items in the list, over k. (implicit divides by the smaller of k and m.)
         ``recall``
-            Their number in the list, over m.
+            Number of held-out items in the list, over m.
         ``ndcg``
-            Sum of 1 / log2(1 + r) over those in the list, over the same sum of the first min(k, m) places.
+            Sum of 1 / log2(1 + r) over held-out items in the list, over the same sum for positions 1 to min(k, m).
         ``recip_rank``
-            1 / r of the first of them, 0 where none is in the list.
+            1 / r of the first held-out item, 0 where no held-out item is in the list.
         ``log_score``
             Mean log probability of a held-out item among items not observed, in nats; where items were ranked
             by probabilities that sum to one.

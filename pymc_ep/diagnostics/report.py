@@ -26,16 +26,16 @@ from pymc_ep.results import fit_group, labelled, settings
 __all__ = ["diagnose"]
 
 _WORST = 10
-"""Least Gaussian sites that are listed."""
+"""Number of sites that are listed, the least Gaussian ones."""
 _DARK_SHARE = 0.5
 """Share of rectified counts with a predictor more likely below zero than above, beyond which there is a warning."""
 _MANY, _FEW = 4000, 1000
-"""Draws made here if the fit stored no densities: the default of a fit where they are cheap, else of a chain. The
-tail of heavy weights is seen by many draws only: in a media-mix model their relative effective sample size is 0.01 to
-0.09 by 4000 of them, 0.14 by 1000."""
+"""Numbers of draws made here if the fit stored no densities: the default number of a fit where draws are cheap, else of
+a chain. Only many draws show the tail of heavy weights: in a media-mix model the relative effective sample size of the
+weights is 0.01 to 0.09 by 4000 draws, and 0.14 by 1000."""
 _CHEAP, _BUDGET = 5e8, 5e10
-"""Largest numbers of operations in the factorisations for them: 4000 draws of 50 values in one block, a fifth of a
-second, or 1000 of 368, some five seconds."""
+"""Largest numbers of operations in factorisations for many draws, and for few: for 4000 draws of 50 values in one
+block, a fifth of a second, or 1000 draws of 368, some five seconds."""
 _CHEAP_LIKELIHOODS, _LIKELIHOODS = 1e7, 5e7
 """Most log likelihoods of many draws, 80 MB, and of few draws for cells of a matrix, 0.4 GB."""
 
@@ -60,9 +60,9 @@ class Diagnosis(xr.Dataset):
 def diagnose(idata: Container, model: pm.Model | None = None) -> xr.Dataset:
     """Return diagnostics of an approximation, with a verdict in words.
 
-    Two independent checks. Importance weights between the exact joint density and the approximation, at its draws,
-    cover all of it but fail in high dimension. Third and fourth cumulants of each site's tilted distribution show where
-    the posterior is not Gaussian, and correct the evidence.
+    There are two independent checks. Importance weights, of the exact joint density over the approximation at draws of
+    the latter, test the whole approximation but fail in high dimension. Third and fourth cumulants of each site's
+    tilted distribution show where the posterior is not Gaussian, and correct the evidence.
 
     Parameters
     ----------
@@ -94,17 +94,19 @@ def diagnose(idata: Container, model: pm.Model | None = None) -> xr.Dataset:
         ``importance_correction``
             ``log_evidence_importance`` minus EP's: ``log_evidence_gaussian`` if there is one, else ``log_evidence``.
         ``log_evidence_cumulant``, ``cumulant_correction``
-            Evidence, corrected to second order in the tilted cumulants (Opper, Paquet and Winther 2013): at the mode;
-            or at all hyperparameters where these are integrated over, and ``log_evidence`` is corrected as well.
+            Log evidence corrected to second order in the tilted cumulants (Opper, Paquet and Winther 2013), and the
+            correction: at the mode; or at all hyperparameters where these are integrated over, and then
+            ``log_evidence`` is corrected as well.
         ``cumulant_shift``
-            Only of hyperparameters integrated over: by how many standard deviations the correction has moved the mean
-            of one.
+            Only where hyperparameters are integrated over: largest shift of the mean of one by the correction, in
+            standard deviations.
         ``<y>_skewness``, ``<y>_kurtosis``
             Standardised third and fourth cumulants of each site's tilted distribution; zero for a Gaussian.
         ``<y>_non_gaussianity``
-            Its divergence from the Gaussian that replaces it, in nats, to leading order in these.
+            Divergence of the tilted distribution from the Gaussian that replaces it, in nats, to leading order in these
+            cumulants.
         ``<y>_evidence_share``
-            The site's part of ``cumulant_correction``; of over 2000 predictors NaN outside of a sample of 1000.
+            Share of each site in ``cumulant_correction``; with over 2000 predictors, NaN outside of a sample of 1000.
         ``<y>_dark``
             Only of rectified counts: posterior probability that the predictor is below zero, where all of its values
             explain a count of zero equally well.
@@ -112,7 +114,7 @@ def diagnose(idata: Container, model: pm.Model | None = None) -> xr.Dataset:
             The least Gaussian sites: observed variable (or the variable whose potential it is), position in it in C
             order, observation, and divergence.
 
-        For bilinear models the weights alone: their predictors are not Gaussian, so that there are no cumulants.
+        Bilinear models have the weights alone: their predictors are not Gaussian, so that there are no cumulants.
 
         Results that cannot be computed, or would be meaningless, are absent; the attribute ``absent`` gives the
         reasons. The attribute ``verdict``, which is printed first, interprets the numbers, one line each, the worst
@@ -292,7 +294,10 @@ def _first_rows(posterior: SitePosterior) -> np.ndarray:
 
 
 def _dark(model: pm.Model, posterior: SitePosterior) -> tuple[xr.Dataset, str]:
-    """Return P(predictor < 0), where the rate of rectified counts is zero, and a warning if most are above 1/2."""
+    """Return P(predictor < 0) of each rectified count, and a warning if most of these are above 1/2.
+
+    Below zero the rate of the count is zero.
+    """
     form, (_, _, gaussian) = posterior.form, posterior.mode
     # The variance of a known predictor is zero, or negative by rounding.
     sd = np.sqrt(np.maximum(np.asarray(gaussian.variance), KNOWN))

@@ -59,13 +59,13 @@ def verdict(
     Parameters
     ----------
     numbers : mapping of str to array_like
-        Numbers that `diagnose` returns.
+        Results that `diagnose` returns, by name.
     fit : xarray.Dataset
         The group ``fit``.
     hyper : str
         Treatment of the hyperparameters.
     names : tuple of str
-        Hyperparameters.
+        Names of the hyperparameters.
     unknowns : int
         Number of latent values and hyperparameters.
     held : bool
@@ -204,7 +204,7 @@ def _cumulants(numbers: Mapping[Any, Any]) -> list[Finding]:
 
 
 def _shifted(shift: float) -> Finding:
-    """Judge EP's error by the shift of the hyperparameters that its correction made."""
+    """Judge EP's error by its correction's largest shift of a hyperparameter, in standard deviations."""
     summary = (
         f"Skewness and kurtosis of the sites have moved hyperparameters by {shift:.2g} standard deviations at most"
     )
