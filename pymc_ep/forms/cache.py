@@ -56,7 +56,8 @@ def compiled_form(
     UnsupportedModelError
         Raised by the recognisers and by `require_readable`.
     ValueError, ImportError, RuntimeError
-        For a mode without bodies, and for JAX's where it is not installed or computes in single precision.
+        For a mode of PyTensor in which this package's Ops do not run, and for JAX's mode where JAX is not installed or
+        computes in single precision.
     InvalidDataError
         Where arrays of the model itself exceed the memory.
     """
@@ -96,7 +97,7 @@ def _is_current(compiled: CompiledForm) -> bool:
 
 
 def _restarted(model: Model, compiled: CompiledForm) -> CompiledForm | None:
-    """Return a form with the model's initial values of now; None where it does not hold for the lengths of its data."""
+    """Return the form restarted at the model's present initial values; None if it does not hold for present lengths."""
     with compiling(cxx=""):
         values = initial_values(model, compiled.form.hyper_values)
     compiled.restart(values)
@@ -106,7 +107,7 @@ def _restarted(model: Model, compiled: CompiledForm) -> CompiledForm | None:
 def require_readable(model: Model) -> None:
     """Raise for free variables in single precision, variables with named axes, and observations in minibatches.
 
-    Also for a variable with the name of an axis of draws, which no result can hold.
+    Also for complex variables, and for a variable named "chain" or "draw", as the axes of draws in results are.
     """
     for rv in model.basic_RVs:
         if rv.name in ("chain", "draw"):

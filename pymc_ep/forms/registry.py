@@ -108,9 +108,9 @@ class FormEntry:
         and ``fold_in`` of the predictions of two matrices of rows. `register_verb` adds one later.
     extended : callable, optional
         ``extended(compiled form, theta, values, rows)`` returns the hyperparameters, by name, of a model whose rows may
-        be others than an earlier fit's. It gets the fit's, as `values`; theta, (p,), at which those
-        without rows have these values; and ``rows(name)``, see `pymc_ep.contracts.Call.start_rows`. None where the
-        hyperparameters of all models of the form have the shapes of the fit.
+        differ from an earlier fit's. `values` are the fit's hyperparameters, by name. theta, (p,), has their values for
+        hyperparameters without rows, and ``rows(name)`` is `pymc_ep.contracts.Call.start_rows`. None where
+        hyperparameters have the same shapes in all models of the form.
     current : callable
         ``current(compiled form)`` returns whether the form holds for the lengths that data have now; else the model is
         recognised again.
@@ -134,7 +134,8 @@ _FORMS: dict[type, FormEntry] = {}
 _METHODS: dict[tuple[str, type], Method] = {}
 """Registered methods by name and type of form, in the order of registration."""
 _BUILT_IN = [module.name for module in iter_modules([str(Path(__file__).parents[1] / "models")]) if module.ispkg]
-"""Folders of systems still to be imported, at the first look-up or registration: most of the package is in them."""
+"""Subpackages of `pymc_ep.models` that are not imported yet. They hold most of the package, and are imported at the
+first look-up or registration."""
 _IMPORTING = RLock()
 _OF_ALL = ("predict", "log_predictive", "diagnose", "loo", "loo_pit", "start_point")
 """Names that no verb of a form may have."""
@@ -184,7 +185,7 @@ def register_verb(form: type, name: str, verb: Verb) -> None:
     Parameters
     ----------
     form : type
-        Of the forms, registered.
+        Class of a registered form.
     name : str
     verb : callable
         See `FormEntry`.
@@ -260,7 +261,7 @@ def methods() -> tuple[Method, ...]:
 
 
 def solved_by(name: str) -> list[FormEntry]:
-    """Return the forms that have a method of that name."""
+    """Return the entries of the forms that have a method of that name."""
     return [entry for entry in forms() if (name, entry.form) in _METHODS]
 
 
@@ -325,7 +326,7 @@ def get_method(name: str | None, form: Form) -> Method:
 
 
 def able_methods(form: Form) -> list[Method]:
-    """Return the methods that support a form and all of its sites, those that prefer these sites first."""
+    """Return the methods that support a form and all of its sites; methods that prefer these sites come first."""
     sites = [factor.site for factor in form.factors]
     fitting = [method for method in methods() if method.form is type(form)]
     able = [method for method in fitting if all(map(method.takes, sites)) and method.takes_form(form)]
