@@ -126,7 +126,7 @@ class BoundEvidence(LogEvidence[BoundAt]):
 
 @dataclass(frozen=True)
 class BoundSampling:
-    """Fields `evidence_op` and `condition` of a `pymc_ep.contracts.Method` by a bound: they sample hyperparameters.
+    """Functions `evidence_op` and `condition` by which a `pymc_ep.contracts.Method` of a bound samples hyperparameters.
 
     Attributes
     ----------

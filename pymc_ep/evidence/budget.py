@@ -15,7 +15,7 @@ _OPERATIONS = 2e12
 """Floating-point operations of all fits together, some minutes on one core."""
 _LEAST_FITS, _MOST_FITS = (10, 6), (60, 25)
 """Least and most fits as (a, b), for a + b p with p hyperparameters. The least covers the 2 p fits of the first frame
-and one round of judging, 6 + 3 p; the most trades time for accuracy of the emulator."""
+and one round that tests the emulator, 6 + 3 p; the most trades time for accuracy of the emulator."""
 _OPTIMISED, _INTEGRATED = 20, 30
 """Fits of a search for the mode, and of an integration for each hyperparameter, on average."""
 _SAMPLED = 5e4
@@ -30,8 +30,8 @@ number a + b p, as (a, b); and the most. With the usual number, means differ fro
 1 per cent."""
 _VARIATION = 0.4
 """Variation of posterior means with the hyperparameters, in posterior standard deviations, for which the usual number
-of draws is taken. Small models vary so: 0.43 in eight schools and a GP of 200 bits. The variation is 0.23 for 4000
-crossed bits, 0.13 in a walk of 10^4 counts, 0.07 in a map of 10^4, and 0.04 for 5000 groups."""
+of draws is taken. It is typical of small models: 0.43 in eight schools and a GP of 200 bits. The variation is 0.23 for
+4000 crossed bits, 0.13 in a walk of 10^4 counts, 0.07 in a map of 10^4, and 0.04 for 5000 groups."""
 _SHARES = 1.0 / 3.0, 2.0
 """Least and largest factor of the usual number of draws, however little or much posterior means vary."""
 

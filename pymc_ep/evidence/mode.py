@@ -73,7 +73,7 @@ class Hyper(NamedTuple, Generic[OwnFit]):
 
 
 def fit_fixed(evidence: LogEvidence[OwnFit], theta: np.ndarray, start: FitState | None = None) -> Hyper[OwnFit]:
-    """Fit at `theta`, (p,), with the hyperparameters fixed there."""
+    """Fit at `theta`, (p,), from the state `start`, with the hyperparameters held fixed there."""
     try:
         at = evidence.at(theta, start)
     except INTERRUPTS as stop:

@@ -48,8 +48,8 @@ class Counts(NamedTuple):
 class EvidenceOp(Op):
     """``log_z, gradient = op(theta)`` at unconstrained hyperparameters theta, (p,).
 
-    Log Z integrates PyMC's joint density of latent variables and observations over the latent variables. The prior of
-    the hyperparameters is not in it. Where there is no finite, converged log evidence, as next to a boundary of the
+    Z is the integral of PyMC's joint density of latent variables and observations over the latent variables. The prior
+    of the hyperparameters is not in it. Where there is no finite, converged log evidence, as next to a boundary of the
     hyperparameters, log Z is minus infinity and the gradient zero: a sampler turns back from there. `counts` holds the
     number of such points, and the first one is logged.
 

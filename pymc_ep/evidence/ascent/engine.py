@@ -180,7 +180,7 @@ class Ascent:
         return out
 
     def rough(self, n: int, effective: float) -> "Ascent":
-        """Return this engine: Laplace's evidence is not stationary in the sites, and its last steps are few."""
+        """Return the engine as it is: Laplace's evidence, not stationary in the sites, needs the full tolerance."""
         return self
 
     def init(self, problem: Problem, start: tuple[np.ndarray, np.ndarray] | None = None) -> State:
@@ -219,7 +219,7 @@ class Ascent:
         return state._replace(damping=0.0)
 
     def _extrapolated(self, state: State) -> np.ndarray:
-        """Return the sites, (2 n,), to which the last full steps lead, in terms of slopes at the mean as in EP."""
+        """Return sites, (2 n,), extrapolated from the last full steps, in terms of slopes at the mean as in EP."""
         posterior = state.sweep.posterior
         # Slopes times V^1/2, and precisions times V, are free of the predictors' units.
         weights = np.concatenate([np.sqrt(posterior.variance), posterior.variance])

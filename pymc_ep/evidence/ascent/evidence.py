@@ -68,7 +68,7 @@ class AscentEvidence(Evidence):
         return best._replace(run=best.run._replace(status=status))
 
     def first_sites(self, prior: Prior) -> FitState:
-        """Return sites with the typical moments of each factor: far from the prior, full steps from it overshoot."""
+        """Return sites with the typical moments of each factor: full steps from a prior far from the data overshoot."""
         return self.form.typical_sites(prior)
 
     def gradient(self, at: EvidenceAt) -> np.ndarray:

@@ -134,7 +134,8 @@ def change_of_sites(
 def without_negative(precision: np.ndarray, variance: np.ndarray, joint: Sequence[JointRows]) -> np.ndarray:
     """Return precisions, (n,), with negative ones set to zero; of two predictors, negative eigenvalues of L^T Pi L.
 
-    V = L L^T is the covariance of a site's predictors, from the variances of rows, (n,).
+    V = L L^T is the covariance of a site's predictors, from the variances of rows, (n,). Sites of more than two
+    predictors are log-concave, and stay as they are.
     """
     out = np.maximum(precision, 0.0)
     for rows, predictors in joint:

@@ -44,9 +44,9 @@ __all__ = [
 _LARGEST = 50_000
 """Most predictors with a correction: to form the pairs of a sample with all others takes a second or two."""
 _ALL, SAMPLE, _FEWEST = 2000, 1000, 100
-"""Most predictors whose pairs are all formed. Of more, a sample is paired with all others: its largest and its smallest
-size. For 4000 crossed counts and bits the standard error by a sample of 500 was 4% of corrections of 0.06 to 0.4
-nats."""
+"""Most predictors whose pairs are all formed. Of more, a sample is paired with all others; the second and the third are
+its largest and its smallest size. For 4000 crossed counts and bits the standard error by a sample of 500 was 4% of
+corrections of 0.06 to 0.4 nats."""
 _STANDARD_ERROR = 0.01, 0.02
 """Standard errors of a sampled correction, in nats and relative to it, the larger of which is small enough: more pairs
 are not worth their time. For 10^4 areas of a map or values of an autoregression, with corrections of 0.3 to 1.1 nats, a
@@ -88,7 +88,7 @@ class Correction(NamedTuple):
 
     @property
     def sufficient(self) -> int:
-        """Size of a sample that is accurate enough; `SAMPLE` where this correction is not sampled."""
+        """Size of a sample whose correction is accurate enough; `SAMPLE` where this correction is not sampled."""
         sampled = self.shares[np.isfinite(self.shares)]
         if sampled.size in (0, len(self.shares)):
             return SAMPLE

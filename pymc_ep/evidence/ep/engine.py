@@ -42,8 +42,8 @@ _FIRST_DECREASE = 0.5
 """Factor by which the first plain update must reduce the change to be accepted; else sites start from the tilted
 marginals. Trades off the better start of the two against the risk that the plain one overshoots."""
 _DAMPING_FLOOR = 0.1
-"""Damping below which automatic damping does not go for a growing change, only for an improper posterior. Trades off
-stability against slow progress."""
+"""Damping that a growing change does not reduce further, unlike an improper posterior. Trades off stability against
+slow progress."""
 _LEAST_DAMPING = 1e-3
 """Damping below which EP gives up: after ten halvings posteriors are still improper."""
 _PATIENCE, _LAST_PATIENCE = 10, 50
@@ -306,8 +306,8 @@ class EP:
     def rounding(self, state: State) -> float:
         """Return the rounding error of posterior means, in standard deviations, and relatively of variances.
 
-        Far from the fixed point the next posterior counts: its standard deviations are smaller by the change, and its
-        relative errors larger.
+        Far from the fixed point the error of the next posterior counts: its variances may be smaller by a factor of the
+        change, and relative rounding errors are larger by as much.
         """
         return max(float(state.sweep.rounding), ROUNDING * self.change(state))
 

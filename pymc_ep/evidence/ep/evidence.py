@@ -191,7 +191,7 @@ class Evidence(LogEvidence[EvidenceAt]):
     def settled(self, theta: np.ndarray, start: FitState | None = None, *, engine: EP | None = None) -> EvidenceAt:
         """Fit at `theta` so that the result does not depend on `start` beyond the tolerance.
 
-        Log-concave sites and sites of two predictors have one fixed point in practice: a warm start only saves sweeps.
+        Log-concave sites and sites of several predictors have one fixed point in practice: a start only saves sweeps.
         Other sites may have several fixed points. For these, and where a warm start does not converge, the fit starts
         from the form's first sites.
         """
@@ -304,7 +304,7 @@ class Evidence(LogEvidence[EvidenceAt]):
         )
 
     def variation(self, points: Sequence[DesignPoint], shares: np.ndarray) -> float:
-        """Return the largest variation of a predictor's mean between fits, in posterior standard deviations."""
+        """Return the largest variation of a predictor's mean between fits with given shares, in standard deviations."""
         # Sums over fits one at a time, whose moments together may take gigabytes.
         mean = sum(share * point.kept.mean for share, point in zip(shares, points))
         square = sum(share * (point.kept.mean - mean) ** 2 for share, point in zip(shares, points))

@@ -75,7 +75,7 @@ class EvidenceAt(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """Skewness and width of a posterior beyond EP's Gaussian, by `pymc_ep.evidence.ep.shape`; all zero without any.
+    """Skewness and width of a posterior beyond EP's Gaussian, see `pymc_ep.evidence.ep.shape`; zero if it is Gaussian.
 
     Attributes
     ----------

@@ -16,7 +16,7 @@ class LostDigits(Exception):
     Parameters
     ----------
     chosen, exact : str
-        That representation, and the one that loses no digits.
+        Names of the chosen representation, and of the one that loses no digits.
     """
 
     def __init__(self, chosen: str, exact: str):

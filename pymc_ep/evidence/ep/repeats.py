@@ -392,8 +392,8 @@ def repeats_of(sites: Sequence[CompiledSite], observed: Sequence[np.ndarray], pr
     observed : sequence of ndarray, (n,)
         Observations of each factor.
     priors : iterable of Prior
-        At different hyperparameters: predictors equal at two of them are equal by the structure of the model. The
-        second is not asked for where the first tells all predictors apart.
+        Priors at different hyperparameters: predictors that are equal under two of them are equal by the structure of
+        the model. The second prior is not computed if no predictors are equal under the first.
     """
     slices = group_slices(observed)
     kinds = (JointGroup if site.site.predictors > 1 else RepeatedGroup for site in sites)

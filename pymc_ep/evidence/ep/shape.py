@@ -80,7 +80,7 @@ may be far more correlated."""
 _PASSES = 4
 """Most solutions for w until no element exceeds its bound; after the last, elements are cut off at their bounds."""
 _MOST_MORE = 2.0
-"""Largest ratio of w at other hyperparameters to w at the centre: hyperparameters with more have little weight."""
+"""Largest ratio of w at other hyperparameters to w at the centre; hyperparameters with more have little weight."""
 _LEAST_SKEWED = 0.01
 """Sum of the absolute skewness of sites up to which posteriors count as Gaussian: no quantile then moves by more
 than 0.3 per cent of a standard deviation."""

@@ -69,9 +69,9 @@ class Kinds(NamedTuple):
     Attributes
     ----------
     gaussian : tuple of bool
-        Whether they are Gaussian.
+        Whether the sites are Gaussian.
     predictors : tuple of int
-        How many predictors they have.
+        Number of predictors of a site.
     """
 
     gaussian: tuple[bool, ...]

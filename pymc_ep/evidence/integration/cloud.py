@@ -1,4 +1,4 @@
-"""Weighted points that represent a density of few dimensions, (m, p), and its integral."""
+"""Weighted points, (m, p), that represent a density of few dimensions p, and its integral."""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -11,7 +11,7 @@ from pymc_ep.numerics.interpolation.spline import Spline
 __all__ = ["Corrected", "corrected_weights", "error_of_corrections"]
 
 _DIVERGED = 0.1
-"""Largest share of fits at which the series diverges: the spline bridges the corrections missing there."""
+"""Largest share of fits with a diverging series at which corrections are applied: a spline bridges missing ones."""
 
 
 class Corrected(NamedTuple):
@@ -36,7 +36,7 @@ class Corrected(NamedTuple):
 
     @property
     def applied(self) -> bool:
-        """Whether there is a correction."""
+        """Whether the correction is applied."""
         return self.diverged <= _DIVERGED
 
 

@@ -30,12 +30,14 @@ _COMPARED_ROWS = 600
 _KNOTS = 20
 """Knots in one length a of the functions of one coordinate: cubic interpolation is then exact to 1e-7."""
 _REACH = 4.0
-"""Distance from the outermost observation, in lengths a, beyond which these functions are constant: the kernel is below
-exp(-8) there."""
+"""Distance from the outermost observation, in lengths a, beyond which functions of one coordinate are constant: their
+kernel is below exp(-8) there."""
 _FIRST_BLOCK = 16
-"""Observations in the first block of standard deviations; each later one has as many as all before it."""
+"""Number of points in the first block from which `Emulator.sd` bounds standard deviations; each later block has as many
+as all before it."""
 _MOST_KNOTS = 4000
-"""Most knots of a table, 200 lengths a: fits so far apart are few, and the functions are evaluated at each point."""
+"""Most knots of a tabulated function, 200 lengths a. Points that span more are few, and the function is evaluated
+directly."""
 
 
 class Kernel(NamedTuple):
@@ -138,8 +140,8 @@ class Emulator:
         """Return posterior standard deviations of the function, (m,); those below `enough` are upper bounds.
 
         With L L^T the covariance of the observations, and k the covariance of a point with these, the variance is the
-        prior's minus the squared norm of L^(-1) k. Its first elements follow from fewer observations, and suffice for a
-        bound: later blocks are left out for points that are below `enough`.
+        prior's minus the squared norm of L^(-1) k. The first elements of L^(-1) k follow from fewer observations, and
+        give an upper bound: later blocks are left out for points whose bound is below `enough`.
         """
         n, p = self.points.shape
         sd, left = np.full(len(points), self.prior_sd), np.arange(len(points))
@@ -194,7 +196,9 @@ def _parts(a: np.ndarray, b: np.ndarray, kernel: Kernel) -> tuple[np.ndarray, np
     -------
     differences : ndarray, (m, n, p)
     joint : ndarray, (m, n)
+        Kernel of the function of all coordinates.
     single : ndarray, (m, n, p)
+        Kernel of the function of each coordinate, times w.
     """
     length, single_length, weight = kernel.values
     differences = a[:, None, :] - b
@@ -253,7 +257,7 @@ def _log_likelihood(factor: np.ndarray, observed: np.ndarray) -> float:
 
 
 def least_known(emulator: Emulator, pool: np.ndarray, count: int) -> np.ndarray:
-    """Return `count` points of a pool, (m, p), with the largest emulator sd, and apart from each other."""
+    """Return `count` points of a pool, (m, p), with large standard deviations of the emulator, far from each other."""
     sd = emulator.sd(pool)
     chosen: list[int] = []
     for _ in range(count):

@@ -19,8 +19,9 @@ class Explorer(Generic[OwnFit]):
     failed : list of ndarray, (p,)
         Points without a converged fit.
     corrected : float
-        How many of the fits that follow have a correction.
+        Number of fits, from the next one on, that have a correction.
     evaluations : int
+        Number of fits, failed ones included.
     """
 
     def __init__(self, evidence: LogEvidence[OwnFit]):

@@ -12,16 +12,19 @@ _FIRST_STEP = 0.5
 """First step from the mode along a logarithm or logit, whose scale is known to be of order 1; the step along other
 coordinates is 1."""
 _DROP = 0.05, 4.0
-"""Least and most fall of the log density, in nats, over a step that measures the curvature. Less is a matter of
-rounding and of the tolerance of EP, more of the tails."""
+"""Least and most fall of the log density, in nats, over a step that measures the curvature. A smaller fall depends on
+rounding and on the tolerance of EP, a larger one on the tails."""
 _TRIES, _STRETCH = 4, (0.01, 10.0)
 """Most steps tried along an axis, and bounds of the factor from one to the next."""
 _FLAT = 0.05
-"""Least curvature, in units of the steps, of a direction: a flat one has a standard deviation of 4.5 steps."""
+"""Least curvature of a direction, in units of the steps: a flat direction gets a standard deviation of 4.5 steps."""
 
 
 class Frame(NamedTuple):
-    """Coordinates z, (m, p), in which the density is about standard normal: theta = centre + z axes."""
+    """Coordinates z, rows of (m, p), in which the density is about standard normal: theta = centre + z axes.
+
+    `centre` is (p,), and the rows of `axes`, (p, p), are directions in theta; a lattice has fewer, (q, p).
+    """
 
     centre: np.ndarray
     axes: np.ndarray

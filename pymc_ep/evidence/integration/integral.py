@@ -65,7 +65,7 @@ class Integral(NamedTuple, Generic[OwnFit]):
 
 
 def not_integrated(mode: Hyper[OwnFit], explorer: Explorer[OwnFit], sentence: str) -> Integral[OwnFit]:
-    """Return the mode in place of an integral, for the reason in `sentence`."""
+    """Return an integral that has the mode alone, without draws, for the reason in `sentence`."""
     mode = mode._replace(converged=False, sentence=sentence)
     none, empty = np.zeros((0, mode.at.theta.size)), np.zeros(0)
     return Integral(

@@ -64,8 +64,8 @@ _EFFECTIVE_OF_PEAKS = 0.97
 """Least relative effective sample size where there are several peaks, between which errors of the emulator do not
 average out: a spread of 0.17 moves means by 0.1 standard deviations at most."""
 _LEAST_VARIANCE = 1e-6
-"""Least variance of the chains, relative to the frame before: keeps the covariance positive definite where chains have
-not moved."""
+"""Least variance of the chains, relative to the variance of the frame before: keeps the covariance positive definite
+where chains have not moved."""
 _CHECKS = 15, 10, 5
 """Fits at representatives of the draws, as (a, b, c) for a + b min(p, c): 65 at most."""
 _FEW_CHECKS, _SETTLED, _CLOSE = 3, 0.02, 3e-3
@@ -216,7 +216,7 @@ class _Integration(Generic[OwnFit]):
         return integral._replace(mode=self.mode._replace(interrupted=True), converged=False, sentence=sentence)
 
     def _round(self, walkers: Walkers) -> bool:
-        """Move the chains, test and extend the emulator by fits, and return whether it was accurate."""
+        """Move the chains, test and extend the emulator by fits, and return whether the emulator passed."""
         walkers.move(self._target, self._known, _MOVES)
         kept = np.concatenate(walkers.move(self._target, self._known, _MOVES))
         spread, worst = self._emulator_error(kept, walkers.refused, 4 + 2 * self.p)
@@ -317,7 +317,7 @@ class _Integration(Generic[OwnFit]):
         return np.array([np.nan if point is None else point.log_z for point in points]) - emulated
 
     def _tested(self, walkers: Walkers) -> Integral[OwnFit]:
-        """Fit at representatives of the chains, let the emulator learn from these fits, and draw."""
+        """Fit at representatives of the chains, let the emulator learn from these fits, and return the integral."""
         moved = np.concatenate(walkers.move(self._target, self._known, _MOVES))
         even, design, before = np.full(len(moved), 1.0 / len(moved)), self._design_points(), len(self.explorer.points)
         counts = (self.checks // _FEW_CHECKS, self.checks) if self.last_spread < _SETTLED else (self.checks,)
@@ -428,7 +428,7 @@ class _Integration(Generic[OwnFit]):
         return cloud
 
     def _guessed(self, cloud: Cloud, limit: float) -> np.ndarray:
-        """Return the points, but for the lightest, at which the emulator's standard deviation is above a limit."""
+        """Return indices of points, but for the lightest, where the emulator's standard deviation is above a limit."""
         counting = np.flatnonzero(cloud.weights > _LIGHTEST / len(cloud.weights))
         return counting[self.emulator.sd(cloud.z[counting], limit) > limit]
 

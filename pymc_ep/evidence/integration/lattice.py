@@ -20,8 +20,8 @@ __all__ = ["Cells", "Fit", "Lattice", "lattice"]
 
 _COARSE_ERROR = 0.1
 """Error of the log integral by every other node, in nats for each axis, above which the step is halved. It is 0.014 for
-a Gaussian; the error by all nodes is at most a quarter of it, as for densities with kinks, and its fourth power for
-smooth ones."""
+a Gaussian. The error by all nodes is the fourth power of this error for smooth densities, and at most a quarter of it,
+as for densities with kinks."""
 _HALVINGS = 2
 """Most halvings of the step by default."""
 _PLACES = 16
@@ -48,8 +48,8 @@ class Lattice(NamedTuple, Generic[State]):
     coarse_error : float
         Difference of the log integrals by all nodes and by every other node, in nats.
     open_ends : ndarray, (m, p)
-        Outermost nodes at which the density had not fallen by half of `fall`, or the last one where fits were too many;
-        empty for a whole lattice.
+        Nodes beyond which there is no fit though the density had not fallen by half of `fall`, or the last node where
+        fits were too many; empty for a whole lattice.
     """
 
     thetas: np.ndarray
@@ -213,9 +213,9 @@ class Cells:
     def draws(self, nodes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return a draw, (s, p), from the cell of each of some nodes, (s,).
 
-        Its density within the cell is the square root of the hyperparameters' density: then means and variances of
-        draws equal the nodes' by their shares, to the order of the fourth power of the step. With the density itself
-        the variance would be too small, and with a constant too large, by a twelfth of the square of the step.
+        Within a cell, draws have the square root of the hyperparameters' density. Means and variances of draws then
+        equal means and variances of the nodes, weighted by their shares, up to the fourth power of the step. With the
+        density itself the variance would be too small, and with a constant too large, by a twelfth of the squared step.
         """
         size, p = len(nodes), len(self.steps)
         offsets = rng.uniform(-0.5, 0.5, size=(size, _PLACES, p)) @ self.steps

@@ -2,7 +2,7 @@
 
 A change point, a period or a phase may fit the data at several values, and a search finds one of them. The support of
 such a hyperparameter is finite, so that fits spread over its prior see every peak that is not much narrower than their
-distance. Where the values and slopes of a few foretell each other, log Z is taken to be smooth between them.
+distance. Where the values and slopes of a few fits foretell each other, log Z is taken to be smooth between them.
 """
 
 from bisect import bisect
