@@ -33,7 +33,7 @@ class AscentState(Protocol):
 
 
 State = TypeVar("State", bound=AscentState)
-"""State of the engine that is an ascent."""
+"""State of an engine that ascends a bound."""
 
 
 class BoundAscent(Generic[State]):
