@@ -158,7 +158,7 @@ class LogEvidence(ABC, Generic[OwnFit]):
         """Return the gradient of `EvidenceFit.value`, (p,)."""
 
     def prior_at(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
-        """Return the term `EvidenceFit.log_prior` at theta, (p,), by `density`, and its gradient, (p,)."""
+        """Return the term `EvidenceFit.log_prior` at theta, (p,), of the kind `density`, and its gradient, (p,)."""
         if self.density == "none":
             return 0.0, np.zeros_like(theta)
         value, gradient = self.form.rows.log_prior_gradients(theta[None], jacobian=self.density == "unconstrained")

@@ -40,7 +40,7 @@ class Factor(Protocol):
 
     @property
     def site(self) -> Site | None:
-        """Argument of `Method.takes` and `Method.suits`; None for a factor without a site."""
+        """Site of each observation, argument of `Method.takes` and `Method.suits`; None for a factor without a site."""
 
 
 class Affine(Protocol):
@@ -52,7 +52,7 @@ class Affine(Protocol):
 
     @property
     def expression(self) -> TensorVariable:
-        """Graph of hyperparameters and latent noise."""
+        """The variable as a graph of hyperparameters and latent noise."""
 
 
 class Representation(Protocol):
@@ -224,7 +224,7 @@ class HyperForm(CompiledForm, Protocol):
 
     @property
     def rows(self) -> HyperDensity:
-        """Functions of many values of the hyperparameters, one a row."""
+        """Functions of many values of the hyperparameters at once, a value in each row."""
 
     @property
     def operations(self) -> float:
@@ -301,7 +301,7 @@ class CompiledSiteForm(HyperForm, Protocol):
         """
 
     def require_distances(self, theta: np.ndarray, at: str) -> None:
-        """Raise where rounding exceeds the distances that a covariance function sees; `at` names theta."""
+        """Raise where rounding exceeds the distances that a covariance function sees; `at` is theta in words."""
 
     def distance_cure(self, theta: np.ndarray) -> str:
         """Return a sentence with the cure where squared distances lose digits, for messages; empty where none do."""
