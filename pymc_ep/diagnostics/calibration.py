@@ -44,7 +44,7 @@ _NODES = 12
 _FAR = 40.0
 """Distance from the mean, in logarithms or logits, beyond which the density counts as zero: a factor of 2e17."""
 _INTEGRAL_ERROR = 1e-3
-"""Largest error of the integral of a density, which is one, and so of a transform."""
+"""Largest deviation of a density's integral from one, and so the largest error of a transform."""
 _SECOND = 20
 """Gauss-Hermite nodes of a second predictor: transforms change by less than 1e-6 from 20 to 40 where it is a log scale
 with a standard deviation of a half."""
@@ -279,12 +279,12 @@ def _continuous(
     variance: np.ndarray,
     parameters: Sequence[np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return P(Y <= y) twice, (n,) each: integrals of the predictive density on the real line, below and above y.
+    """Return P(Y <= y) twice, (n,) each, as P(Y < y) is the same: the integral of the predictive density up to y.
 
-    Observations are mapped to the real line, where they are centred at the predictor. With w = mean + d t / (1 - t^2),
-    where d is such that the density at the mean equals a normal's with deviation d, the integrand is smooth on
-    (-1, 1), power-law tails included. Panels have an edge at t(y) and are shorter towards the ends. The two parts must
-    sum to one, which tests the rule.
+    Observations are mapped to w on the real line, by a logarithm or logit where needed. With w = mean + d t / (1 - t^2)
+    the integrand is smooth in t on (-1, 1), power-law tails included, where d is the standard deviation of the normal
+    with the same density at the mean. Panels have an edge at t(y) and are shorter towards the ends. The integrals below
+    and above y must sum to one, which tests the rule.
     """
     to_line, from_line, log_slope = LINES[site.site.domain]
     rows = np.arange(len(y))

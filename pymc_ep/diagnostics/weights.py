@@ -12,8 +12,8 @@ __all__ = ["LEAST_DRAWS", "Importance", "importance"]
 LEAST_DRAWS = 25
 """Draws below which the largest weights are too few to fit a tail to: five of them (Vehtari et al. 2024, section 6)."""
 _NEARLY_EQUAL = 0.9
-"""Relative effective sample size above which the tail of the weights means nothing: k is the shape of the largest ones,
-whatever their size, and of right fits with a relative size of 0.99 every other has k above 0.7."""
+"""Relative effective sample size above which the tail of the weights means nothing. Pareto k is the shape of the
+largest weights, however nearly equal all are: at a relative size of 0.99 every other right fit has k above 0.7."""
 
 
 class Importance(NamedTuple):
