@@ -24,18 +24,18 @@ PROBES = 4096
 """Largest number of columns for which `ForeignMap.matrix` applies the operator to unit vectors: 4 s at 1 ms each."""
 
 _ALONE = RLock()
-"""Lock held during a call of an operator of another package; reentrant, as an operator may call others."""
+"""Lock held during a call of an operator of another package; reentrant, as one operator may call another."""
 
 
 class DenseMap(LinearMap):
-    """A matrix on C-ravelled arrays, with flat output.
+    """A dense matrix as a map of arrays, which are ravelled in C order, to flat arrays.
 
     Parameters
     ----------
     dense : ndarray, (J, N)
-        Kept, not copied: leave it as it is.
+        Not copied: do not change it afterwards.
     input_shape : sequence of int
-        Of N elements.
+        Shape of the arrays, with N elements.
     """
 
     def __init__(self, dense: np.ndarray, input_shape: Sequence[int]) -> None:
@@ -54,14 +54,14 @@ class DenseMap(LinearMap):
 
 
 class SparseMap(LinearMap):
-    """A sparse matrix on C-ravelled arrays, with flat output.
+    """A sparse matrix as a map of arrays, which are ravelled in C order, to flat arrays.
 
     Parameters
     ----------
     sparse : scipy.sparse.csr_array, (J, N)
-        Kept, not copied: leave it as it is.
+        Not copied: do not change it afterwards.
     input_shape : sequence of int
-        Of N elements.
+        Shape of the arrays, with N elements.
     """
 
     few_entries = True
@@ -82,7 +82,7 @@ class SparseMap(LinearMap):
 
 
 class ForeignOperator(Protocol):
-    """Interface common to SciPy's LinearOperators, PyLops' operators and others."""
+    """Interface common to SciPy's LinearOperators, PyLops' operators and similar classes."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -96,14 +96,14 @@ class ForeignOperator(Protocol):
 
 
 class ForeignMap(LinearMap):
-    """An operator with `shape`, `matvec` and `rmatvec`, such as SciPy's and PyLops', on C-ravelled arrays; flat output.
+    """An operator of another package as a map of arrays, which are ravelled in C order, to flat arrays.
 
     Parameters
     ----------
     operator : ForeignOperator
-        Of shape (J, N); real.
+        A real operator of shape (J, N), such as SciPy's or PyLops'.
     input_shape : sequence of int
-        Of N elements.
+        Shape of the arrays, with N elements.
     """
 
     def __init__(self, operator: ForeignOperator, input_shape: Sequence[int]) -> None:
@@ -111,7 +111,7 @@ class ForeignMap(LinearMap):
         self.operator = operator
 
     def matrix(self) -> sp.csr_array | None:
-        """Return the matrix (J, N), found column by column; None for more than 4096 columns."""
+        """Return the matrix (J, N), computed column by column; None above 4096 columns or 2^24 entries."""
         columns = prod(self.input_shape)
         if columns > PROBES or columns * self.output_shape[0] > MATRIX_LIMIT:
             return None
@@ -139,16 +139,16 @@ def as_linear_map(A: Any, input_shape: Sequence[int] | None = None) -> LinearMap
     Parameters
     ----------
     A : LinearMap, ndarray, SciPy sparse matrix or array, LinearOperator or PyLops operator
-        A linear map passes through. A matrix (J, N) or an operator of shape (J, N) acts on the N elements of its
-        argument ravelled in C order, and its output is flat, (J,); it is kept, not copied.
+        A LinearMap is returned as it is. A matrix or operator of shape (J, N) acts on the N elements of an array
+        ravelled in C order, and its output is flat, (J,). It is not copied: do not change it afterwards.
     input_shape : sequence of int, optional
-        Of N elements; (N,) if not given.
+        Shape of the arrays, with N elements; (N,) by default.
 
     Raises
     ------
     UnsupportedModelError
-        `A` is not a linear map, or an operator without an adjoint or with a wrong one: <A x, y> and <x, A' y> are
-        compared once, at seeded random x and y, to a relative difference of 1e-6.
+        `A` is not a linear map, or its adjoint A' is missing or wrong. For an operator <A x, y> and <x, A' y> are
+        compared once, at seeded random x and y; their relative difference must be at most 1e-6.
     InvalidDataError
         The shapes do not fit, or an entry is not finite.
     """
@@ -167,7 +167,7 @@ def as_linear_map(A: Any, input_shape: Sequence[int] | None = None) -> LinearMap
 
 
 def columns_of(A: Any) -> int:
-    """Return the number of columns of a matrix or operator; an UnsupportedModelError if it is neither."""
+    """Return the number of columns of a matrix or operator; raise UnsupportedModelError if `A` is neither."""
     if isinstance(A, Variable):
         raise UnsupportedModelError(
             f"The operator is the PyTensor variable {A}; only a constant operator is taken: {ACCEPTED}. A product with "
@@ -213,7 +213,7 @@ def _check_entries(A: object, values: np.ndarray, position: Callable[[int], Sequ
 
 
 def _check_adjoint(adapted: ForeignMap) -> None:
-    """Raise unless <A x, y> = <x, A' y> for one pair of random vectors."""
+    """Raise UnsupportedModelError unless <A x, y> = <x, A' y> for the operator A and one pair of random vectors."""
     name = _described(adapted.operator)
     rng = np.random.default_rng(1)
     x, y = rng.standard_normal(adapted.input_shape), rng.standard_normal(adapted.output_shape)

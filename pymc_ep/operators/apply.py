@@ -1,4 +1,4 @@
-"""The application of a linear map to a variable, as a PyTensor Op with the adjoint for its gradient."""
+"""The application of a linear map to a variable, as a PyTensor Op whose gradient applies the adjoint."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,10 +21,10 @@ register_bodies("numba", "pymc_ep.operators.numba")
 
 
 class ApplyLinearMap(Op):
-    """``y = op(x)``, float64, for one linear map.
+    """Op that returns A x, in float64, for one linear map A.
 
-    Two such Ops are equal if they hold the same map object. Maps of equal content are not compared: that can be costly,
-    and a map that is applied to several variables is mostly one object.
+    Two such Ops are equal if they hold the same map object. The contents of maps are not compared: a comparison can be
+    costly, and a map that is applied to several variables is mostly one object.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class ApplyLinearMap(Op):
         return f"ApplyLinearMap{{{self.linear_map}}}"
 
     def make_node(self, x: Any) -> Apply:
-        """Return the node for a tensor whose static shape allows the map's input shape."""
+        """Return the node for `x`; raise InvalidDataError if its static shape excludes the map's input shape."""
         x = pt.as_tensor_variable(x)
         check_static_shape(x, self.linear_map)
         return Apply(self, [x.astype("float64")], [pt.tensor(shape=self.linear_map.output_shape, dtype="float64")])
@@ -59,11 +59,11 @@ class ApplyLinearMap(Op):
         return [tuple(pt.constant(side, dtype="int64") for side in self.linear_map.output_shape)]
 
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
-        """Apply the map; an InvalidDataError for an array of another shape."""
+        """Write A x to the output storage; raise InvalidDataError unless x has the map's input shape."""
         output_storage[0][0] = self.linear_map.forward(inputs[0])
 
     def pullback(self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
-        """Apply the adjoint to the cotangent."""
+        """Return the cotangent of x: the adjoint A' applied to the cotangent of A x."""
         return [ApplyLinearMap(self.linear_map.T)(cotangents[0])]
 
     L_op = pullback
@@ -86,15 +86,16 @@ def apply_operator(A: Any, x: Any) -> TensorVariable:
     Parameters
     ----------
     A : ndarray, SciPy sparse matrix, LinearOperator, PyLops operator, or one of `pymc_ep.operators`
-        Matrices and LinearOperators act on `x` ravelled in C order and give flat output; this package's own operators
-        take and give the shapes that they state. A matrix is kept, not copied: leave it as it is.
+        Operators of this package take arrays of their input shape and return arrays of their output shape. Matrices
+        and operators of other packages act on `x` ravelled in C order and return a flat array. A matrix is not copied:
+        do not change it afterwards.
     x : tensor_like
         Real numbers, of the input shape of `A`.
 
     Returns
     -------
     TensorVariable
-        Of float64.
+        A x, of float64.
 
     Raises
     ------
@@ -102,7 +103,7 @@ def apply_operator(A: Any, x: Any) -> TensorVariable:
         `A` is not a linear map, or lacks a correct adjoint.
     InvalidDataError
         The shapes do not fit, an entry of the operator is not finite, or `x` is no tensor of real numbers. Shapes that
-        are not known now are checked when the graph is evaluated.
+        are not known when the graph is built are checked when it is evaluated.
     """
     x = _real_tensor(x)
     if isinstance(A, LinearMap):

@@ -22,36 +22,38 @@ RANK_LIMIT = 2**20
 
 
 class LinearMap:
-    """A linear map from arrays of one shape to arrays of another, with its adjoint.
+    """A linear map A from arrays x of one shape to arrays A x of another shape, with its adjoint A'.
 
-    Subclasses set the two shapes and define `_forward` and `_adjoint`, which get C-contiguous float64 arrays of
-    exactly these shapes and return new ones; they override `matrix` and `_rank` if there is a faster way.
+    Subclasses pass both shapes to ``__init__``, and define `_forward` and `_adjoint`. These methods get a C-contiguous
+    float64 array of exactly the input shape, or the output shape, and return a new array. Subclasses override `matrix`
+    and `_rank` if there is a faster way.
 
     Parameters
     ----------
     input_shape, output_shape : sequence of int
+        See the attributes, also for `groups` and `orthonormal`.
     groups : ndarray of int, optional
     orthonormal : bool
 
     Attributes
     ----------
     input_shape, output_shape : tuple of int
-        Shapes of N and of J elements.
+        Shapes of x, with N elements, and of A x, with J elements.
     groups : ndarray of int, (J,), or None
-        Group of each output coefficient in C order, counted from 0; None if there is only one group.
+        Group of each output element in C order, counted from 0; None if there is only one group.
     orthonormal : bool
-        True if the map's matrix W has orthonormal rows, W W' = I.
+        True if the rows of A, as a matrix (J, N), are orthonormal: A A' = I.
     few_entries : bool
-        True if `matrix`, where it is not None, is cheap and has few non-zeros.
+        True if the result of `matrix`, where it is not None, is cheap and has few non-zeros.
     picks : bool
-        True if each output is a single element of the input.
+        True if each output element is a single element of the input.
     """
 
     few_entries = False
     picks = False
 
     period: int | None = None
-    """Period, in pixels, of `translated` in its shift; None for maps without translates."""
+    """Number of pixels after which translates of the map repeat, along each axis; None for maps without translates."""
 
     # Otherwise an ndarray to the left of `@` would treat the map as a scalar object.
     __array_ufunc__ = None
@@ -70,15 +72,15 @@ class LinearMap:
         self.orthonormal = orthonormal
 
     def forward(self, x: ArrayLike) -> np.ndarray:
-        """Return A x, of `output_shape`, for x of `input_shape`; an InvalidDataError for any other shape."""
+        """Return A x, of `output_shape`, for x of `input_shape`; raise InvalidDataError for any other shape."""
         return np.ascontiguousarray(self._forward(self._checked(x)))
 
     def adjoint(self, y: ArrayLike) -> np.ndarray:
-        """Return A' y, of `input_shape`, for y of `output_shape`; an InvalidDataError for any other shape."""
+        """Return A' y, of `input_shape`, for y of `output_shape`; raise InvalidDataError for any other shape."""
         return np.ascontiguousarray(self._adjoint(self.T._checked(y)))
 
     def translated(self, shift: Sequence[int]) -> "LinearMap":
-        """Return the map on a grid moved by `shift` rows and columns; the map itself if it has no `period`."""
+        """Return the map on a grid moved by `shift`, (rows, columns); the map itself if its `period` is None."""
         return self
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
@@ -87,18 +89,21 @@ class LinearMap:
             raise InvalidDataError(f"{self} takes arrays of shape {self.input_shape}, not {shape}.")
 
     def matrix(self) -> sp.csr_array | None:
-        """Return the matrix (J, N), both sides ravelled in C order; None if it would have too many non-zeros."""
+        """Return A as a matrix, (J, N), for x and A x ravelled in C order; None if it would have too many non-zeros.
+
+        This default returns None.
+        """
         return None
 
     def squared_adjoint(self, y: ArrayLike) -> np.ndarray | None:
-        """Return sum_j A_ji^2 y_j for each input i, of `input_shape`; None if the map has no fast method.
+        """Return sum_j A_ji^2 y_j for each element i of x, in `input_shape`; None if the map has no fast method.
 
-        For y the variances of independent variables e_j, this is the variance of A' e.
+        With y, of `output_shape`, the variances of independent variables e_j, these are the variances of A' e.
         """
         return None
 
     def normal(self, weights: np.ndarray) -> Callable[[np.ndarray, np.ndarray], None]:
-        """Return (x, out) -> None, which adds A' diag(weights) A x to `out`, in place; both are of `input_shape`.
+        """Return a function ``add(x, out)`` that adds A' diag(weights) A x to `out` in place, both of `input_shape`.
 
         Parameters
         ----------
@@ -113,13 +118,15 @@ class LinearMap:
     def function_of_normal(
         self, weights: np.ndarray, function: Callable[[Any], Any]
     ) -> Callable[[np.ndarray], np.ndarray] | None:
-        """Return x -> f(A' diag(weights) A) x, exact or approximate, for preconditioners; None without a fast method.
+        """Return the function x -> f(A' diag(weights) A) x, for preconditioners; None without a fast method.
+
+        The result may be approximate.
 
         Parameters
         ----------
         weights : ndarray, `output_shape`
         function : callable
-            f of eigenvalues, elementwise.
+            f, applied to eigenvalues elementwise.
         """
         if not self.orthonormal:
             return None
@@ -177,7 +184,7 @@ class Adjoint(LinearMap):
         self.few_entries = of.few_entries
 
     def matrix(self) -> sp.csr_array | None:
-        """Return the transposed matrix."""
+        """Return the transposed matrix of the map; None if the map has none."""
         matrix = self.of.matrix()
         return None if matrix is None else matrix.T.tocsr()
 
@@ -200,12 +207,12 @@ class Adjoint(LinearMap):
 
 
 class Composition(LinearMap):
-    """First `inner`, then `outer`, as ``outer @ inner`` makes it, with the groups of `outer`.
+    """The map ``outer @ inner``, which applies `inner` first, then `outer`; its groups are the groups of `outer`.
 
     Parameters
     ----------
     outer, inner : LinearMap
-        Their shapes must fit.
+        The output shape of `inner` must be the input shape of `outer`.
     """
 
     def __init__(self, outer: LinearMap, inner: LinearMap) -> None:
@@ -225,12 +232,12 @@ class Composition(LinearMap):
         return Composition(self.outer, self.inner.translated(shift))
 
     def matrix(self) -> sp.csr_array | None:
-        """Return the product of the two matrices, where both maps have one."""
+        """Return the product of the two matrices; None unless both maps have one."""
         outer, inner = self.outer.matrix(), self.inner.matrix()
         return None if outer is None or inner is None else sp.csr_array(outer @ inner)
 
     def squared_adjoint(self, y: ArrayLike) -> np.ndarray | None:
-        """Return sum_j A_ji^2 y_j if the outer map selects outputs of the inner one; else None."""
+        """Return sum_j A_ji^2 y_j if the outer map selects outputs of the inner one, by its fast method; else None."""
         # Outer O picks from inner P: sum_j (O P)_ji^2 y_j = sum_k P_ki^2 (O^T y)_k, as rows of O P are rows of P.
         picked = self.outer.squared_adjoint(y) if self.outer.picks else None
         return None if picked is None else self.inner.squared_adjoint(picked)
@@ -263,7 +270,8 @@ class Composition(LinearMap):
 class Stack(LinearMap):
     """Several maps of the same input, with outputs ravelled and joined; made by `stack`.
 
-    The groups of the members are numbered consecutively. If any member has groups, each member without is one group.
+    The groups of the members are numbered consecutively. If any member has groups, each member without groups counts as
+    one group.
 
     Parameters
     ----------
@@ -292,12 +300,12 @@ class Stack(LinearMap):
         self.starts = [0, *np.cumsum(sizes).tolist()]
 
     def split(self, y: Any) -> list[Any]:
-        """Return the members' outputs, in their shapes, from a stacked output, (J,); NumPy, JAX or symbolic."""
+        """Return the members' outputs, each in its own shape, cut from `y`, (J,), a NumPy, JAX or symbolic array."""
         bounds = zip(self.starts[:-1], self.starts[1:])
         return [y[a:b].reshape(m.output_shape) for (a, b), m in zip(bounds, self.members)]
 
     def matrix(self) -> sp.csr_array | None:
-        """Return the members' matrices, one above the other, where all have one."""
+        """Return the members' matrices, one above the other; None unless all members have one."""
         matrices = [member.matrix() for member in self.members]
         return None if any(m is None for m in matrices) else sp.csr_array(sp.vstack(matrices, format="csr"))
 
@@ -332,7 +340,7 @@ def stack(*maps: LinearMap) -> LinearMap:
     -------
     LinearMap
         With a flat output. The groups of the maps are numbered consecutively. If any map has groups, each map without
-        is one group.
+        groups counts as one group.
     """
     return Stack(maps)
 
@@ -350,15 +358,15 @@ def _joined_groups(members: Sequence[LinearMap], sizes: Sequence[int]) -> np.nda
 
 
 def checked_shape(shape: Iterable[int], name: str, *, sides: int | None = None) -> tuple[int, ...]:
-    """Return a shape as a tuple of positive int; an InvalidDataError that begins with `name` for anything else.
+    """Return a shape as a tuple of positive integers; raise InvalidDataError for anything else.
 
     Parameters
     ----------
     shape : sequence of int
     name : str
-        Name of the map, for the message.
+        Name of the map, with which the message begins.
     sides : int, optional
-        Required number of sides.
+        Required length of the shape; by default any length but zero.
     """
     try:
         checked = tuple(index(side) for side in shape)

@@ -20,32 +20,32 @@ NDIMAGE_MODES = {"periodic": "wrap", "reflect": "reflect", "constant": "constant
 PAD_MODES: dict[str, Any] = {"periodic": "wrap", "reflect": "symmetric", "constant": "constant"}
 
 DIRECT_TAPS = 25
-"""Largest number of non-zero taps that are summed one by one: 25 take as long as two Fourier transforms, from 256 x 256
-pixels on."""
+"""Largest number of taps, non-zero elements of the kernel, that are summed one by one: 25 take as long as two Fourier
+transforms, from 256 x 256 pixels on."""
 
 
 class Convolution2D(LinearMap):
     """Convolution of an image with a kernel; the output has the shape of the image.
 
-    y[i, j] = sum_{s, t} kernel[s, t] x[i + a - s, j + b - t], where (a, b), the centre of the kernel, is its shape
-    halved and rounded down, as in `scipy.ndimage.convolve`: the middle of an odd side, the second of the two middle
-    taps of an even one.
+    y[i, j] = sum_{s, t} kernel[s, t] x[i + a - s, j + b - t], for the image x. The centre of the kernel is (a, b) =
+    (k // 2, m // 2), as in `scipy.ndimage.convolve`: the middle of an odd side, the second of the two middle elements
+    of an even side.
 
     Parameters
     ----------
     shape : (int, int)
         Rows and columns of the image.
     kernel : array, (k, m)
-        Finite; no side longer than the image's. It is not normalised.
+        Finite, with no side longer than the image's. The kernel is used as given, without normalisation.
     boundary : {"periodic", "reflect", "constant"}
         Values beyond the border: the image repeated, the image mirrored about the edges of its outermost pixels
         (b a | a b c | c b), or zeros.
 
     Notes
     -----
-    Kernels of at most 25 non-zero taps are summed tap by tap, others go through the fast Fourier transform. The rank
-    of a periodic convolution is counted in its spectrum: a smooth kernel removes high frequencies down to rounding,
-    so its rank is far below the number of pixels.
+    A kernel of at most 25 non-zero elements is summed element by element, a larger one by fast Fourier transforms. The
+    rank of a periodic convolution is the number of frequencies at which the kernel's Fourier transform is above
+    rounding. A smooth kernel removes high frequencies, so that its rank is far below the number of pixels.
     """
 
     few_entries = True
@@ -63,7 +63,7 @@ class Convolution2D(LinearMap):
 
     @property
     def padding(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Pixels beyond the border, before and after each axis, that the outermost outputs need."""
+        """Numbers of pixels beyond the border that the outermost outputs need: (before, after) for each axis."""
         (k, m), (a, b) = self.kernel.shape, self._centre
         return (k - 1 - a, a), (m - 1 - b, b)
 
@@ -77,7 +77,7 @@ class Convolution2D(LinearMap):
 
     @cached_property
     def fft_shape(self) -> tuple[int, ...]:
-        """Shape in which the Fourier transforms are taken: of the image if cyclic, else of the padded image or more."""
+        """Shape of the arrays that are Fourier transformed: the image's if cyclic, else at least the padded image's."""
         if self.cyclic:
             return self.input_shape
         sides = (n + k - 1 for n, k in zip(self.input_shape, self.kernel.shape))
@@ -85,7 +85,7 @@ class Convolution2D(LinearMap):
 
     @cached_property
     def spectrum(self) -> np.ndarray:
-        """Real Fourier transform of the kernel in `fft_shape`; its centre is the origin if cyclic."""
+        """Fourier transform, by `rfft2`, of the kernel padded to `fft_shape`; if cyclic, its centre is the origin."""
         padded = np.zeros(self.fft_shape)
         padded[: self.kernel.shape[0], : self.kernel.shape[1]] = self.kernel
         # With k'[s - a, t - b] = kernel[s, t], indices modulo the sides, y is the cyclic convolution of k' and x.
@@ -119,14 +119,17 @@ class Convolution2D(LinearMap):
     def function_of_normal(
         self, weights: np.ndarray, function: Callable[[Any], Any]
     ) -> Callable[[np.ndarray], np.ndarray]:
-        """Return x -> f(w K'K) x with the mean weight w and a periodic K: accurate for similar weights."""
+        """Return the function x -> f(w K'K) x, an approximation that is accurate for similar weights.
+
+        w is the mean of the weights, and K the convolution with a periodic boundary.
+        """
         # K^T K = F^-1 |k|^2 F with the Fourier transform F and transfer k, so that f(w K^T K) = F^-1 f(w |k|^2) F.
         values = function(np.mean(weights) * np.abs(self._transfer) ** 2)
         return lambda x: fft.irfft2(fft.rfft2(x) * values, self.input_shape)
 
     @cached_property
     def _transfer(self) -> np.ndarray:
-        """Real Fourier transform of the kernel in the shape of the image, with its centre at the origin."""
+        """Fourier transform, by `rfft2`, of the kernel padded to the image's shape, with its centre at the origin."""
         padded = np.zeros(self.input_shape)
         padded[: self.kernel.shape[0], : self.kernel.shape[1]] = self.kernel
         return fft.rfft2(np.roll(padded, [-side for side in self._centre], axis=(0, 1)))
@@ -169,7 +172,10 @@ class Convolution2D(LinearMap):
         return out if self.cyclic else self._fold(out)
 
     def _fold(self, padded: np.ndarray) -> np.ndarray:
-        """Adjoint of padding the image; `padded` may be longer than the padded image."""
+        """Return the adjoint of padding an image, applied to `padded`; elements past the padded image are ignored.
+
+        `padded` is overwritten.
+        """
         for axis, (before, after) in enumerate(self.padding):
             n = self.input_shape[axis]
             along = np.moveaxis(padded, axis, 0)

@@ -15,7 +15,8 @@ from pymc_ep.operators.base import MATRIX_LIMIT, LinearMap, checked_shape
 __all__ = ["Fourier2D"]
 
 AXES = (1, 0)
-"""Axes of the transforms. The last one is halved: of two conjugate frequencies the one in the upper rows is kept."""
+"""Axes of the real transforms. The last one, the rows, is halved: of two conjugate frequencies the one in the upper
+rows is kept."""
 
 
 class Fourier2D(LinearMap):
@@ -32,17 +33,19 @@ class Fourier2D(LinearMap):
     Attributes
     ----------
     frequencies : (ndarray of int, ndarray of int), (J,) each
-        Index of each output in the array that `numpy.fft.fft2` returns; of two conjugates the first one.
+        Row and column of each output in the array that `numpy.fft.fft2` returns; of two conjugates the first in C
+        order.
     sines : ndarray of bool, (J,)
         True for outputs that are imaginary parts.
     weights : ndarray, (J,)
-        Factors of real and imaginary parts: sqrt(2), or 1 for frequencies that are their own conjugates.
+        Factors that multiply the real and imaginary parts of the orthonormal transform, `numpy.fft.fft2` with
+        ``norm="ortho"``: sqrt(2), or 1 for frequencies that are their own conjugates.
 
     Notes
     -----
-    The output is flat: the real parts of all frequencies, then the imaginary ones, in C order. Its matrix W has
-    W W' = I. Noise of standard deviation s on either part of the orthonormal transform, `numpy.fft.fft2` with
-    ``norm="ortho"``, is noise of ``s * weights`` on the outputs.
+    The output is flat: the real parts of all kept frequencies in C order, then their imaginary parts, each times its
+    weight. The matrix W of the map has W W' = I. If the real and the imaginary part of each coefficient of the
+    orthonormal transform have noise of standard deviation s, then the outputs have noise of ``s * weights``.
     """
 
     def __init__(self, shape: Sequence[int], keep: ArrayLike | None = None) -> None:
@@ -59,7 +62,7 @@ class Fourier2D(LinearMap):
         super().__init__(shape, self.sines.shape, orthonormal=True)
 
     def of_spectrum(self, spectrum: np.ndarray) -> np.ndarray:
-        """Return the outputs, (J,), for an image that has this transform.
+        """Return the outputs, (J,), for an image whose Fourier transform is `spectrum`.
 
         Parameters
         ----------
@@ -93,7 +96,11 @@ class Fourier2D(LinearMap):
 
     @cached_property
     def _places(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Flat indices in the upper rows: of real and imaginary parts, and of both members of pairs in these rows."""
+        """Four arrays of flat indices into the upper rows, (r // 2 + 1, c), of the spectrum.
+
+        They are the kept frequencies with real parts, with imaginary parts, and with conjugates in the same row; then
+        these conjugates.
+        """
         (rows, columns), shape = self.frequencies, self.input_shape
         places = rows * shape[1] + columns
         # Rows that are their own mirror images hold both conjugates of a pair.

@@ -13,8 +13,8 @@ from pymc_ep.operators.base import LinearMap, checked_shape
 __all__ = ["Gradient2D"]
 
 _FEW = 2**15
-"""Largest number of pixels for the normal product by NumPy. The Numba body is several times as fast, and takes a second
-to compile at first, more than a fit of a small image gains."""
+"""Largest number of pixels for which `Gradient2D.normal` uses NumPy. The Numba body is several times as fast, but takes
+a second to compile at first, more than it saves in a fit of a small image."""
 
 
 class Gradient2D(LinearMap):
@@ -54,7 +54,7 @@ class Gradient2D(LinearMap):
         return tuple(axis for axis in (1, 0) if self.input_shape[axis] > 1)
 
     def matrix(self) -> sp.csr_array:
-        """Return the matrix (J, r c), two non-zeros a row."""
+        """Return the matrix (J, r c), with two non-zeros in each row."""
         blocks = []
         for axis in self.axes:
             n = self.input_shape[axis]
@@ -69,7 +69,7 @@ class Gradient2D(LinearMap):
         return sp.csr_array(sp.vstack(blocks, format="csr"))
 
     def normal(self, weights: np.ndarray) -> Callable[[np.ndarray, np.ndarray], None]:
-        """Return the function that adds D' diag(weights) D x."""
+        """Return a function ``add(x, out)`` that adds D' diag(weights) D x to `out`, (r, c), for this map D."""
         if prod(self.input_shape) <= _FEW:
             return super().normal(weights)
         body, views = import_module("pymc_ep.operators.gradient_numba").normal, dict.fromkeys((1, 0), np.zeros((0, 0)))
@@ -98,12 +98,12 @@ class Gradient2D(LinearMap):
         return out
 
     def _views(self, differences: np.ndarray, image: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return views of the differences along each axis and of the image, with that axis last."""
+        """Return, for each of `axes`, views of its differences and of the image, transposed to have that axis last."""
         by_axis = zip(self.axes, self._parts(differences))
         return [(view, image) if axis == 1 else (view.T, image.T) for axis, view in by_axis]
 
     def _parts(self, differences: np.ndarray) -> list[np.ndarray]:
-        """Return the differences along each of `axes`, as images."""
+        """Return the differences along each of `axes`, as two-dimensional arrays."""
         if self.boundary == "periodic":
             return list(differences)
         rows, columns = self.input_shape

@@ -1,4 +1,4 @@
-"""Numba body of the normal product of differences: one pass over the image in place of a dozen."""
+"""Numba body of D' diag(w) D x for the differences D of an image x: one pass over the image instead of a dozen."""
 
 import numpy as np
 

@@ -14,9 +14,9 @@ __all__ = ["Hessian2D"]
 class Hessian2D(LinearMap):
     """Second differences of an image: horizontal, vertical, and mixed ones times the square root of two.
 
-    A plane, however steep, has none. Where pixels are missing, potentials on second differences therefore continue
-    slopes, unlike potentials on `Gradient2D`. With the square root of two the sum of squares is the squared
-    Frobenius norm of the Hessian matrix, which is invariant under rotations of a smooth image.
+    The second differences of a plane, however steep, are zero. Where pixels are missing, potentials on second
+    differences therefore continue slopes, unlike potentials on `Gradient2D`. With the square root of two the sum of
+    squares is the squared Frobenius norm of the Hessian matrix, which is invariant under rotations of a smooth image.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class Hessian2D(LinearMap):
         super().__init__((r, c), (size,))
 
     def matrix(self) -> sp.csr_array:
-        """Return the matrix (J, r c), three or four non-zeros a row."""
+        """Return the matrix (J, r c), with three or four non-zeros in each row."""
         r, c = self.input_shape
         # kron(R, C) x is R X C^T in C order: X D_2^T, D_2 X and sqrt(2) D_1 X D_1^T, for differences D_k of order k.
         factors = (
@@ -81,7 +81,7 @@ class Hessian2D(LinearMap):
 
 
 def _differences(n: int, order: int) -> sp.csr_array:
-    """Return the matrix of differences of that order of n values, (max(n - order, 0), n)."""
+    """Return the matrix, (max(n - order, 0), n), that takes n values to their differences of an order."""
     out = sp.eye_array(n, format="csr")
     for _ in range(min(order, n)):
         out = sp.csr_array(out[1:] - out[:-1])

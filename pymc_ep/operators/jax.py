@@ -1,7 +1,7 @@
 """JAX bodies of the linear maps and their adjoints.
 
-`traceable` has the body of each map of this package. The body of an adjoint is the transpose that JAX derives from it,
-so that the two cannot disagree. Any other map, foreign or of a user's class, is called on the host.
+`traceable` returns the body of each map of this package. JAX derives the body of an adjoint by transposing the map's
+body, so that the two cannot disagree. Maps of other packages and of users' classes are called on the host.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,10 @@ Body = Callable[[jax.Array], jax.Array]
 
 @jax_funcify.register(ApplyLinearMap)
 def jax_apply(op: ApplyLinearMap, **kwargs: object) -> Body:
-    """Return a function of one array, which JAX can trace, differentiate and map; other shapes raise when traced."""
+    """Return a function of one array that JAX can trace, differentiate and vectorise.
+
+    It raises InvalidDataError when traced for an array that has not the map's input shape.
+    """
     linear_map = op.linear_map
     body = traceable(linear_map)
 
@@ -43,13 +46,13 @@ def jax_apply(op: ApplyLinearMap, **kwargs: object) -> Body:
 
 @singledispatch
 def traceable(linear_map: LinearMap) -> Body:
-    """Return the body of a map; for a class without one here, a callback to the host."""
+    """Return the JAX body of a map; for a class without a body in this module, a callback to the host."""
     return _on_host(linear_map)
 
 
 @singledispatch
 def transposed(linear_map: LinearMap) -> Body:
-    """Return the body of a map's adjoint."""
+    """Return the JAX body of a map's adjoint."""
     if traceable.dispatch(type(linear_map)) is traceable.dispatch(LinearMap):
         return _on_host(linear_map.T)
     body = traceable(linear_map)
@@ -181,7 +184,10 @@ def _wavelet(linear_map: Wavelet2D) -> Body:
 
 
 def _halved(x: jax.Array, filters: tuple[list[float], list[float]]) -> list[jax.Array]:
-    """Return the low-pass and high-pass halves along the first axis, aligned as `_filter_matrix` has it."""
+    """Return the low-pass and high-pass halves of `x` along its first axis, (n / 2, ...) each, aligned as PyWavelets'.
+
+    `filters` are the low-pass and the high-pass filter.
+    """
     n, length = x.shape[0], len(filters[0])
     # Output k is sum_m h[m] x[2k + F/2 - m], and element q of the padded array is x[q + 1 - F/2], indices modulo n.
     padded = x[np.arange(1 - length // 2, n + length // 2 - 1) % n]

@@ -14,14 +14,15 @@ __all__ = ["Mask"]
 
 
 class Mask(LinearMap):
-    """Elements of an array that are kept, flat and in the order of `mask`.
+    """The map from an array to a vector of its kept elements, (n,).
 
     Parameters
     ----------
     shape : sequence of int
         Shape of the array, with any number of sides.
     mask : array of bool, `shape`, or array of int, (n,)
-        True where an element is kept; or indices into the C-ravelled array, which may repeat.
+        True where an element is kept; the kept elements are then in C order. Or the indices of the kept elements in the
+        array ravelled in C order; indices may repeat, and the kept elements are in their order.
     """
 
     few_entries = True
@@ -57,12 +58,12 @@ class Mask(LinearMap):
         super().__init__(shape, (len(indices),), orthonormal=self.distinct == len(indices))
 
     def matrix(self) -> sp.csr_array:
-        """Return the matrix (n, N), one non-zero a row."""
+        """Return the matrix (n, N), with a single one in each row."""
         n = len(self.indices)
         return sp.csr_array((np.ones(n), self.indices, np.arange(n + 1)), shape=(n, prod(self.input_shape)))
 
     def squared_adjoint(self, y: ArrayLike) -> np.ndarray:
-        """Return the adjoint of y, as all non-zeros of the matrix are ones."""
+        """Return sum_j A_ji^2 y_j, which is A' y, as all non-zeros of the matrix A are ones."""
         return self.adjoint(y)
 
     def _forward(self, x: np.ndarray) -> np.ndarray:

@@ -24,11 +24,11 @@ _BLOCK = 16
 """Number of rows that are transposed at a time: two cache lines, so that columns a power of two apart do not evict each
 other."""
 _FEW = 2**15
-"""Largest number of pixels for the NumPy body. The Numba body takes half of the time, a tenth of it from 512 x 512 on,
-and a few seconds to compile at first, more than a fit of a small image gains."""
+"""Largest number of pixels for the NumPy body. The Numba body takes half of its time, a tenth from 512 x 512 on, but a
+few seconds to compile at first, more than it saves in a fit of a small image."""
 
 Filters = tuple[sp.csr_array, sp.csr_array]
-"""Matrices for the two axes of an image."""
+"""Matrices R and C for the columns and the rows of an image X, which they take to R X C'."""
 
 
 class Wavelet2D(LinearMap):
@@ -43,22 +43,21 @@ class Wavelet2D(LinearMap):
     levels : int
         Number of times that the low-pass image is halved; at least 1.
     scaling : bool
-        True if the output contains the scaling coefficients, of the low-pass image that remains. Without them a
-        potential on the output leaves the prior of that image flat.
+        True if the output contains the scaling coefficients, the low-pass image that remains after all levels. Without
+        them a potential on the output leaves the prior of that low-pass image flat.
     shift : (int, int)
         Rows and columns by which the image is moved up and to the left, cyclically, before the transform.
 
     Attributes
     ----------
     groups : ndarray of int, (J,)
-        Level of each coefficient, 0 the finest; scaling coefficients, if there, are the last group, `levels`.
+        Level of each coefficient, 0 the finest; scaling coefficients, if any, form the last group, `levels`.
 
     Notes
     -----
     The output is flat: level by level, the finest first; within a level the horizontal, vertical and diagonal details
-    as in `pywt.dwt2` with mode "periodization", each in C order; the scaling coefficients last. Its matrix W has
-    W W' = I, so that the adjoint is the inverse transform, of an image without scaling coefficients if they are left
-    out.
+    as in `pywt.dwt2` with mode "periodization", each in C order; the scaling coefficients last. The matrix W of the map
+    has W W' = I, so that the adjoint is the inverse transform; scaling coefficients that are left out count as zero.
 
     A level is two products with sparse matrices, of whole rows at a time: 0.38 ms for five levels of a 256 x 256 image
     with db2, where PyWavelets, which filters the columns one by one, needs 0.9 ms.
@@ -87,11 +86,13 @@ class Wavelet2D(LinearMap):
         self.period = 2**self.levels
 
     def translated(self, shift: Sequence[int]) -> "Wavelet2D":
-        """Return the transform with another `shift`."""
+        """Return the transform with `shift` in place of its own."""
         return Wavelet2D(self.input_shape, self.wavelet, self.levels, scaling=self.scaling, shift=shift)
 
     def bands(self, y: Any) -> list[tuple[Any, ...]]:
-        """Return coefficients, (J,), as images: (horizontal, vertical, diagonal) per level, then (scaling,) if any.
+        """Return coefficients as a list of tuples of images, one for each level, the finest first.
+
+        Each is (horizontal, vertical, diagonal). With `scaling` the list ends with the tuple (scaling coefficients,).
 
         Parameters
         ----------
@@ -116,8 +117,8 @@ class Wavelet2D(LinearMap):
     def squared_adjoint(self, y: ArrayLike) -> np.ndarray:
         """Return sum_j W_ji^2 y_j, an image, for y of `output_shape`.
 
-        The rows of W for a band are products of a row of R and one of C, so that a band with image Y adds R^2' Y C^2,
-        with elementwise squares: about 3 F products per pixel and level, for filters of F taps.
+        Each band of an image X is R X C'. The part Y of y in that band adds (R^2)' Y C^2 to the result, with
+        elementwise squares. This takes about 3 F products for each pixel and level, for filters of F taps.
         """
         out = np.zeros(self.input_shape)
         for images, pairs in zip(self.bands(self.T._checked(y)), self._squares):
@@ -130,7 +131,7 @@ class Wavelet2D(LinearMap):
         return [[(r.power(2).T.tocsr(), c.power(2)) for r, c in pairs] for pairs in self._factors()]
 
     def _factors(self) -> list[list[Filters]]:
-        """Return one-dimensional matrices R and C for the images of `bands`, whose rows of W are their products."""
+        """Return, in the structure of `bands`, the matrices R and C of each band, which is R X C' for an image X."""
         # With low-pass L_l and high-pass H_l of level l: H_l L_{l-1} ... L_1 for details, L_l ... L_1 for what remains.
         low = [sp.eye_array(side, format="csr") for side in self.input_shape]
         factors: list[list[Filters]] = []
@@ -145,7 +146,7 @@ class Wavelet2D(LinearMap):
 
     @cached_property
     def _steps(self) -> list[tuple[Filters, Filters]]:
-        """For each level the matrices along both axes, low-pass rows first, and their transposes."""
+        """For each level the matrices (R, C) of one step, with low-pass rows first, and their transposes."""
         steps = []
         for level in range(self.levels):
             pair = [_filter_matrix(side >> level, self.wavelet) for side in self.input_shape]
@@ -161,12 +162,12 @@ class Wavelet2D(LinearMap):
 
     @cached_property
     def _taps(self) -> np.ndarray:
-        """Filters as the Numba body takes them, (2, F)."""
+        """Low-pass and high-pass filter, (2, F), reversed for the Numba body."""
         # Reversed, g[m] = h[F - 1 - m], so that output k is sum_m g[m] x[2k + m + 1 - F/2].
         return np.array([self.wavelet.dec_lo[::-1], self.wavelet.dec_hi[::-1]])
 
     def _shift_at(self, level: int) -> tuple[int, int]:
-        """Return the shift of the images of one level, counted from 0: only the first ones are moved."""
+        """Return the shift at a level, counted from 0: only the given image, at level 0, is moved."""
         return self.shift if level == 0 else (0, 0)
 
     def _forward(self, x: np.ndarray) -> np.ndarray:
@@ -208,7 +209,7 @@ def _body() -> ModuleType:
 
 
 def _along_both(filters: Filters, image: np.ndarray) -> np.ndarray:
-    """Return R X C' for matrices R and C."""
+    """Return R X C' for filter matrices R and C and an image X."""
     rows, columns = filters
     return _transposed(columns @ _transposed(rows @ image))
 
@@ -228,13 +229,13 @@ def _quarters(image: np.ndarray) -> list[np.ndarray]:
 
 
 def _moved(n: int, by: int) -> sp.csr_array:
-    """Return the matrix that moves a periodic signal to the left."""
+    """Return the matrix, (n, n), that moves a periodic signal of n elements to the left by `by` elements."""
     # (M x)_i = x_{i + by}, indices modulo n.
     return sp.csr_array((np.ones(n), (np.arange(n) + by) % n, np.arange(n + 1)), shape=(n, n))
 
 
 def _filter_matrix(n: int, wavelet: "pywt.Wavelet") -> sp.csr_array:
-    """Return one step on a periodic signal, (n, n), whose first n/2 rows are the low-pass half.
+    """Return the matrix, (n, n), of one step on a periodic signal x, (n,); its first n/2 rows are the low-pass half.
 
     Output k of a half is sum_m h[m] x[2k + F/2 - m] with its filter h of F taps, indices modulo n: PyWavelets'
     alignment.

@@ -19,7 +19,7 @@ def analyse(
     vertical: np.ndarray,
     diagonal: np.ndarray,
 ) -> None:
-    """Write the quarters, (r / 2, c / 2) each, of an image, (r, c).
+    """Transform an image, (r, c), by one level, and write its low-pass quarter and its three quarters of details.
 
     Parameters
     ----------
@@ -27,8 +27,9 @@ def analyse(
     taps : ndarray, (2, F)
         Low-pass and high-pass filter, reversed, of even length.
     shift : (int, int)
-        Rows and columns by which the grid is moved.
+        Rows and columns by which the image is first moved up and to the left.
     low, horizontal, vertical, diagonal : ndarray, (r / 2, c / 2)
+        The quarters, which are overwritten.
     """
     rows, columns = image.shape
     length = taps.shape[1]
@@ -57,7 +58,7 @@ def synthesise(
     shift: tuple[int, int],
     image: np.ndarray,
 ) -> None:
-    """Write the adjoint of `analyse` to `image`, (r, c)."""
+    """Write to `image`, (r, c), the adjoint of `analyse` applied to the four quarters, with the same arguments."""
     rows, columns = image.shape
     length = taps.shape[1]
     smooth, detail = np.empty(columns), np.empty(columns)
@@ -84,7 +85,10 @@ def _analyse_row(
     low: np.ndarray,
     high: np.ndarray,
 ) -> None:
-    """Write both halves of a periodic signal, (c,), read from index `start`; `even` and `odd` hold it by parity."""
+    """Write the low-pass and high-pass halves of `values`, (c,), a periodic signal that is read from index `start`.
+
+    `even` and `odd` are work arrays, for the elements at even and at odd distances from `start`.
+    """
     n, half = len(values), len(low)
     at = start % n
     for k in range(len(even)):
@@ -111,7 +115,7 @@ def _synthesise_row(
     odd: np.ndarray,
     values: np.ndarray,
 ) -> None:
-    """Write the adjoint of `_analyse_row` to `values`, (c,)."""
+    """Write to `values`, (c,), the adjoint of `_analyse_row` applied to both halves, with the same arguments."""
     n, half = len(values), len(low)
     even[:], odd[:] = 0.0, 0.0
     for m in range(taps.shape[1] // 2):
