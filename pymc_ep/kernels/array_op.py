@@ -33,12 +33,12 @@ class ArrayOp(OpenMPOp):
     source: Path
     """File of the C bodies."""
     types: tuple[Array, ...]
-    """Of the inputs."""
+    """Types and numbers of dimensions of the inputs."""
     outputs: tuple[Array, ...]
-    """Of the outputs."""
+    """Types and numbers of dimensions of the outputs."""
 
     def make_node(self, *inputs: Any) -> Apply:
-        """Return the node; inputs are cast to their types."""
+        """Return the node for inputs, which are cast to `types`; raise TypeError for a wrong number of dimensions."""
         cast = []
         for value, (dtype, ndim) in zip(map(pt.as_tensor_variable, inputs), self.types, strict=True):
             if value.ndim != ndim:
@@ -64,30 +64,44 @@ class ArrayOp(OpenMPOp):
         return self.source.read_text()
 
     def c_code_cache_version(self) -> tuple[int, ...]:
-        """Return a version computed from the text of the body, so that no edit can use an old binary."""
+        """Return a version with a checksum of the C bodies, so that a binary of an older text is never reused."""
         return (1, zlib.crc32(self.c_support_code().encode()))
 
     def numba_cache_key(self, *files: str) -> str:
-        """Return a key computed from the text of the files of the Numba body, so that no edit can use an old binary."""
+        """Return a key with a checksum of the Numba body, so that a binary of an older text is never reused.
+
+        Parameters
+        ----------
+        *files : str
+            Paths of all modules of the body.
+        """
         options = "_".join(str(getattr(self, name)) for name in self.__props__)
         return f"{type(self).__name__}_{options}_{zlib.crc32(b''.join(Path(file).read_bytes() for file in files))}"
 
     def c_sizes(self, arrays: Sequence[str], pointers: Sequence[str]) -> str:
-        """Return C declarations of the sizes that occur in shapes and calls.
+        """Return C declarations of the sizes that `c_shapes` and `c_call` refer to.
 
         Parameters
         ----------
         arrays, pointers : sequence of str
-            Names of the inputs as arrays, and as pointers.
+            C names of the inputs as NumPy arrays, and as pointers to their elements.
         """
         raise NotImplementedError
 
     def c_shapes(self) -> Sequence[str]:
-        """Return the shape of each output, in terms of sizes; a number's is empty."""
+        """Return the shape of each output as C text, such as ``n, k`` in the sizes of `c_sizes`; empty for a scalar."""
         raise NotImplementedError
 
     def c_call(self, inputs: Sequence[str], outputs: Sequence[str], fail: str) -> str:
-        """Return the C statement that runs the body on pointers."""
+        """Return the C statement that runs the body.
+
+        Parameters
+        ----------
+        inputs, outputs : sequence of str
+            C names, or expressions, of pointers to the elements.
+        fail : str
+            C statement to run after an error.
+        """
         raise NotImplementedError
 
     def c_code(self, node: Apply, name: str, inputs: Sequence[str], outputs: Sequence[str], sub: dict[str, str]) -> str:
@@ -111,6 +125,6 @@ class ArrayOp(OpenMPOp):
 
 @cache
 def compiled_in_c(op: ArrayOp) -> Any:
-    """Return an Op as a function of arrays that runs its C body."""
+    """Return a function of arrays that runs the C body of an Op."""
     inputs = [pt.tensor(dtype=dtype, shape=(None,) * ndim) for dtype, ndim in op.types]
     return compiled_function(inputs, op(*inputs), mode=c_mode())

@@ -27,16 +27,16 @@ class Kernel:
     function : callable
         ``function(*arguments, **options)`` returns the outputs as a list of PyTensor graphs.
     arguments : tuple of str
-        Names of the arguments, which are columns of the table.
+        Names of the arguments; the reference table has columns of these names.
     tolerances : mapping of str to float
-        Largest allowed error of each output, by name, in the order of the outputs; the names are columns of the table.
-        Errors are relative to the column ``<output>_scale`` of the table if it has one, else to the value.
+        Largest allowed error of each output, by name, in the order of the outputs; the reference table has columns of
+        these names. Errors are relative to its column ``<output>_scale`` if there is one, else to the reference value.
     table : str
-        File name of the reference values, of 50 digits, among the tests' reference tables.
+        File name of the reference table, which holds values of 50 digits for the tests.
     derivatives : mapping of (str, str) to str
-        Columns of the derivatives in the table: ``{(output, argument): column}``.
+        Columns of the derivatives in the reference table: ``{(output, argument): column}``.
     options : tuple of str
-        Static boolean keywords of the function, which are columns of zeros and ones in the table.
+        Static boolean keywords of the function; the reference table has columns of these names, of zeros and ones.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class ArrayKernel:
-    """Functions of whole arrays, with a body in NumPy and others that agree with it.
+    """A set of functions of whole arrays, with a body in NumPy and bodies for other backends that agree with it.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class ArrayKernel:
     package : str
         Importable package of the kernel; its modules ``jax`` and ``numba`` hold the bodies for those backends.
     bodies : tuple of str
-        Of "c", "jax" and "numba", those that it has.
+        The other bodies that the kernel has, some of "c", "jax" and "numba".
     """
 
     name: str
@@ -87,12 +87,12 @@ def register_kernel(kernel: Kernel | ArrayKernel) -> None:
 
 
 def kernels() -> dict[str, Kernel]:
-    """Return all registered functions of scalars by name."""
+    """Return all registered kernels of type `Kernel`, functions of scalars, by name."""
     return {name: kernel for name, kernel in _REGISTRY.items() if isinstance(kernel, Kernel)}
 
 
 def array_kernels() -> dict[str, ArrayKernel]:
-    """Return all registered functions of whole arrays by name."""
+    """Return all registered kernels of type `ArrayKernel`, functions of whole arrays, by name."""
     return {name: kernel for name, kernel in _REGISTRY.items() if isinstance(kernel, ArrayKernel)}
 
 

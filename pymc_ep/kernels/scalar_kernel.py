@@ -53,7 +53,7 @@ class ScalarKernel(ScalarOp):
         raise NotImplementedError
 
     def c_support_code(self, **kwargs: object) -> str:
-        """Return the tables and bodies as C source text."""
+        """Return C source text with the constants of `tables` and the bodies."""
         return c_tables(self.tables) + "\n".join(path.read_text() for path in self.c_sources)
 
     def c_headers(self, **kwargs: object) -> list[str]:
@@ -125,7 +125,7 @@ def c_tables(tables: dict[str, Sequence[float] | float]) -> str:
 
 
 def jit_body(functions: Sequence[Callable[..., Any]], jit: Callable[[Callable[..., Any]], Any]) -> Callable[..., Any]:
-    """Compile a body, given callees first, and return the compiled last function.
+    """Compile functions, each listed after its callees, with `jit`; return the last one compiled.
 
     Compiled functions can call only compiled ones, so each is copied into a namespace with the compiled callees. The
     Python functions are unchanged.

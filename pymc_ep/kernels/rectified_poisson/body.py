@@ -41,10 +41,10 @@ SADDLE_FROM = 100.0
 
 
 def saddle_sums(p: float, size: float) -> tuple[float, float, float]:
-    """Return the corrections to Laplace's approximation: to the log mass, and relative ones to mean and variance.
+    """Return corrections to Laplace's approximation: a term of the log mass, and relative ones of mean and variance.
 
-    Arguments are p = a / N and N. The number of terms falls with N; the truncation error is largest at N = 100, see
-    `SADDLE_FROM`.
+    Arguments are p = a / N and `size`, N. The number of terms falls with N; the truncation error is largest at N = 100,
+    see `SADDLE_FROM`.
     """
     terms = 8 if size < 200.0 else 6 if size < 1e3 else 4 if size < 1e4 else 3 if size < 1e6 else 2
     inverse = 1.0 / size
@@ -95,10 +95,11 @@ def negative_log_site(y: float, f: float, difference: float) -> float:
 def saddle(
     y: float, mean: float, variance: float, power: float, sd: float, root: float, mode: float, size: float
 ) -> Moments:
-    """Saddle-point series about the mode, for N >= 100.
+    """Return the moments by the saddle-point series about the mode, for N >= 100.
 
-    With f0 = s x0 the mode of f, slope = (f0 - mu) / s^2 = eta (y - f0) / f0 is a root of a quadratic in which y - mu
-    is the only difference. It and y - f0 thus keep their relative accuracy where f0, y and mu agree to many digits.
+    `root` is sqrt(kappa^2 + 4 a), `mode` is x0 and `size` is N. The mode of f is f0 = s x0. The slope there,
+    (f0 - mu) / s^2 = eta (y - f0) / f0, is a root of a quadratic in which y - mu is the only difference. The slope and
+    y - f0 thus keep their relative accuracy where f0, y and mu agree to many digits.
     """
     a = power * y
     centre = mode * sd
@@ -139,9 +140,10 @@ def log_prefactor(y: float, mean: float, power: float, sd: float) -> float:
 
 
 def backward(y: float, mean: float, power: float, sd: float, kappa: float) -> Moments:
-    """Backward recursion r_(k-1) = k / (kappa + r_k), J_(k-1) = J_k / r_(k-1), for N < 100 and kappa >= 0.
+    """Return the moments for N < 100 and kappa >= 0, by the backward recursion below.
 
-    k runs from a + n >= 100, where the saddle-point series gives J_k and r_k, down to a + 1.
+    r_(k-1) = k / (kappa + r_k) and J_(k-1) = J_k / r_(k-1). The order k runs from a + n >= 100, where the saddle-point
+    series gives J_k and r_k, down to a + 1.
     """
     a = power * y
     steps = math.ceil(SADDLE_FROM - a)
@@ -175,7 +177,7 @@ def backward(y: float, mean: float, power: float, sd: float, kappa: float) -> Mo
 
 
 def power_series(y: float, mean: float, power: float, sd: float, kappa: float) -> Moments:
-    """Power series of J_a and a J_(a-1) in |kappa|, for N < 100 and kappa < 0.
+    """Return the moments for N < 100 and kappa < 0, by the power series of J_a and a J_(a-1) in |kappa|.
 
     J_b = sum_k |kappa|^k / k! 2^((b+k-1)/2) Gamma((b+k+1)/2). Even and odd terms have separate recurrences; all are
     divided by the term k = 0 of J_a. With u = a J_(a-1) / J_a = a E[1 / x] the mean of x is r = |kappa| + u and its
@@ -221,7 +223,7 @@ def power_series(y: float, mean: float, power: float, sd: float, kappa: float) -
 
 
 def flat_zero(mean: float, power: float, sd: float, kappa: float) -> Moments:
-    """Moments for y = 0 with t = 1 on f <= 0: a mixture of two truncated Gaussians, below and above zero.
+    """Return the moments for y = 0 with t = 1 on f <= 0: a mixture of two truncated Gaussians, below and above zero.
 
     With k = mu / s their weights are Phi(-k) and Phi(-kappa) phi(k) / phi(kappa), in the ratio h(kappa) : h(k) of the
     hazards. As k + kappa = eta s > 0, at most one hazard underflows. d log t / d f is -1 on f > 0 and 0 elsewhere: the
@@ -254,7 +256,10 @@ def flat_zero(mean: float, power: float, sd: float, kappa: float) -> Moments:
 
 
 def cut_zero(mean: float, power: float, sd: float, kappa: float) -> Moments:
-    """Moments for y = 0 with t = 0 on f <= 0: a truncated Gaussian, with h, r and V of `truncated_normal` at kappa."""
+    """Return the moments for y = 0 with t = 0 on f <= 0: a truncated Gaussian.
+
+    Its hazard h, mean r and variance V, in units of s, are the results of `truncated_normal` at kappa.
+    """
     log_mass, hazard, ratio, scaled_variance = truncated_normal(kappa)
     k = mean / sd
     if kappa >= 0.0:

@@ -1,7 +1,7 @@
 """JAX body of `rectified_poisson`; body.py has the notation and the derivation of every regime.
 
-The saddle-point series is evaluated for all elements. Another regime is evaluated if any element needs it, with
-arguments inside its domain in place of other elements'.
+The saddle-point series is evaluated for all elements. Each other regime is evaluated only if an element needs it, and
+then for all elements; arguments outside its domain are replaced by ones inside.
 """
 
 from collections.abc import Callable
@@ -26,11 +26,12 @@ Moments = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
 BACKWARD_STEPS = 100
 """Largest number of steps of `backward`, from a = 0 to `SADDLE_FROM`."""
 SERIES_PAIRS = 130
-"""Pairs of terms of `power_series`, k < 260: the terms peak at k near |kappa| x0 <= 100, about 15 wide at most."""
+"""Number of pairs of terms k of `power_series`, k < 260: the largest terms are at k near |kappa| x0 <= 100, in a peak
+about 15 wide at most."""
 
 
 def saddle_sums(p: jax.Array, size: jax.Array) -> tuple[jax.Array, ...]:
-    """Return the corrections of log mass, mean and variance, from p = a / N and N, always with 8 terms."""
+    """Return the corrections of log mass, mean and variance, from p = a / N and `size`, N, always with 8 terms."""
     inverse = 1.0 / size
     sums = []
     for table in (LOG_MASS.tolist(), MEAN.tolist(), VARIANCE.tolist()):
@@ -81,7 +82,7 @@ def saddle(
     size: jax.Array,
     sums: tuple[jax.Array, ...],
 ) -> Moments:
-    """Saddle-point series about the mode, for N >= 100."""
+    """Return the moments by the saddle-point series about the mode, for N >= 100; `sums` is from `saddle_sums`."""
     sd = jnp.sqrt(variance)
     a = power * y
     centre = mode * sd
@@ -127,9 +128,10 @@ def backward(
     size: jax.Array,
     sums: tuple[jax.Array, ...],
 ) -> Moments:
-    """Backward recursion for N < 100 and kappa >= 0.
+    """Return the moments by the backward recursion, for N < 100 and kappa >= 0.
 
-    It starts at order a + `steps`, whose `mode`, `size` and `sums` are x0, N and the saddle-point corrections.
+    The recursion starts at the order a + `steps`; `mode`, `size` and `sums` are x0, N and the saddle-point corrections
+    at that order.
     """
     sd = jnp.sqrt(variance)
     order = power * y + steps
@@ -164,7 +166,7 @@ def backward(
 
 
 def power_series(y: jax.Array, mean: jax.Array, variance: jax.Array, power: jax.Array, kappa: jax.Array) -> Moments:
-    """Power series of J_a and a J_(a-1) in |kappa|, for N < 100 and kappa < 0."""
+    """Return the moments by the power series of J_a and a J_(a-1) in |kappa|, for N < 100 and kappa < 0."""
     sd = jnp.sqrt(variance)
     a = power * y
     drift = -kappa
@@ -203,7 +205,7 @@ def power_series(y: jax.Array, mean: jax.Array, variance: jax.Array, power: jax.
 
 
 def flat_zero(mean: jax.Array, variance: jax.Array, power: jax.Array, kappa: jax.Array) -> Moments:
-    """Moments for y = 0 with t = 1 on f <= 0."""
+    """Return the moments for y = 0 with t = 1 on f <= 0."""
     sd = jnp.sqrt(variance)
     k = mean / sd
     log_below, hazard_below, mean_below, variance_below = truncated_normal(k)
@@ -230,7 +232,7 @@ def flat_zero(mean: jax.Array, variance: jax.Array, power: jax.Array, kappa: jax
 
 
 def cut_zero(mean: jax.Array, variance: jax.Array, power: jax.Array, kappa: jax.Array) -> Moments:
-    """Moments for y = 0 with t = 0 on f <= 0."""
+    """Return the moments for y = 0 with t = 0 on f <= 0."""
     sd = jnp.sqrt(variance)
     k = mean / sd
     log_mass, hazard, ratio, scaled = truncated_normal(kappa)
@@ -249,7 +251,10 @@ def cut_zero(mean: jax.Array, variance: jax.Array, power: jax.Array, kappa: jax.
 
 
 def _where_needed(regime: Callable[..., Moments], mask: jax.Array, result: Moments, *arguments: jax.Array) -> Moments:
-    """Return `result`, with the moments of a regime where `mask` is True; if that is nowhere, the regime is skipped."""
+    """Return `result` with the moments ``regime(*arguments)`` put in where `mask` is True.
+
+    If `mask` is False everywhere the regime is not evaluated.
+    """
 
     def replaced(operands: tuple[Moments, tuple[jax.Array, ...]]) -> tuple[jax.Array, ...]:
         result, arguments = operands
@@ -260,7 +265,7 @@ def _where_needed(regime: Callable[..., Moments], mask: jax.Array, result: Momen
 
 
 def rectified_poisson(y: jax.Array, mean: jax.Array, variance: jax.Array, power: jax.Array, zero_mass: bool) -> Moments:
-    """Return log Z, mean, variance, gradient and precision, of the broadcast shape; can be traced."""
+    """Return log Z, mean, variance, gradient and precision, of the broadcast shape; JAX can trace this function."""
     y, mean, variance, power = jnp.broadcast_arrays(
         *(jnp.asarray(value, dtype=jnp.float64) for value in (y, mean, variance, power))
     )

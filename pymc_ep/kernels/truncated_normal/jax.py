@@ -20,7 +20,7 @@ __all__ = ["truncated_normal"]
 
 
 def gaussian(k: jax.Array) -> jax.Array:
-    """Return exp(-k^2 / 2), with k^2 split into a part that is exact and a small one."""
+    """Return exp(-k^2 / 2), zero for |k| > 40, with k^2 split into an exact part and a small one."""
     near = jnp.abs(k) <= 40.0
     k = jnp.where(near, k, 0.0)
     # k^2 = high^2 + (k - high) (k + high), where high^2 is exact: high = j / 16 with |j| <= 640.
@@ -29,7 +29,7 @@ def gaussian(k: jax.Array) -> jax.Array:
 
 
 def truncated_normal(k: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Return log mass, hazard, mean and variance, each of the shape of k; can be traced."""
+    """Return log mass, hazard, mean and variance, each of the shape of k; JAX can trace this function."""
     k = jnp.asarray(k, dtype=jnp.float64)
     valid = jnp.isfinite(k)
     k = jnp.where(valid, k, 0.0)

@@ -23,7 +23,8 @@ C_TABLES: dict[str, Sequence[float] | float] = {
 }
 
 ASYMPTOTIC_FROM = 200.0
-"""Least k at which the asymptotic series of V - r^2 ~ -2 / k^4 is used: the difference is less accurate there."""
+"""Least k at which V - r^2, the truncated variance less the squared mean, is taken from its asymptotic series
+-2 / k^4 + ..., as the difference itself is less accurate there."""
 
 
 class TruncatedNormal(ScalarKernel):
@@ -68,8 +69,9 @@ class TruncatedNormal(ScalarKernel):
 
 
 def _variance_less_square(k: Any, mean: Any, variance: Any) -> Any:
-    """Return V - r^2, the factor of dV/dk = h (V - r^2), which is minus the third central moment.
+    """Return V - r^2 for the mean r and the variance V at k. With the hazard h, dV/dk = h (V - r^2).
 
+    dV/dk is minus the third central moment.
     For large k, r ~ 1/k - 2/k^3 + 10/k^5 - ... and V ~ 1/k^2 - 6/k^4 + 50/k^6 - ... cancel to
     V - r^2 ~ -2/k^4 + 26/k^6 - 330/k^8 + ...
     """
