@@ -15,20 +15,23 @@ _FREE = 0.8
 
 
 def require_memory(needed: int, what: str, how: str, cure: str, *, on_jax: bool = False) -> None:
-    """Raise where a computation needs more memory than is free, if that is known.
+    """Raise if a computation needs more than 0.8 of the free memory; pass where the system does not report it.
 
     Parameters
     ----------
     needed : int
-        B.
+        Bytes.
     what, how, cure : str
-        Beginning of the message, up to the number; the contents; and a sentence on what else to do.
+        Parts of the message: its beginning, before the number of GB; the contents of the memory; and a sentence on what
+        to do instead.
     on_jax : bool
-        Whether JAX's device holds it too: arrays are laid out on the host before they go there.
+        Whether the memory of JAX's device is checked too. Arrays are built on the host before they go to the device, so
+        that both need the memory.
 
     Raises
     ------
     InvalidDataError
+        If the memory does not suffice.
     """
     places = {"": _free_memory()}
     if on_jax:
@@ -43,8 +46,8 @@ def require_memory(needed: int, what: str, how: str, cure: str, *, on_jax: bool 
 def _free_memory() -> int | None:
     """Return the available memory in bytes, or None where the system does not report it.
 
-    On Linux that includes caches which can be reclaimed, and is limited by the control group of a container; elsewhere
-    all memory counts as available.
+    On Linux available memory includes caches that can be reclaimed, and a container's control group limits it.
+    Elsewhere all memory counts as available.
     """
     sizes = [size for size in (_free_of_machine(), _free_of_group()) if size is not None]
     return min(sizes) if sizes else None

@@ -15,35 +15,38 @@ _FLAT = 1e-4
 """Area of a triangle, relative to the square of its longest edge, below which it is flat: two long edges then meet at
 less than 0.0115 degrees."""
 _COLLAR, _GROWTH = 1.5, 2.0
-"""Edges by which even triangles reach beyond the points' hull, and ratio of a ring's edges to the next inner ring's.
+"""Width, in edges, of the collar of even triangles beyond the points' hull, and ratio of a ring's edges to the next
+inner ring's.
 
-Variances of nodes within the hull are then between 1 and 4.5% too large, at ten edges a range, and 4.5% far within; a
-collar of half an edge, with ratios of 1.25 to 2, has 3% too small to 7% too large."""
+With ten edges in the range of a field, its variances at nodes within the hull are then between 1 and 4.5% too large,
+and 4.5% far within. With a collar of half an edge, and ratios of 1.25 to 2, they are 3% too small to 7% too large."""
 _TILT = np.sqrt(0.75)
-"""Height of an equilateral triangle."""
+"""Height of an equilateral triangle, relative to its edge."""
 _INSIDE = 1e-9
-"""Least barycentric coordinate of a point in a triangle, by rounding."""
+"""Largest modulus of a negative barycentric coordinate that counts as rounding: the point is then in the triangle."""
 _BEYOND = 1e-9
-"""Share of a window beyond a mesh, by rounding."""
+"""Largest share of a window's area outside of a mesh that counts as rounding."""
 _CANDIDATES = 4
-"""Triangles of near centres that are tried first for a point; then four times as many, and so on."""
+"""Number of triangles, of the nearest centres, that are tried first for a point; then four times as many, and so on."""
 
 
 class Mesh:
-    """Triangles that share edges, and values at their corners.
+    """A triangulation of a region of the plane. Fields have values at its nodes, and are linear in each triangle.
 
     Parameters
     ----------
     vertices : array_like, (n, 2)
         Coordinates of the nodes, in units of length: project longitudes and latitudes first.
     triangles : array_like of int, (m, 3)
-        Their corners. `scipy.spatial.Delaunay` has them as ``simplices``.
+        Indices of the three nodes at the corners of each triangle, such as the attribute ``simplices`` of
+        `scipy.spatial.Delaunay`.
 
     Raises
     ------
     InvalidDataError
-        For vertices that are not finite, equal to others or of no triangle, and for triangles that are flat, repeated
-        or of vertices there are not; the message names the index.
+        For a vertex that is not finite, equal to another one or in no triangle, and for a triangle that is flat,
+        repeated or has an index outside 0, ..., n - 1. The message gives the index of the first such vertex or
+        triangle.
     """
 
     def __init__(self, vertices: Any, triangles: Any):
@@ -56,14 +59,17 @@ class Mesh:
 
     @cached_property
     def areas(self) -> np.ndarray:
-        """Area of each node, (n,): a third of the triangles around it. They are the weights of integrals."""
+        """Area of each node, (n,): a third of the area of its triangles. Areas are the weights of integrals."""
         # A third of a triangle's area |(b - a) x (c - a)| / 2.
         triangle_areas = _doubled_areas(self.vertices, self.triangles) / 6.0
         return np.bincount(self.triangles.ravel(), np.repeat(triangle_areas, 3), minlength=len(self))
 
     @cached_property
     def stiffness(self) -> scipy.sparse.csr_array:
-        """Integrals of products of gradients, (n, n), of the functions that are one at a node and zero at others."""
+        """Integrals, (n, n), of products of the gradients of basis functions.
+
+        The basis function of a node is one there, zero at all other nodes, and linear in each triangle.
+        """
         corner = self.vertices[self.triangles]
         # Gradient i is the opposite edge e_i, turned by 90 degrees, over 2 A: the integral over A is e_i^T e_j / (4 A).
         edge = np.roll(corner, -1, axis=1) - np.roll(corner, 1, axis=1)
@@ -84,7 +90,9 @@ class Mesh:
         return float(np.ptp(self.vertices, axis=0).max())
 
     def locate(self, points: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Return the corners, (m, 3), of the triangle of each point, (m, 2), and its barycentric coordinates, (m, 3).
+        """Return the triangle that each of `points`, (m, 2), is in, and the point's barycentric coordinates, (m, 3).
+
+        A triangle is given by the indices of its nodes, (m, 3).
 
         Raises
         ------
@@ -117,9 +125,9 @@ class Mesh:
         return corners, coordinates
 
     def counts(self, points: Any) -> np.ndarray:
-        """Return the number of points, (m, 2), in each node's cell, (n,).
+        """Return the numbers, (n,), of `points`, (m, 2), in the cells of all nodes.
 
-        The cell of a node is where its barycentric coordinate is the largest; it has the node's area.
+        The cell of a node is where the barycentric coordinate of that node is the largest; it has the node's area.
 
         Raises
         ------
@@ -130,17 +138,19 @@ class Mesh:
         return np.bincount(corners[np.arange(len(corners)), weights.argmax(axis=1)], minlength=len(self))
 
     def areas_within(self, window: Any) -> np.ndarray:
-        """Return the area of each node's cell within a window, (n,): the exposure of `counts` that were seen there.
+        """Return the areas, (n,), of the parts of all nodes' cells that lie within a window.
+
+        They are the exposures of `counts` of points that were observed in the window only.
 
         Parameters
         ----------
         window : array_like, (k, 2), or geometry of Shapely or GeoPandas
-            Polygon by its corners, or polygons, which may have holes.
+            Corners of a polygon in order; or polygons as geometry, which may have holes.
 
         Raises
         ------
         InvalidDataError
-            For a window that crosses itself, or reaches beyond the mesh.
+            For a window that crosses itself, has no area or reaches beyond the mesh.
         ImportError
             Without Shapely.
         """
@@ -170,7 +180,10 @@ class Mesh:
         return scipy.spatial.cKDTree(self.vertices[self.triangles].mean(axis=1))
 
     def _best(self, points: np.ndarray, near: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the triangle, of (m, k), with a point's largest least coordinate, and its coordinates, (m, 3)."""
+        """Return one of the triangles `near`, (m, k), for each point, and the point's coordinates in it, (m, 3).
+
+        It is the triangle, (m,), in which the least barycentric coordinate of the point is the largest.
+        """
         a, b, c = np.moveaxis(self.vertices[self.triangles[near]], 2, 0)
         at = points[:, None]
         # The coordinate of a is the signed area of (at, b, c) over the signed area of (a, b, c); b and c in turn.
@@ -183,9 +196,9 @@ class Mesh:
 
 
 def around(points: Any, *, longest: float, rim: float | None = None) -> Mesh:
-    """Return a mesh of the area around some points: even triangles, and coarser ones in a rim.
+    """Return a mesh around points: even triangles over their convex hull, and coarser triangles in a rim around it.
 
-    At its boundary a field has a larger variance: the rim keeps that from the points.
+    A field has a larger variance at the boundary of its mesh; the rim keeps the boundary away from the points.
 
     Parameters
     ----------
@@ -199,7 +212,7 @@ def around(points: Any, *, longest: float, rim: float | None = None) -> Mesh:
     Raises
     ------
     InvalidDataError
-        For fewer than three points, or all on one line, and for lengths that are not positive.
+        For fewer than three different points, points on one line, and lengths that are not positive.
     """
     points = np.unique(coordinates_of(points), axis=0)
     extent = float(np.ptp(points, axis=0).max()) if len(points) else 0.0
@@ -252,7 +265,7 @@ def _shapely() -> Any:
 
 
 def _window(window: Any) -> Any:
-    """Return a polygon, or several, of Shapely."""
+    """Return a window as a valid geometry of Shapely with an area; raise InvalidDataError if there is none."""
     shapely = _shapely()
     if hasattr(window, "union_all"):
         window = window.union_all()
@@ -318,7 +331,7 @@ def _longest_squared(vertices: np.ndarray, triangles: np.ndarray) -> np.ndarray:
 
 
 def _lattice(hull: np.ndarray, edge: float) -> np.ndarray:
-    """Return the nodes of equilateral triangles, up to the collar beyond a convex polygon."""
+    """Return the nodes, (k, 2), of equilateral triangles over a convex polygon and the collar around it."""
     beyond = (_COLLAR + 1.0) * edge
     low, high = hull.min(axis=0) - beyond, hull.max(axis=0) + beyond
     across, up = (np.arange(int(np.ceil((high[k] - low[k]) / (edge * step))) + 1) for k, step in ((0, 1.0), (1, _TILT)))
@@ -330,7 +343,10 @@ def _lattice(hull: np.ndarray, edge: float) -> np.ndarray:
 
 
 def _beyond(hull: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """Return the distance of each point from the lines of a convex polygon's sides, the largest: negative inside."""
+    """Return how far each point is outside of a convex polygon, (m,): negative inside.
+
+    It is the largest of the point's signed distances from the lines through the polygon's sides.
+    """
     side = np.roll(hull, -1, axis=0) - hull
     # The hull is counterclockwise: (dy, -dx) points outwards from a side (dx, dy).
     normal = np.stack([side[:, 1], -side[:, 0]], axis=1) / np.linalg.norm(side, axis=1)[:, None]
@@ -341,7 +357,7 @@ def _beyond(hull: np.ndarray, points: np.ndarray) -> np.ndarray:
 
 
 def _ring(hull: np.ndarray, distance: float, edge: float) -> np.ndarray:
-    """Return nodes about an edge apart on the curve at a distance from a convex polygon."""
+    """Return nodes, (k, 2), on the curve at `distance` around a convex polygon, about `edge` apart."""
     side = np.roll(hull, -1, axis=0) - hull
     # Angles of the outward normals (dy, -dx): sides are moved along these and joined by arcs of angle `turn`.
     angle = np.arctan2(-side[:, 0], side[:, 1])

@@ -8,7 +8,7 @@ __all__ = ["Pairs"]
 
 
 class Pairs(NamedTuple):
-    """Pairs of a row of one matrix, the own row, and a row of another one, in compressed form: sorted by own row.
+    """Pairs of a row of one matrix, the own row, and a row of another matrix, the other row, sorted by own row.
 
     Attributes
     ----------
@@ -26,14 +26,14 @@ class Pairs(NamedTuple):
 
     @classmethod
     def of(cls, own: np.ndarray, others: np.ndarray, n_own: int) -> "Pairs":
-        """Return the pairs of own and other rows, indices of (n,) each; there are `n_own` own rows."""
+        """Return the pairs of the own rows `own` and other rows `others`, indices, (n,); the I own rows are `n_own`."""
         order = np.argsort(own, kind="stable")
         ends = np.concatenate([[0], np.cumsum(np.bincount(own, minlength=n_own))])
         return cls(ends, others[order], order)
 
     @classmethod
     def of_labels(cls, labels: np.ndarray, own: np.ndarray, others: np.ndarray) -> "Pairs":
-        """Return the pairs whose own row is one of the labels, (I,), numbered in the order of these."""
+        """Return the pairs whose own row is in `labels`, (I,); own rows are renumbered by their places in `labels`."""
         mask = np.isin(own, labels)
         place = {label: k for k, label in enumerate(labels.tolist())}
         numbers = np.array([place[label] for label in own[mask].tolist()], dtype=np.int64)

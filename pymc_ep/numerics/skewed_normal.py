@@ -1,11 +1,11 @@
-"""Skewed distributions by a monotone cubic of a standard normal variable.
+"""Skewed distributions by a monotone cubic T of a standard normal variable u.
 
     T(u) = ((1 + b u)^3 - 1 - 3 b^2) / (b D) = (3 u + 3 b (u^2 - 1) + b^2 u^3) / D,    D^2 = 9 + 36 b^2 + 15 b^4,
 
-has mean 0, variance 1 and the skewness k = 54 b (3 + 16 b^2 + 15 b^4) / D^3. Of all monotone cubics with that skewness
-it has the least cubic term, as its derivative 3 (1 + b u)^2 / D has a double root. As the cube of a normal variable it
-is the approximation of gamma distributions by Wilson and Hilferty (1931), and its inverse is in closed form. To first
-order in k it is Cornish and Fisher's, u + k (u^2 - 1) / 6.
+has mean 0, variance 1 and the skewness k = 54 b (3 + 16 b^2 + 15 b^4) / D^3, for a slope b. Of all monotone cubics with
+this skewness T has the least cubic term, as its derivative 3 (1 + b u)^2 / D has a double root. As the cube of a normal
+variable T is the approximation of gamma distributions by Wilson and Hilferty (1931), and its inverse has a closed form.
+To first order in k it is the expansion of Cornish and Fisher, u + k (u^2 - 1) / 6.
 """
 
 import numpy as np
@@ -15,17 +15,17 @@ from pymc_ep.numerics.quadrature.gauss_hermite import standard_normal_rule
 __all__ = ["MOST_SKEWED", "gaussian_parts", "limited", "skewed", "skewed_moves", "unskewed"]
 
 MOST_SKEWED = 2.0
-"""Largest skewness, an exponential distribution's. Cubics with more are a poor likeness of tilted densities."""
+"""Largest skewness of T, an exponential distribution's. More skewed cubics approximate tilted densities poorly."""
 _SLOPES = np.linspace(-0.5, 0.5, 4001)
-"""Slopes b of tabulated skewness; linear interpolation between them errs by 3e-8."""
+"""Slopes b at which the skewness is tabulated; linear interpolation between them errs by 3e-8."""
 _EVEN = 1e-6
-"""Slope below which a cubic counts as a parabola: the term that is left out is 1e-12."""
+"""Modulus of the slope b below which T counts as a parabola: the term that is left out is 1e-12."""
 _STRAIGHT = 4.5
 """Standard deviations beyond which a cubic continues as its tangent: one of 150,000 draws lies there."""
 _PARTS, _WIDTH = 7, 0.6
-"""Gaussian parts of a skewed density, and their standard deviation before they are moved. Quantiles from 1 to 99% are
-exact within 0.01 at a skewness of 0.7 and 0.02 at 1, where five parts err by 0.04 to 0.09, and seven of
-a width of 0.5 by 0.07."""
+"""Number of Gaussian parts of a skewed density, and their standard deviation before T moves them. Quantiles from 1 to
+99% are exact within 0.01 at a skewness of 0.7 and 0.02 at 1. There five parts err by 0.04 to 0.09, and seven of a
+width of 0.5 by 0.07."""
 
 
 def _skewness(slope: np.ndarray) -> np.ndarray:
@@ -45,7 +45,7 @@ def _slope(skewness: np.ndarray) -> np.ndarray:
 
 
 def skewed(normal: np.ndarray, skewness: np.ndarray) -> np.ndarray:
-    """Return T(u) at `normal`, for arrays that broadcast, with straight tails: means of exp T(u) then exist."""
+    """Return T(u) for u = `normal`, with straight tails, so that means of exp T(u) exist; the arguments broadcast."""
     b = _slope(skewness)
     u = np.clip(normal, -_STRAIGHT, _STRAIGHT)
     inside = 3.0 * u + 3.0 * b * (u**2 - 1.0) + b**2 * u**3
@@ -54,7 +54,7 @@ def skewed(normal: np.ndarray, skewness: np.ndarray) -> np.ndarray:
 
 
 def unskewed(values: np.ndarray, skewness: np.ndarray) -> np.ndarray:
-    """Return the u with T(u) = `values`, as if tails were cubic."""
+    """Return the u at which T(u) = `values`, for T with cubic tails rather than the straight ones of `skewed`."""
     b = _slope(skewness)
     even = np.abs(b) < _EVEN
     slope = np.where(even, 1.0, b)
@@ -64,15 +64,15 @@ def unskewed(values: np.ndarray, skewness: np.ndarray) -> np.ndarray:
 
 
 def limited(share: np.ndarray, total: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return shares of a skewness and the skewness, reduced in proportion where it exceeds `MOST_SKEWED`."""
+    """Return shares of a skewness and the whole skewness, both scaled down where the latter exceeds `MOST_SKEWED`."""
     factor = MOST_SKEWED / np.maximum(np.abs(total), MOST_SKEWED)
     return share * factor, total * factor
 
 
 def skewed_moves(share: np.ndarray, total: np.ndarray) -> np.ndarray:
-    """Return the coefficients of a(u) = (g / k) (T(u) - u), (4, n), constant first, for a share g of T's skewness k.
+    """Return coefficients, (4, n), constant first, of a(u) = (g / k) (T(u) - u) for a share g of T's skewness k.
 
-    Shares that add up to k move a variable to T(u), be they of one site or of many with the same predictor.
+    The moves a(u) of several sites with one predictor add up to T(u) - u if their shares add up to k.
 
     Parameters
     ----------
@@ -90,10 +90,11 @@ def skewed_moves(share: np.ndarray, total: np.ndarray) -> np.ndarray:
 
 
 def gaussian_parts(skewness: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return weights, (k,), means and standard deviations, (k, *shape), of normals whose mixture is nearly T(u).
+    """Return weights, (7,), means and standard deviations, (7, *shape), of normals whose mixture is nearly T(u).
 
-    With u = alpha z + w e of standard normals z and e, alpha^2 + w^2 = 1, T is linear in e about the nodes of z. That
-    leaves out w^4 of the skewness, which the cubic therefore has more. Mean and variance are exact.
+    Let u = alpha z + w e for independent standard normals z and e, with alpha^2 + w^2 = 1. About each node of a
+    quadrature in z, T is taken as linear in e. This loses the share w^4 of the skewness, and T is therefore given the
+    skewness k / (1 - w^4). Mean and variance are exact.
     """
     nodes, weights = standard_normal_rule(_PARTS)
     at = np.sqrt(1.0 - _WIDTH**2) * nodes.reshape(-1, *(1,) * np.ndim(skewness))

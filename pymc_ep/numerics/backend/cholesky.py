@@ -51,7 +51,7 @@ def inverse_factor(matrix: Array) -> tuple[Array, Array, Array]:
 
 
 def cholesky(matrix: Array) -> tuple[Array, Array]:
-    """Return the lower Cholesky factor and whether there is one."""
+    """Return the lower Cholesky factor, and whether there is one; if not, the identity takes its place."""
     if is_jax(matrix):
         from pymc_ep.numerics.backend.cholesky_jax import cholesky_jax
 
@@ -63,17 +63,17 @@ def cholesky(matrix: Array) -> tuple[Array, Array]:
 def factor_lower(matrix: np.ndarray, *, clean: bool = False, block: int = 4096) -> tuple[np.ndarray, int]:
     """Factor a symmetric matrix in place; only its lower triangle is read.
 
-    Works by columns of blocks: with two threads or more, OpenBLAS's own factorisation of 16,000 unknowns ends the
-    process. Needs memory for one column of blocks beside the matrix.
+    Large matrices are factored by columns of blocks: with two threads or more, OpenBLAS's own factorisation of 16,000
+    unknowns crashes. This needs memory for one column of blocks in addition to the matrix.
 
     Parameters
     ----------
     matrix : ndarray, (n, n)
         In Fortran order; overwritten.
     clean : bool
-        Whether zeros are written above the diagonal, where `matrix` is left as it is otherwise.
+        Whether zeros are written above the diagonal; otherwise that triangle of `matrix` is unchanged.
     block : int
-        Columns of a block.
+        Number of columns of a block.
 
     Returns
     -------
@@ -111,7 +111,7 @@ def solve_right(matrix: Array, factor: Array) -> Array:
 
 
 def solve(whitener: Array, vector: Array) -> Array:
-    """Return B^{-1} vector, for W = `whitener` = L^{-1} with B = L L^T; of rows, (s, n), for each."""
+    """Return B^{-1} v for v = `vector`, (n,), or for each row v of (s, n), for B = L L^T and `whitener` W = L^{-1}."""
     if is_jax(whitener):
         return whitener.T @ (whitener @ vector)
     if vector.ndim == 2:
@@ -121,10 +121,10 @@ def solve(whitener: Array, vector: Array) -> Array:
 
 
 def times(matrix: Array, vector: Array) -> Array:
-    """Return matrix @ vector; of rows, (s, n), for each.
+    """Return matrix @ vector for a vector, (n,), or for each row of (s, n).
 
-    Uses SciPy's BLAS, as the factorisations do. NumPy's is another library, and the waiting threads of either occupy
-    the processors (1.6 times slower with 1000 points on two processors).
+    One vector is multiplied by SciPy's BLAS, which the factorisations use too. NumPy's BLAS is another library, and the
+    waiting threads of each library occupy the processors (1.6 times slower with 1000 points on two processors).
     """
     if is_jax(matrix):
         return matrix @ vector
@@ -136,7 +136,7 @@ def times(matrix: Array, vector: Array) -> Array:
 
 
 def gram(whitener: Array) -> Array:
-    """Return B^{-1} = W^T W in full."""
+    """Return B^{-1} = W^T W, (n, n), with both triangles, for W = `whitener` as in `solve`."""
     if is_jax(whitener):
         return whitener.T @ whitener
     product, _ = scipy.linalg.lapack.dlauum(whitener, lower=1)

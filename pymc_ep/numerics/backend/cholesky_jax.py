@@ -18,14 +18,14 @@ def inverse_factor_jax(matrix: jax.Array) -> tuple[jax.Array, jax.Array, jax.Arr
 
 
 def cholesky_jax(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the lower factor and whether there is one."""
+    """Return the lower Cholesky factor, and whether there is one; if not, the identity takes its place."""
     factor = jnp.linalg.cholesky(matrix)
     proper = jnp.isfinite(factor[-1, -1])
     return jnp.where(proper, factor, jnp.eye(matrix.shape[0])), proper
 
 
 def solve_right_jax(matrix: jax.Array, factor: jax.Array) -> jax.Array:
-    """Return matrix @ inv(factor).T."""
+    """Return matrix @ inv(factor).T for a lower triangular factor."""
     return jsl.solve_triangular(factor, matrix.T, lower=True).T
 
 

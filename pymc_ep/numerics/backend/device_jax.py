@@ -15,7 +15,7 @@ def placed_on(name: str) -> AbstractContextManager[object]:
     Raises
     ------
     InvalidDataError
-        Where JAX has no such device; names those that it has.
+        If JAX has no such device; the message names the devices that it has.
     """
     try:
         return jax.default_device(jax.devices(name)[0])
@@ -35,6 +35,6 @@ def current_device() -> jax.Device:
 
 
 def free_bytes() -> int | None:
-    """Return the free memory of the device on which JAX computes now; None for a processor, which does not tell."""
+    """Return the free bytes of the device on which JAX computes now; None for a processor, which reports none."""
     stats = current_device().memory_stats() or {}
     return stats["bytes_limit"] - stats["bytes_in_use"] if {"bytes_limit", "bytes_in_use"} <= set(stats) else None

@@ -54,9 +54,9 @@ def require_jax(what: str) -> None:
     Raises
     ------
     ImportError
-        Names `what` asks for JAX.
+        If JAX is not installed; the message begins with `what`, the feature that needs JAX.
     RuntimeError
-        See `namespace_jax.require_float64`.
+        If JAX computes in single precision.
     """
     if find_spec("jax") is None:
         raise ImportError(f"{what} asks for JAX, which is not installed: pip install 'pymc-ep[jax]'.")
@@ -78,7 +78,7 @@ def on_host(fields: Fields) -> Fields:
 
 
 def replaced(table: Array, rows: np.ndarray, arrays: Sequence[Array]) -> Array:
-    """Return a copy of a table with some rows, (n,), replaced by the rows of arrays, n in all."""
+    """Return a copy of `table` in which the rows at indices `rows`, (n,), are the n rows of `arrays`, joined."""
     values = namespace(table).concatenate(arrays)
     if is_jax(table):
         return table.at[rows].set(values)

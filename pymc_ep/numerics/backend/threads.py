@@ -21,19 +21,23 @@ _MANY_MULTIPLICATIONS = 2000.0**3
 fit takes 20 times as long at 50 observations, and 4 times at 2000, where a factorisation takes 0.1 s. On idle cores it
 takes half as long."""
 _LOOKS, _APART = 3, 1e-3
-"""Looks at the threads that run, and the time between them, s: the most of them count, as most wait at times."""
+"""Number of times that running threads are counted, and the time between two counts, s. The largest count is used, as
+most threads wait at times."""
 _RUNNING = Path("/proc/loadavg")
-"""Where Linux tells how many threads run at the moment, this one included."""
+"""File in which Linux gives the number of threads that run at the moment, including this one."""
 _LIMITING = Lock()
 _LIMITS: list[int] = []
-"""Limits of the fits in progress, in threads of their own. The number of BLAS threads is one for the process: it is at
-most the least of these, and the last fit to end gives back what the first one found."""
+"""Limits on BLAS threads of all fits in progress, which may run in several threads. The process has a single number of
+BLAS threads: at most the least of these limits. The last fit to end restores the number that the first one found."""
 _FOUND: list[Any] = []
-"""Limits of threadpoolctl, which it restores when the last one ends."""
+"""Limiters of threadpoolctl, which restore the original numbers of threads when the last fit ends."""
 
 
 def check_cores(cores: int | str | None, blas_cores: int | str | None = "auto") -> int | str | None:
-    """Return the number of threads that is asked for, under either of its names; raise for one that cannot be."""
+    """Return the requested number of threads: `blas_cores` if `cores` is ``"auto"``, else `cores`.
+
+    Raises a ValueError if one of them is neither ``"auto"``, None nor a positive integer.
+    """
     for name, given in {"cores": cores, "blas_cores": blas_cores}.items():
         if isinstance(given, int | np.integer) and not isinstance(given, bool):
             possible = given >= 1
@@ -46,14 +50,15 @@ def check_cores(cores: int | str | None, blas_cores: int | str | None = "auto") 
 
 @contextmanager
 def limited_threads(work: float, cores: int | str | None) -> Iterator[None]:
-    """Limit the threads of BLAS and of Numba.
+    """Limit the threads of BLAS and of Numba within a ``with`` block.
 
     Parameters
     ----------
     work : float
         Multiplications of the most expensive step.
     cores : int, "auto" or None
-        ``"auto"`` is as many as are idle, but one of BLAS where matrices are small; None leaves them as they are.
+        Number of threads. ``"auto"`` takes as many as there are idle processors, but one BLAS thread where `work` is
+        small; None sets no limit.
     """
     with ExitStack() as stack:
         if cores is not None:
@@ -64,7 +69,7 @@ def limited_threads(work: float, cores: int | str | None) -> Iterator[None]:
 
 
 def idle_processors() -> int:
-    """Return how many processors this process can have without waiting for others, at least one."""
+    """Return the number of processors that other processes leave idle for this process, at least one."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if usable == 1 or not _RUNNING.exists():
         return usable

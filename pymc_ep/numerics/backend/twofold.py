@@ -46,7 +46,10 @@ def _halves(values: Any) -> tuple[Any, Any]:
 
 
 def _terms(matrix: Any, vector: np.ndarray) -> Iterator[tuple[Any, np.ndarray, Any]]:
-    """Yield rows, entries of the matrix there, and their factors: a column, or the k-th entries of sparse rows."""
+    """Yield indices of rows, an entry of the matrix in each row, and the elements of the vector that multiply these.
+
+    The entries are a column of a dense matrix, or the k-th entries of the rows of a sparse one.
+    """
     if not scipy.sparse.issparse(matrix):
         for entries, factor in zip(matrix.T, vector):
             yield slice(None), entries, factor

@@ -1,13 +1,14 @@
 """Sum-product on forests of quad-trees whose nodes have two states, low and high: hidden Markov trees of images.
 
-A level is an array, its parents one of half the sides: nodes are never looped over. With b the log odds of the high
-state by all that is below a node, itself included, and p_d the probability of the high state below a parent in state d,
+A level is an array, and the level of its parents an array of half as many rows and columns, so that no loop goes over
+nodes. Let p_d be a node's probability of the high state if its parent is in state d, 0 for low and 1 for high, and let
+e be its emission's log ratio of densities, high to low state. Upwards, from children to parents,
 
     b_j = e_j + sum of (m_1 - m_0) over the children of j,        m_d = log(1 - p_d) + softplus(logit p_d + b),
 
-where e are the log odds of emissions. The log normaliser is the sum of m_0 over all nodes, a root counting as a child
-of a parent in the low state; downwards, P(high | parent in d, data) = sigmoid(logit p_d + b) (Crouse, Nowak and
-Baraniuk 1998, in log odds).
+where b_j is the log likelihood ratio of the states of node j, from the emissions of j and of all nodes below. The log
+normaliser is the sum of m_0 over all nodes, if a root counts as the child of a parent in the low state. Downwards,
+P(high | parent in d, emissions) = sigmoid(logit p_d + b) (Crouse, Nowak and Baraniuk 1998, in log odds).
 """
 
 from collections.abc import Callable
@@ -23,18 +24,19 @@ __all__ = ["Forest", "TreePosterior", "quad_forest"]
 
 
 class TreePosterior(NamedTuple):
-    """States of the nodes given all emissions, all (n,).
+    """Probabilities of the states of n nodes given all emissions; all arrays are (n,).
 
     Attributes
     ----------
     log_normaliser : array
-        Terms whose sum is the log normaliser relative to all emissions of the low state.
+        Terms m_0, whose sum is the log normaliser; see `Forest.log_normaliser`.
     high : array
         Probability of the high state.
     parent : array
-        The same of the node's parent; 0 for roots.
+        Probability of the high state of the node's parent; 0 for roots.
     below_low, below_high : array
-        Probability of the high state given that the parent's is low, or high. Roots count as below a low parent.
+        Probability of the high state if the parent is in the low, or in the high, state. Roots count as below a low
+        parent.
     """
 
     log_normaliser: Array
@@ -50,8 +52,8 @@ class Forest(NamedTuple):
     Attributes
     ----------
     shapes : tuple of (int, int, int)
-        Trees side by side, rows and columns of each level, from the leaves to the roots; sides halve from one to the
-        next. Nodes are numbered in this order, each level in C order.
+        Number of images, rows and columns of each level, from the leaves to the roots; rows and columns halve from one
+        level to the next. Nodes are numbered in this order, each level in C order.
     """
 
     shapes: tuple[tuple[int, int, int], ...]
@@ -62,7 +64,7 @@ class Forest(NamedTuple):
         return sum(map(prod, self.shapes))
 
     def levels(self, values: Array) -> list[Any]:
-        """Cut one value a node, (n,), into levels."""
+        """Return `values`, (n,), one for each node, as a list of one array for each level, of its shape."""
         out, start = [], 0
         for shape in self.shapes:
             out.append(values[start : start + prod(shape)].reshape(shape))
@@ -70,22 +72,23 @@ class Forest(NamedTuple):
         return out
 
     def log_normaliser(self, log_odds: Array, low: Array, high: Array, xp: ModuleType | None = None) -> Array:
-        """Return the log normaliser relative to all emissions of the low state.
+        """Return the log normaliser: the log density of all emissions, relative to their density in the low state.
 
         Parameters
         ----------
         log_odds : array, (n,)
-            Log density of each emission under the high state less that under the low one.
+            Log ratio of each emission's densities, in the high state to in the low state.
         low, high : array, (n,)
-            Probability of the high state where the parent's is low, or high; roots read `low` alone.
+            Probability of the high state if the parent is in the low, or in the high, state; for roots only `low` is
+            used.
         xp : module, optional
-            Of array functions: ``pytensor.tensor`` for graphs; by default NumPy or JAX, as the arrays are.
+            Module of array functions: ``pytensor.tensor`` for graphs; by default NumPy or JAX, as the arrays are.
         """
         xp = namespace(log_odds, low, high) if xp is None else xp
         return sum(level.message.sum() for level in self._upwards(log_odds, low, high, xp))
 
     def posterior(self, log_odds: Array, low: Array, high: Array) -> TreePosterior:
-        """Return the states given all emissions; for arguments see `log_normaliser`."""
+        """Return the probabilities of the states given all emissions; for arguments see `log_normaliser`."""
         xp = namespace(log_odds, low, high)
         levels: list[TreePosterior] = []
         for shape, upward in reversed(list(zip(self.shapes, self._upwards(log_odds, low, high, xp)))):
@@ -98,7 +101,10 @@ class Forest(NamedTuple):
         return TreePosterior(*(xp.concatenate([array.ravel() for array in arrays[::-1]]) for arrays in zip(*levels)))
 
     def states(self, uniform: Array, low: Array, high: Array, xp: ModuleType) -> Array:
-        """Return draws of the states, (n,) of bool, from uniform ones, (n,); for the rest see `log_normaliser`."""
+        """Return draws of the states, (n,) of bool, True for high, from `uniform`, (n,), uniform draws on (0, 1).
+
+        For the other arguments see `log_normaliser`.
+        """
         drawn: list[Any] = []
         for uniforms, below_low, below_high in reversed(list(zip(*map(self.levels, (uniform, low, high))))):
             probability = xp.where(_at_children(drawn[-1], xp), below_high, below_low) if drawn else below_low
@@ -130,12 +136,12 @@ class _Level(NamedTuple):
 
 
 def quad_forest(trees: int, rows: int, columns: int, levels: int) -> Forest:
-    """Return the forest of `levels` whose leaves are `trees` arrays of `rows` by `columns`."""
+    """Return the forest of `levels` levels whose leaves are `trees` images of `rows` by `columns`."""
     return Forest(tuple((trees, rows >> level, columns >> level) for level in range(levels)))
 
 
 def _shared(probability: np.ndarray) -> np.ndarray:
-    """Return the probability of a level as one number, (1, 1, 1), if its nodes share it, as in tied trees; else all."""
+    """Return the probabilities of a level, as one element, (1, 1, 1), if all are equal, as in tied trees."""
     first = probability[:1, :1, :1]
     return first if (probability == first).all() else probability
 

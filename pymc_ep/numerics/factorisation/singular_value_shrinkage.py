@@ -1,9 +1,10 @@
 """Gaussian matrix factorisation by shrinkage of singular values, in closed form (Nakajima et al. 2013).
 
-An m x n matrix is L R^T plus noise of variance s2 in each entry, with independent columns l_k ~ N(0, a_k I) and
-r_k ~ N(0, b_k I). Among the posteriors of independent entries (and of independent rows alike) the best one has as means
-multiples of pairs of singular vectors of the matrix, and one variance for all entries of a column. Singular values in
-decreasing order belong to columns in decreasing order of c = a b.
+An m x n matrix is L R^T plus noise of variance s2 in each entry, with independent columns l_k ~ N(0, a_k I) of L and
+r_k ~ N(0, b_k I) of R, for k = 1, ..., K. Posteriors with independent entries are compared, or with independent rows;
+the best one is the same. Its means of l_k and r_k are multiples of a pair of singular vectors of the matrix, and all
+entries of a column have one variance. Singular values in decreasing order belong to columns in decreasing order of
+c_k = a_k b_k.
 """
 
 from typing import NamedTuple
@@ -19,9 +20,9 @@ class Shrunk(NamedTuple):
     Attributes
     ----------
     left, right : ndarray, (K,)
-        Norms of the columns' means.
+        Norms of the means of l_k and r_k.
     left_variance, right_variance : ndarray, (K,)
-        Variances of each of their entries.
+        Variance of each entry of l_k, and of r_k.
     """
 
     left: np.ndarray
@@ -31,7 +32,10 @@ class Shrunk(NamedTuple):
 
 
 def threshold(shape: tuple[int, int], noise: float, product: np.ndarray) -> np.ndarray:
-    """Return the singular values up to which means are zero, (K,), for the products c of prior variances, (K,)."""
+    """Return the singular values, (K,), up to which means are zero, for the products c, (K,), of prior variances.
+
+    `shape` is (m, n), and `noise` s2.
+    """
     m, n = shape
     # h + sqrt(h^2 - m n s2^2) is the square of the threshold, h = ((m + n) s2 + s2^2 / c) / 2.
     half = ((m + n) * noise + noise**2 / product) / 2
@@ -39,17 +43,17 @@ def threshold(shape: tuple[int, int], noise: float, product: np.ndarray) -> np.n
 
 
 def shrink(singular: np.ndarray, shape: tuple[int, int], noise: float, left: np.ndarray, right: np.ndarray) -> Shrunk:
-    """Return the variational posterior.
+    """Return the best variational posterior at given prior variances.
 
     Parameters
     ----------
     singular : ndarray, (K,)
-        Singular values, each in the place of its column; zeros for columns without one.
+        Singular value that belongs to each pair of columns; zero for a pair without one.
     shape : (m, n)
     noise : float
         Variance s2.
     left, right : ndarray, (K,)
-        Prior variances of the columns.
+        Prior variances a and b of the columns.
     """
     (m, n), c = shape, left * right
     kept = singular > threshold(shape, noise, c)
@@ -66,10 +70,10 @@ def shrink(singular: np.ndarray, shape: tuple[int, int], noise: float, left: np.
 def best_variances(
     norms: tuple[np.ndarray, np.ndarray], shape: tuple[int, int], noise: float, left: np.ndarray, right: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the optimal variances, (K,) each, of columns with means of given norms; see `shrink`.
+    """Return the best variances, v and w, (K,) each, of columns l and r whose means have given norms.
 
-    They are the roots of 1 / v = 1 / left + (right norm^2 + n w) / s2 and 1 / w = 1 / right + (left norm^2 + m v) / s2,
-    and below the prior's also where the means are zero.
+    They solve 1 / v = 1 / left + (right norm^2 + n w) / s2 and 1 / w = 1 / right + (left norm^2 + m v) / s2, and are
+    below the prior variances even where the means are zero. For the other arguments see `shrink`.
     """
     (m, n), (left_norm, right_norm) = shape, norms
     a, b = noise / left + right_norm**2, noise / right + left_norm**2
@@ -99,9 +103,10 @@ def shrink_empirically(singular: np.ndarray, shape: tuple[int, int], noise: floa
 
 
 def shrink_to_points(singular: np.ndarray, noise: float, left: np.ndarray, right: np.ndarray) -> Shrunk:
-    """Return the mode of the columns' joint density; for arguments see `shrink`.
+    """Return the mode of the columns' joint density, with variances of zero; for arguments see `shrink`.
 
-    At a given product g of norms, |l|^2 / (2 a) + |r|^2 / (2 b) is at least g / sqrt(a b): a nuclear norm.
+    At a given product g of norms, |l|^2 / (2 a) + |r|^2 / (2 b) is at least g / sqrt(a b): the penalty is a nuclear
+    norm.
     """
     # argmin of (lambda - g)^2 / (2 s2) + g / sqrt(a b), at |l| / |r| = sqrt(a / b).
     gamma = np.maximum(singular - noise / np.sqrt(left * right), 0.0)

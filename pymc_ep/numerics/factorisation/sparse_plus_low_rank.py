@@ -1,4 +1,4 @@
-"""Leading singular vectors of a sparse matrix plus a product of two thin ones, which is never formed."""
+"""Leading singular vectors of a sparse matrix plus a product of two thin matrices; the sum is never formed."""
 
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ class LeadingPairs(NamedTuple):
     left, right : ndarray, (m, k) and (n, k)
         Orthonormal columns; left.T @ matrix @ right is diagonal.
     values : ndarray, (k,)
-        In decreasing order, each at most the exact one.
+        Singular values in decreasing order, each at most the exact value.
     """
 
     left: np.ndarray
@@ -31,7 +31,7 @@ class SparsePlusLowRank:
     Parameters
     ----------
     sparse, transposed : sparse array, (m, n) and (n, m)
-        In compressed rows both.
+        The sparse matrix and its transpose, both in compressed rows.
     left, right : ndarray, (m, k) and (n, k)
     """
 
@@ -45,10 +45,10 @@ class SparsePlusLowRank:
         self.sparse, self.transposed, self.left, self.right = sparse, transposed, left, right
 
     def improved(self, basis: np.ndarray) -> LeadingPairs:
-        """Return the best pairs whose left vectors lie in the image of a basis, (n, k).
+        """Return the best pairs whose left vectors lie in the matrix's image of a basis, (n, k).
 
-        This is one step of a subspace iteration. No product of thin matrices with the right one in the span of the
-        basis approximates the matrix better than these pairs do.
+        This is one step of a subspace iteration. No product L R^T of thin matrices, with the columns of R in the span
+        of the basis, approximates the matrix better than these pairs do.
         """
         left = _orthonormal(self.sparse @ basis + self.left @ (self.right.T @ basis))
         # M^T left = Q T, so that left^T M = T^T Q^T; the singular vectors of the small T^T turn both sides.
@@ -58,7 +58,11 @@ class SparsePlusLowRank:
         return LeadingPairs(left @ turn, values, right @ rest.T)
 
     def leading(self, basis: np.ndarray, wanted: int, *, tol: float = 1e-6, max_iter: int = 50) -> LeadingPairs:
-        """Return pairs whose first `wanted` values have converged to `tol`, relative to the largest."""
+        """Return pairs, from a start basis, (n, k), whose first `wanted` values have converged.
+
+        They have if none changes by more than `tol`, relative to the largest value; after `max_iter` steps the last
+        pairs are returned.
+        """
         pairs = self.improved(basis)
         for _ in range(max_iter):
             before, pairs = pairs.values, self.improved(pairs.right)

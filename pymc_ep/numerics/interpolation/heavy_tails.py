@@ -1,8 +1,9 @@
-"""Coordinates of a real variable in which a prior with tails of a power of |x| has exponential ones.
+"""Coordinates y of a real variable x in which a prior whose tails are powers of |x| has exponential tails.
 
     x = c + s sinh(y).
 
-With a density like |x|^-(nu + 1) far out, y has one like exp(-nu |y|), as the logarithm of a scale has.
+If the density of x is like |x|^-(nu + 1) far out, the density of y is like exp(-nu |y|), as for the logarithm of a
+scale.
 """
 
 import numpy as np
@@ -11,28 +12,28 @@ __all__ = ["HeavyTails"]
 
 
 class HeavyTails:
-    """Maps y to x, PyMC's values; both are rows of the same length.
+    """The map x = c + s sinh(y), elementwise, from coordinates y to PyMC's values x, rows of length `size` each.
 
     Parameters
     ----------
     centre, scale : ndarray, () or (size,)
-        Of the prior; the map is linear for |x - c| far below the scale s.
+        c and s of the prior; the map is nearly linear for |x - c| far below s.
     """
 
     def __init__(self, centre: np.ndarray, scale: np.ndarray):
         self.centre, self.scale = centre, scale
 
     def to_values(self, coordinates: np.ndarray) -> np.ndarray:
-        """Return PyMC's values for rows of these coordinates, (m, size)."""
+        """Return PyMC's values x, (m, size), for rows of coordinates y, (m, size)."""
         with np.errstate(over="ignore"):  # Infinite beyond 1e308, as PyMC's log transforms are.
             return self.centre + self.scale * np.sinh(coordinates)
 
     def from_values(self, values: np.ndarray) -> np.ndarray:
-        """Return these coordinates for rows of PyMC's values, (m, size)."""
+        """Return coordinates y, (m, size), for rows of PyMC's values x, (m, size)."""
         return np.arcsinh((values - self.centre) / self.scale)
 
     def pull(self, coordinates: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-        """Return gradients in these coordinates, given them in PyMC's values, each (m, size)."""
+        """Return gradients in the coordinates y, (m, size), from gradients in PyMC's values x, (m, size)."""
         # dx / dy = s cosh y.
         with np.errstate(over="ignore"):
             return gradient * self.scale * np.cosh(coordinates)

@@ -1,12 +1,12 @@
-"""Draws at more places than a mixture has components: each from the nearest one, moved to its own place.
+"""Draws at more places than a mixture has components: each is a draw of the nearest component, moved to its place.
 
-A draw w of the component at z_k becomes, at a place z near it,
+A draw w of the component at z_k becomes, at a place z near z_k,
 
     m_k + a(z) - a(z_k) + exp(s(z) - s(z_k)) (w - m_k),
 
-where m_k is the mean of the component. The function a is quadratic, fitted by least squares to the means of the
-components that are nearest to some place, and s is linear, fitted to half the logarithms of the squared deviations of
-draws from their means. Only differences of both count, between a place and the component nearest to it.
+where m_k is the mean of the component. The function a is quadratic, a least-squares fit to the means of the components
+that are nearest to at least one place. The function s is linear, a fit to half the logarithms of the squared deviations
+of draws from their components' means. Only differences of a and s between a place and its nearest component matter.
 """
 
 import numpy as np
@@ -17,20 +17,25 @@ from pymc_ep.numerics.interpolation.stratified_draws import nearest
 __all__ = ["NearestComponents", "calibrated_weights"]
 
 _EACH = 4
-"""Components, or draws, for each coefficient of a function that is fitted to them; with fewer, it is of less degree."""
+"""Least number of components, or draws, for each coefficient of a function fitted to them; with fewer, the function is
+of lower degree."""
 _TELLING = 1000
-"""Draws that tell how widths change, to within 4 per cent for each coefficient; more take the time of logarithms."""
+"""Number of draws to which s is fitted: its coefficients are then right to within 4 per cent. More draws take time for
+logarithms."""
 _COLUMNS = 50
-"""Columns of the draws that are moved at a time: 4000 rows of so many fit the cache, and take a third of the time."""
+"""Number of columns of the draws that are moved at a time: 50 columns of 4000 rows fit the cache, and take a third of
+the time."""
 
 
 class NearestComponents:
-    """The components nearest to some places, and functions of the differences between both.
+    """The components of a mixture that are nearest to given places, and moves of their draws to these places.
 
     Parameters
     ----------
     components : ndarray, (k, p)
+        Positions z_k of the components.
     places : ndarray, (m, p)
+        Positions z of the places.
     """
 
     def __init__(self, components: np.ndarray, places: np.ndarray):
@@ -38,11 +43,15 @@ class NearestComponents:
         white, self._places = (components - centre) / scale, (places - centre) / scale
         near = nearest(self._places, white)
         self.used, self.index = np.unique(near, return_inverse=True)
-        """Components that are nearest to some place, (u,), and the index among these for each place, (m,)."""
+        """Indices of the components that are nearest to at least one place, (u,), and, for each place, the position of
+        its nearest component in this array, (m,)."""
         self._components = white[self.used]
 
     def move(self, draws: np.ndarray, means: np.ndarray) -> None:
-        """Move draws of the nearest components, (m, d), to their places, in place; `means`, (u, d), are those used."""
+        """Move `draws`, (m, d), each of a place's nearest component, to their places by overwriting them.
+
+        `means`, (u, d), are the means of the components `used`.
+        """
         if np.array_equal(self._places, self._components[self.index]):
             return
         at, at_places = (_features(z, len(means)) for z in (self._components, self._places))
@@ -66,11 +75,11 @@ class NearestComponents:
 
 
 def calibrated_weights(components: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Return weights of components, (k,), with which they have the means and covariance of the places, (m, p).
+    """Return weights, (k,), with which `components`, (k, p), have the mean and covariance of `places`, (m, p).
 
-    They are the even weights with the least change by which averages of monomials up to the second degree, or as many
-    as the components tell, agree (Deville and Sarndal 1992): a smooth function of the place averages over the
-    components as it does over the places. Of less degree where a weight would be negative.
+    Of all weights for which averages of monomials up to the second degree agree, they are nearest to even ones (Deville
+    and Sarndal 1992). A smooth function then has about the same average over the components as over the places. The
+    degree is lower where there are too few components, or a weight would not be positive; at worst weights are even.
     """
     k = len(components)
     centre, scale = centre_and_scale(places)
@@ -87,7 +96,10 @@ def calibrated_weights(components: np.ndarray, places: np.ndarray) -> np.ndarray
 
 
 def _features(z: np.ndarray, observations: int, degree: int = 2) -> np.ndarray:
-    """Return monomials of rows, (m, q), of the highest degree that so many observations tell, up to the given one."""
+    """Return all monomials, (m, q), of the rows of `z`, (m, p), up to `degree`.
+
+    The degree is lowered until `observations` are at least four for each monomial.
+    """
     p = z.shape[1]
     counts = 1, 1 + p, 1 + p + p * (p + 1) // 2
     while degree and _EACH * counts[degree] > observations:

@@ -17,9 +17,10 @@ _LARGEST = 1.0 - 1e-12
 
 
 class PartialCorrelations:
-    """Maps (log s_i, y_ij) to the packed rows of L with logarithms on its diagonal, PyMC's unconstrained values.
+    """The map from coordinates (y_ij, log s_i) to PyMC's unconstrained values, L_ij and log L_ii.
 
-    Both are rows of n (n + 1) / 2 numbers in the same order, with i's scale where L_ii is.
+    Coordinates and values are arrays of n (n + 1) / 2 elements: the packed rows of an (n, n) triangle. log s_i is in
+    the place of log L_ii.
 
     Parameters
     ----------
@@ -33,7 +34,7 @@ class PartialCorrelations:
         self._rows = [slice(end - i - 1, end) for i, end in enumerate(ends)]
 
     def to_values(self, coordinates: np.ndarray) -> np.ndarray:
-        """Return PyMC's values for rows of these coordinates, (m, size)."""
+        """Return PyMC's values, (m, size), for rows of coordinates, (m, size)."""
         out = np.empty_like(coordinates)
         for entries in self._rows:
             y, log_scale = coordinates[:, entries][:, :-1], coordinates[:, entries][:, -1]
@@ -43,7 +44,7 @@ class PartialCorrelations:
         return out
 
     def from_values(self, values: np.ndarray) -> np.ndarray:
-        """Return these coordinates for rows of PyMC's values, (m, size)."""
+        """Return coordinates, (m, size), for rows of PyMC's values, (m, size)."""
         out = np.empty_like(values, dtype=float)
         for entries in self._rows:
             row = values[:, entries].astype(float)
@@ -56,7 +57,7 @@ class PartialCorrelations:
         return out
 
     def pull(self, coordinates: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-        """Return gradients in these coordinates, given them in PyMC's values, each (m, size)."""
+        """Return gradients in the coordinates, (m, size), from gradients in PyMC's values, (m, size)."""
         out = np.empty_like(gradient)
         for entries in self._rows:
             y, log_scale, g = coordinates[:, entries][:, :-1], coordinates[:, entries][:, -1:], gradient[:, entries]
@@ -83,5 +84,5 @@ class PartialCorrelations:
 
 
 def _log_rest(y: np.ndarray) -> np.ndarray:
-    """Return log prod_{k<j} q_k, (m, i + 1), for rows of y, (m, i)."""
+    """Return log prod_{k<j} q_k for j = 0, ..., i, (m, i + 1), for rows of y, (m, i), with q_k = 1 / cosh y_k."""
     return np.concatenate([np.zeros((len(y), 1)), -np.cumsum(np.log(np.cosh(y)), axis=1)], axis=1)

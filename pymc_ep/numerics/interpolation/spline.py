@@ -13,7 +13,7 @@ amplify the difference of their values a thousandfold."""
 
 
 class Spline:
-    """Cubic polyharmonic spline with a linear trend (Duchon 1977); constant where there are too few points for one.
+    """Cubic polyharmonic spline with a linear trend (Duchon 1977); the mean of the values where points are too few.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class Spline:
 
     @property
     def varies(self) -> bool:
-        """Whether there are enough points, so that the function is no constant."""
+        """Whether there are enough points for a spline, so that the function is not constant."""
         return self._spline is not None
 
     def __call__(self, points: np.ndarray) -> np.ndarray:

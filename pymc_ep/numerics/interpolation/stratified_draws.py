@@ -6,20 +6,21 @@ import scipy
 __all__ = ["nearest", "stratified"]
 
 _SETS = 32
-"""Sets of draws from which the best is chosen: more match the moments better, and cost time."""
+"""Number of sets of draws from which the best is chosen: more sets match the moments better, but cost time."""
 
 
 def nearest(points: np.ndarray, centres: np.ndarray) -> np.ndarray:
-    """Return the index of the centre, of (k, p), nearest to each of the points, (m, p)."""
+    """Return the index, (m,), of the nearest of `centres`, (k, p), for each of `points`, (m, p)."""
     return scipy.spatial.cKDTree(centres).query(points)[1]
 
 
 def stratified(points: np.ndarray, weights: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Return indices of `count` of the points, (m, p), drawn by their weights, (m,), one from each of as many cells.
+    """Return indices, (count,), of `points`, (m, p), drawn by `weights`, (m,): one from each of `count` cells.
 
     Cells of equal weight come from halving along the coordinate of the largest variance, so that an average over the
     draws errs by the variation within cells alone (Cochran 1977, chapter 5). Heavy points may be drawn more than once.
-    Of 32 such sets, the one with means and variances nearest to all points' is returned (Morgan and Rubin 2012).
+    Of 32 such sets, the returned one has means and variances nearest to the weighted means and variances of all points
+    (Morgan and Rubin 2012).
     """
     weights = weights / weights.sum()
     cells, shares = _cells(points, weights, count)
@@ -62,7 +63,7 @@ def _cells(points: np.ndarray, weights: np.ndarray, count: int) -> tuple[list[np
 
 
 def _one_of_each(shares: list[np.ndarray], rng: np.random.Generator) -> np.ndarray:
-    """Return one draw from each cell by its shares, as positions in the concatenated cells, (sets, cells)."""
+    """Return positions in the concatenated cells, (sets, cells): in each set one draw from each cell, by `shares`."""
     ends = np.cumsum([len(share) for share in shares])
     starts = ends - [len(share) for share in shares]
     totals = np.array([share.sum() for share in shares])

@@ -6,21 +6,23 @@ __all__ = ["anderson"]
 
 
 def anderson(points: np.ndarray, residuals: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the iterate, (n,), of least residual if the map were affine.
+    """Return the next iterate, (n,), of the fixed-point iteration x -> G(x).
+
+    If G were affine, it would be G(x) at the affine combination x of the iterates with the least residual.
 
     Parameters
     ----------
     points : ndarray, (k, n)
         Iterates x, oldest first.
     residuals : ndarray, (k, n)
-        G(x) - x at each.
+        G(x) - x at each iterate.
     weights : ndarray, (n,)
         Scale of each coordinate in the least-squares norm.
 
     Returns
     -------
     ndarray, (n,)
-        The next iterate; for k = 1 that is G(x).
+        The next iterate; for k = 1 it is G(x).
     """
     last = points[-1] + residuals[-1]
     if len(points) == 1:

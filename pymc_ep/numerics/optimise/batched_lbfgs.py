@@ -10,18 +10,18 @@ import numpy as np
 __all__ = ["Found", "Pair", "Scale", "maximise_many", "scaled"]
 
 _MEMORY = 10
-"""Pairs kept for each function. More save steps, and cost memory and time in each."""
+"""Number of correction pairs kept for each function. More pairs save steps, but a step takes more memory and time."""
 _ARMIJO = 1e-4
 """Least increase of a step, relative to step times slope: the usual constant of Armijo's condition (Nocedal and Wright
 2006, section 3.1)."""
 _HALVINGS = 30
 """Most halvings of one step, to 1e-9 of its length, below which rounding hides an increase."""
 _LEAST_SHARE = 1e-10
-"""Least product of a step and minus its change of gradient, relative to the sum of its terms' sizes, below which it is
-rounding and the pair is dropped. It does not depend on the units of the unknowns."""
+"""Least scalar product of a step and minus its change of gradient, relative to the sum of the moduli of its terms. A
+smaller product is rounding, and the pair is dropped. The ratio does not depend on the units of the unknowns."""
 _FEW = 2**17
 """Largest number of entries of all directions for the NumPy body of the recursion. The Numba body takes half of the
-time, and two seconds to compile at first, more than an ascent of fewer entries gains."""
+time, but two seconds to compile at first, more than it saves in an ascent of fewer entries."""
 
 Evaluate = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 """Maps indices of functions, (k,), and points, (k, p), to values, (k,), and gradients, (k, p)."""
@@ -47,14 +47,14 @@ class Pair(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Last iterates of a maximisation.
+    """Last iterates of a maximisation of m functions.
 
     Attributes
     ----------
     points, gradients : ndarray, (m, p)
     values : ndarray, (m,)
     memory : tuple of Pair
-        Of the last steps, oldest first.
+        Correction pairs of the last steps, oldest first.
     """
 
     points: np.ndarray
@@ -77,14 +77,13 @@ def maximise_many(
     Parameters
     ----------
     evaluate : callable
-        Values may be -inf outside the domain, but not at `start`.
+        Returns values and gradients, see `Evaluate`. Values may be -inf outside the domain, but not at `start`.
     start : ndarray, (m, p), or Found
         A `Found` continues an ascent of the same functions.
     scale : ndarray, (m, p), or callable
-        Positive (definite): approximate inverse of minus each second derivative, or of minus the Hessian. The initial
-        matrix of the recursion.
+        Initial matrix of the recursion, positive definite: an approximate inverse of minus the Hessian, see `Scale`.
     max_iter : int
-        Steps of each function at most.
+        Largest number of steps of each function.
     tol : float
         A function has converged once g^T S g / 2, the increase that its gradient g promises under S = `scale`, is at
         most this.
@@ -120,7 +119,7 @@ def maximise_many(
 
 
 def scaled(scale: Scale, indices: np.ndarray, gradients: np.ndarray) -> np.ndarray:
-    """Return the products of a scale with the gradients, (k, p), of the functions `indices`, (k,)."""
+    """Return the products, (k, p), of a scale with `gradients`, (k, p), of the functions `indices`, (k,)."""
     return scale(indices, gradients) if callable(scale) else scale[_selector(indices, len(scale))] * gradients
 
 
@@ -138,9 +137,10 @@ def _line_search(
     values: np.ndarray,
     gradients: np.ndarray,
 ) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], np.ndarray]:
-    """Backtracking line search of the active functions: halve each step until Armijo's condition holds.
+    """Search along `ascent` for each active function: halve the step until Armijo's condition holds.
 
-    Returns points, values and gradients of all functions, and the indices of ones without such a step, by rounding.
+    Returns points, values and gradients of all functions, and the indices of functions for which no step was short
+    enough, as rounding hides the increase.
     """
     length, left, out = np.ones(len(active)), np.arange(len(active)), None
     for _ in range(_HALVINGS):
@@ -206,7 +206,7 @@ def _direction(
 
 
 def _added(q: np.ndarray, weights: np.ndarray, added: np.ndarray, other: np.ndarray, active: np.ndarray) -> np.ndarray:
-    """Add to q, in place, the rows `active` of `added` times weights, and return its products with rows of `other`.
+    """Add weights times the rows `active` of `added` to q, in place; return the products of q and rows of `other`.
 
     Parameters
     ----------
@@ -218,6 +218,7 @@ def _added(q: np.ndarray, weights: np.ndarray, added: np.ndarray, other: np.ndar
     Returns
     -------
     ndarray, (k,)
+        Scalar product of each row of the new q with its row of ``other[active]``.
     """
     if q.size <= _FEW:
         rows = _selector(active, len(added))

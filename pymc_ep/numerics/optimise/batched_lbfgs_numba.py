@@ -8,12 +8,12 @@ from pymc_ep.jit_numba import jit
 __all__ = ["add_and_dot"]
 
 _PIECE = 16_384
-"""Entries of a row in a piece. Sums of pieces are added in order, so that threads do not change a digit."""
+"""Number of entries of a row in a piece. Sums of pieces are added in order, so that threads do not change a digit."""
 
 
 @jit(fastmath={"reassoc", "contract", "arcp", "nsz"})
 def _piece(q: np.ndarray, weight: float, added: np.ndarray, other: np.ndarray) -> float:
-    """Add a multiple of `added` to `q`, in place, and return the product with `other`, (c,) each."""
+    """Add `weight` times `added`, (c,), to `q`, (c,), in place; return the product of `q` and `other`, (c,)."""
     total = 0.0
     for d in range(len(q)):
         moved = q[d] + weight * added[d]
@@ -26,7 +26,10 @@ def _piece(q: np.ndarray, weight: float, added: np.ndarray, other: np.ndarray) -
 def add_and_dot(
     q: np.ndarray, weights: np.ndarray, added: np.ndarray, other: np.ndarray, rows: np.ndarray
 ) -> np.ndarray:
-    """See `pymc_ep.numerics.optimise.batched_lbfgs`; `rows` are indices, (k,)."""
+    """Add weights times the rows `rows`, (k,), of `added` to q, in place; return the products of q and rows of `other`.
+
+    For shapes see `_added` of `pymc_ep.numerics.optimise.batched_lbfgs`, where `rows` is `active`.
+    """
     n, width = q.shape
     pieces = (width + _PIECE - 1) // _PIECE
     sums = np.empty((n, pieces))
