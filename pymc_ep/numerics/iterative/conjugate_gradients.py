@@ -11,13 +11,13 @@ from pymc_ep.numerics.backend.namespace import Array
 __all__ = ["Solution", "conjugate_gradients", "jacobi", "newton_step", "splitting"]
 
 _RESTARTS = 3
-"""Most restarts from the true residual, from which rounding lets the recursion drift."""
+"""Largest number of runs of the recursion, each from the true residual, from which rounding lets a run drift."""
 _TRUNCATION = 0.1
-"""Gain of a step, relative to the mean gain so far, at which a Newton step is truncated. With the 0.5 of Nash and
-Sofer, steps of inpainting ended too early."""
+"""Decrease of the objective by one product, relative to the mean decrease so far, at which a Newton step is truncated.
+With the 0.5 of Nash and Sofer, Newton steps of inpainting ended too early."""
 _FEW = 2**15
 """Largest number of unknowns for the NumPy body of the updates. The Numba body takes a second to compile at first, more
-than solutions with fewer unknowns gain."""
+than it saves in solutions with fewer unknowns."""
 _RATIO = 4.0
 """Ratio a / b of the two shifts in `splitting`; measured optima were 1 to 10."""
 
@@ -43,7 +43,7 @@ class Solution(NamedTuple):
 
 
 def jacobi(diagonal: Array) -> Callable[[Any], Any]:
-    """Return the preconditioner that divides by a diagonal, (N,), where that is positive."""
+    """Return the preconditioner that divides a vector by `diagonal`, (N,), where the diagonal is positive."""
     scale = 1.0 / (diagonal + (diagonal <= 0))
     return lambda vector: scale * vector
 
@@ -54,14 +54,15 @@ def splitting(
     adjoint: Callable[[Any], Any],
     weights: Array,
 ) -> Callable[[Any], Any]:
-    """Return a preconditioner for H + W^T Pi W, two matrices that are diagonal in orthonormal bases.
+    """Return a preconditioner for A = H + W^T Pi W, where H and W^T Pi W are diagonal in different orthonormal bases.
 
     Parameters
     ----------
     root : callable
-        a -> (v -> (I + H / a)^{-1/2} v), for the precision H >= 0 that the observations give.
+        ``root(a)``, for a number a > 0, returns the function v -> (I + H / a)^{-1/2} v. H >= 0 is the precision that
+        the observations give.
     forward, adjoint : callable
-        (N,) -> (J,) and back: W and W^T, with W W^T = I, a wavelet transform.
+        Products with W, (N,) -> (J,), and with W^T, (J,) -> (N,). W W^T = I, as for a wavelet transform.
     weights : array, (J,)
         The diagonal of Pi, positive.
 
@@ -74,7 +75,8 @@ def splitting(
     which is W^T Pi W + b where nothing is observed, and between H and H (W^T Pi W / a + 1) where H is large. The
     shift b is the geometric mean of Pi, and a four times that. Iterations to a residual of 1e-4 on images of 256 x 256
     pixels, a quarter of them observed with variance 1e-5, and precisions of 1 to 1e5 in a db2 basis: 102, against
-    350 without, 283 with the diagonal of A, and 241 with W^T (Pi + p / sigma^2)^{-1} W for the fraction p observed.
+    350 without a preconditioner, 283 with the diagonal of A, and 241 with W^T (Pi + p / sigma^2)^{-1} W for the
+    fraction p of pixels observed with variance sigma^2.
     """
     middle = float(np.exp(np.log(np.asarray(weights)).mean()))
     scale = root(_RATIO * middle)
@@ -105,26 +107,26 @@ def conjugate_gradients(
     Parameters
     ----------
     apply : callable
-        (N,) -> (N,): A.
+        The product x -> A x, (N,) -> (N,).
     b : array, (N,)
-        Of NumPy, or of any library with the same operators.
+        Array of NumPy, or of any library with the same operators.
     start : array, (N,), optional
-        First iterate; 0 otherwise.
+        First iterate; 0 by default.
     precondition : callable, optional
         (N,) -> (N,), symmetric positive definite: an approximate inverse of A.
     tol : float
         Largest residual |b - A x| / |b|.
     progress, least_tol : float
-        With a start the residual must also be at most `progress` times the start's, but no smaller tolerance
-        than `least_tol` is asked for.
+        With a `start` the residual must also be at most `progress` times the start's residual. It need not be below
+        `least_tol`, relative to |b|.
     max_iter : int
-        Most products with A.
+        Largest number of products with A.
 
     Returns
     -------
     Solution
-        The best iterate where it has not converged: by `max_iter`, since rounding keeps the residual above the
-        tolerance, or since A is not positive definite.
+        The best iterate if the iteration has not converged: it ends at `max_iter`, where rounding keeps the residual
+        above the tolerance, or where A is not positive definite.
 
     Notes
     -----
@@ -161,11 +163,11 @@ def newton_step(
     tol: float = 1e-6,
     max_iter: int = 1000,
 ) -> tuple[Any, bool]:
-    """Solve A x = b for a truncated step of a Newton method, whose next step has other A and b.
+    """Return an approximate solution x of A x = b: one truncated step of a Newton method.
 
     After k products, x^T A x / 2 - b^T x has decreased by g_1 + ... + g_k. The iteration ends once k g_k is at most a
-    tenth of that sum (Nash and Sofer 1990), or where `conjugate_gradients` would end. The rule does not depend on the
-    basis. The norm of the residual does: a few precise observations dominate it and hide all others.
+    tenth of this sum (Nash and Sofer 1990), or where `conjugate_gradients` would end. The rule does not depend on the
+    basis, unlike the norm of the residual, in which a few precise observations would hide all others.
 
     Parameters
     ----------
@@ -175,8 +177,9 @@ def newton_step(
     Returns
     -------
     array, (N,)
+        x.
     bool
-        Whether a rule ended the iteration, rather than `max_iter`.
+        Whether the iteration ended by its rules; False at `max_iter`, or if A is not positive definite.
     """
     if not b.any():
         return b * 0.0, True
@@ -193,7 +196,10 @@ def _iterate(
     most: int,
     truncation: float = 0.0,
 ) -> tuple[Any, int, bool]:
-    """Run the recursion; return the iterate, the number of products and whether a rule, not the limit, ended it."""
+    """Run the recursion; return the last iterate, the number of products with A, and whether a rule ended it.
+
+    No rule has ended it after `most` products, or if A is not positive definite.
+    """
     # The updates are in place.
     x, residual, ahead = x.copy(), residual.copy(), precondition(residual)
     direction, power, gained = ahead.copy(), _dot(residual, ahead), 0.0
@@ -217,7 +223,10 @@ def _iterate(
 
 
 def _advanced(x: Array, residual: Array, direction: Array, image: Array, step: float) -> tuple[Array, Array, float]:
-    """Return x, (N,), moved by a step along a direction, its residual, and the square of that; NumPy's in place."""
+    """Return x, (N,), moved by `step` along `direction`, the new residual, and the squared norm of the residual.
+
+    `image` is A times the direction. NumPy arrays are updated in place.
+    """
     if isinstance(x, np.ndarray) and x.size > _FEW:
         body = import_module("pymc_ep.numerics.iterative.conjugate_gradients_numba")
         return x, residual, body.advance(x, residual, direction, image, step)
@@ -227,7 +236,7 @@ def _advanced(x: Array, residual: Array, direction: Array, image: Array, step: f
 
 
 def _turned(direction: Array, ahead: Array, share: float) -> Array:
-    """Return `ahead` plus a share of the direction, (N,) each; NumPy's in place of the direction."""
+    """Return ``ahead + share * direction``, (N,); a NumPy `direction` is overwritten."""
     if isinstance(direction, np.ndarray) and direction.size > _FEW:
         import_module("pymc_ep.numerics.iterative.conjugate_gradients_numba").turn(direction, ahead, share)
         return direction

@@ -1,4 +1,4 @@
-"""Numba body of the updates of conjugate gradients: two passes over memory in place of nine."""
+"""Numba body of the updates of conjugate gradients: two passes over memory instead of nine."""
 
 import numpy as np
 
@@ -11,7 +11,10 @@ _jit = jit(nogil=True, fastmath={"reassoc", "contract"})
 
 @_jit
 def advance(x: np.ndarray, residual: np.ndarray, direction: np.ndarray, image: np.ndarray, step: float) -> float:
-    """Move x, (N,), by a step along a direction, update its residual, both in place, and return |residual|^2."""
+    """Move x, (N,), by `step` along `direction`, update the residual, both in place, and return |residual|^2.
+
+    `image` is A times the direction.
+    """
     square = 0.0
     for i in range(len(x)):
         x[i] += step * direction[i]
@@ -23,6 +26,6 @@ def advance(x: np.ndarray, residual: np.ndarray, direction: np.ndarray, image: n
 
 @_jit
 def turn(direction: np.ndarray, ahead: np.ndarray, share: float) -> None:
-    """Replace the direction, (N,), by `ahead` plus its share."""
+    """Replace `direction`, (N,), by ``ahead + share * direction``."""
     for i in range(len(direction)):
         direction[i] = ahead[i] + share * direction[i]

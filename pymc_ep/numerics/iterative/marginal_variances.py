@@ -25,15 +25,15 @@ class VarianceEstimate(NamedTuple):
     ----------
     variance : ndarray, (n,)
     standard_error : ndarray, (n,)
-        Of each variance, sampling alone: `variance` times sqrt(2 / samples).
+        Standard error of each variance, by sampling alone: `variance` times sqrt(2 / samples).
     worst_residual : float
         Largest relative residual of a solution.
     iterations : int
-        Products with A, of all samples.
+        Number of products with A, over all samples.
     converged : bool
         Whether all solutions met their tolerance.
     samples : list of ndarray, (N,)
-        Draws of N(0, A^{-1}); with the same seed, starting values at weights near these.
+        Draws of N(0, A^{-1}). At similar weights, with the same noise, they are good first iterates.
     """
 
     variance: np.ndarray
@@ -53,7 +53,7 @@ class LanczosBound(NamedTuple):
     last_increment : ndarray, (n,)
         Increase in the last step: not a standard error, but small where the bound may be tight.
     steps : int
-        Dimension of the space; less than asked for where it is exhausted, and the bound exact.
+        Dimension of the space. It is less than requested where the space is exhausted; the bound is then exact.
     """
 
     variance: np.ndarray
@@ -72,26 +72,27 @@ def perturb_and_map(
 ) -> VarianceEstimate:
     """Estimate variances from draws of N(0, A^{-1}), each by one solution (Papandreou and Yuille 2010).
 
-    With e standard normal, c = A^{-1} D^T (w^{1/2} e) has covariance A^{-1}, so that the mean of (D c)^2 is unbiased.
-    It stays so with c scaled to c^T A c = N: direction and length of A^{1/2} c are independent, and its square has the
-    mean N. Then sum_i w_i z_i = N holds for the estimates z as it does for the variances. Without the scaling, scales
-    learned from z would drift by the error of this sum in each round where the data say little about them.
+    With e standard normal, c = A^{-1} D^T (w^{1/2} e) has covariance A^{-1}, so that the mean of (D c)^2 over draws is
+    unbiased. This mean stays unbiased if each c is scaled to c^T A c = N, since direction and length of A^{1/2} c are
+    independent, and the squared length has the mean N. Then sum_i w_i z_i = N holds for the estimates z as it does for
+    the variances. Without the scaling, scales learned from z would drift by the error of this sum in each round where
+    the data say little about them.
 
-    Solutions are tasks of joblib: one after the other, or, under ``joblib.parallel_config("threading", n_jobs=4)``, so
-    many at once, with the same result to the last digit.
+    Solutions are tasks of joblib: one after the other by default, or four at once under
+    ``joblib.parallel_config("threading", n_jobs=4)``, with the same result to the last digit.
 
     Parameters
     ----------
     forward, adjoint : callable
-        (N,) -> (n,) and back: D and D^T.
+        Products with D, (N,) -> (n,), and with D^T, (n,) -> (N,).
     weights : ndarray, (n,)
         w >= 0.
     noise : iterable of ndarray, (n,)
-        Standard normal numbers e of each sample.
+        Standard normal draws e, one array for each sample.
     solve : callable
-        (b, start) -> Solution of A x = b.
+        ``solve(b, start)`` returns the Solution of A x = b; `start` is None or a first iterate.
     start : iterable of ndarray, (N,), optional
-        Where each solution starts: the samples of an estimate with the same noise at other weights.
+        First iterate of each solution: the samples of an estimate with the same noise at other weights.
     """
     negative = np.flatnonzero(~(weights >= 0))
     if negative.size:
@@ -131,14 +132,15 @@ def perturb_and_map(
 def lanczos(forward: Map, normal: Map, steps: int, rng: np.random.Generator, *, n_unknowns: int) -> LanczosBound:
     """Bound variances from below by A's projection on a Krylov space (Seeger and Nickisch 2011, section 4).
 
-    With orthonormal vectors Q, (N, k), for which T = Q^T A Q is tridiagonal, Q T^{-1} Q^T <= A^{-1}, and it grows with
-    k. All vectors are kept orthogonal to all before (recursions alone lose that: Paige 1972), which costs k^2 N
-    operations and k N numbers. Large variances are found first; of small ones a few hundred steps find a small part.
+    Let Q, (N, k), be orthonormal vectors for which T = Q^T A Q is tridiagonal. Then Q T^{-1} Q^T <= A^{-1}, and this
+    bound grows with k. Each vector is made orthogonal to all before, as the recursion alone loses orthogonality (Paige
+    1972). This takes k^2 N operations, and memory for k N elements. Bounds of large variances converge first; bounds of
+    small variances are far too low even after a few hundred steps.
 
     Parameters
     ----------
     forward, normal : callable
-        (N,) -> (n,) and (N,) -> (N,): D and A.
+        Products with D, (N,) -> (n,), and with A, (N,) -> (N,).
     steps : int
         k, cut to N.
     rng : numpy.random.Generator

@@ -3,11 +3,11 @@
 With x the standardised offset from a centre c in units of s, and h_k the orthonormal Hermite polynomials, the ratio of
 the integrand to N(f; c, s**2), divided by its mean, is sum_k a_k h_k(x). A rule of N nodes integrates all terms below
 degree 2 N, and the coefficients of a smooth ratio fall geometrically. The nodes themselves give the coefficients below
-degree N: where a_(N-3) to a_(N-1) are below 1e-9, those beyond degree 2 N - 2 are below rounding. A kink within reach
-of the nodes makes them large.
+degree N. Where a_(N-3) to a_(N-1) are below 1e-9, coefficients beyond degree 2 N - 2 are below rounding. A kink within
+reach of the nodes makes a_(N-3) to a_(N-1) large.
 
 Under narrow cavities (many observations for each coefficient) t changes little: 16 nodes about the cavity's own mean
-and standard deviation are enough, and no peak has to be found. Elsewhere there are 32 about the peak of the
+and standard deviation are enough, and no peak has to be found. Elsewhere 32 nodes are placed about the peak of the
 integrand.
 """
 
@@ -32,11 +32,12 @@ from pymc_ep.numerics.quadrature.peak_search import (
 __all__ = ["Smooth", "hermite_rule", "known_smooth_nodes", "seen_smooth_nodes", "standard_normal_rule"]
 
 _NARROW, _PEAKED = 16, 32
-"""Nodes about the cavity's mean, and about a peak."""
+"""Numbers of nodes of a rule about the cavity's mean, and of a rule about a peak."""
 _LAST = 3
-"""Coefficients that are tested: one alone may vanish by symmetry."""
+"""Number of last coefficients a_k that are tested: one alone may vanish by symmetry."""
 _NEGLIGIBLE = 1e-9
-"""Largest of these: since coefficients fall geometrically, at twice the degree they are about its square, 1e-18."""
+"""Bound on the moduli of the tested coefficients. Since coefficients fall geometrically, at twice the degree they are
+about its square, 1e-18."""
 _TRIES = 2
 """Rules tried about a peak: one with the width of its curvature, one with the moments that the first gave."""
 _MOST_OUTSIDE = 1e-11
@@ -45,17 +46,18 @@ _CURVED = 0.5
 """Curvature of log t, in units of 1 / cavity variance, above which the rule about the cavity mean is not tried. This
 saves evaluations only: a rule that is tried is tested by its coefficients."""
 _STEEP = 2.0
-"""The same for the slope of log t, in units of 1 / cavity standard deviation."""
+"""Slope of log t, in units of 1 / cavity standard deviation, above which that rule is not tried either."""
 
 
 class Smooth(NamedTuple):
-    """Rules for the sites, of n, that have a smooth integrand, and the remaining sites.
+    """Rules for those of n sites that have a smooth integrand, and the remaining sites.
 
     Attributes
     ----------
     rules : list of (ndarray of int, TiltedNodes)
-        Indices of sites, and their rule, one panel each.
+        Indices of sites, and the rule of these sites, with one panel for each.
     rest : ndarray of int
+        Indices of the remaining sites.
     seen : Survey, optional
         The integrand of all n sites on the grid, where it was surveyed.
     """
@@ -73,7 +75,7 @@ def known_smooth_nodes(
     power: np.ndarray,
     *parameters: np.ndarray,
 ) -> Smooth:
-    """Return rules about cavity means, for a t whose peaks are known to its site.
+    """Return rules about cavity means, for a likelihood t whose site declares log-concavity or where peaks are.
 
     For arguments see `gauss_legendre.tilted_nodes`, all NumPy arrays.
     """
@@ -153,7 +155,10 @@ def _weighed(
     variance: np.ndarray,
     power: np.ndarray,
 ) -> tuple[TiltedNodes, np.ndarray]:
-    """Return the rules with nodes at ``centre + width * x``, and for which sites the ratio is smooth, (n,)."""
+    """Return the rule with nodes at ``centre + width * x``, and whether it is accurate for each site, (n,).
+
+    It is if the ratio of the integrand to N(f; centre, width**2) is smooth.
+    """
     node, weight, last = hermite_rule(nodes)
     offset = node[:, None] * width
     # The sum rounds the node: to first order, log t is moved to the exact node of the Gaussian.
@@ -213,7 +218,7 @@ def _share_outside(rule: TiltedNodes, seen: Survey) -> np.ndarray:
 
 
 def _recentred(rule: TiltedNodes) -> Peak:
-    """Return tilted mean, as an offset from the cavity mean, and standard deviation, by an approximate rule."""
+    """Return the tilted mean, as an offset from the cavity mean, and standard deviation, by an approximate rule."""
     shift = (rule.weight * rule.offset).sum(axis=0)
     spread = (rule.weight * (rule.offset - shift) ** 2).sum(axis=0)
     return Peak(rule.centre - rule.mean + shift, np.sqrt(spread))
@@ -228,7 +233,7 @@ def standard_normal_rule(nodes: int) -> tuple[np.ndarray, np.ndarray]:
 
 @lru_cache
 def hermite_rule(nodes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return nodes and weights for the standard normal, and the last orthonormal polynomials at the nodes."""
+    """Return nodes and weights, (nodes,), for the standard normal, and the last polynomials h_k there, (3, nodes)."""
     node, weight = standard_normal_rule(nodes)
     polynomials = [np.ones(nodes), node]
     for k in range(1, nodes - 1):

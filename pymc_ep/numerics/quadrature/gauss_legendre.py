@@ -45,26 +45,27 @@ _DISAGREEMENT = 1e-6
 smaller limit takes quadrature error for a jump, a larger one misses small jumps."""
 
 REACH = 1.0
-"""Cavity standard deviations by which the cavity mean of a rule may move: the mass that it then misses is below
-exp(-30), since its ends, DROP nats down, are at most 9 of them away."""
+"""Number of cavity standard deviations by which the cavity mean of a rule may move. The mass that the rule then misses
+is below exp(-30), since its ends, DROP nats below the maximum, are at most 9 standard deviations away."""
 
 GAUSSIAN_CUTS = (-9.5, -5.0, -2.5, 0.0, 2.5, 5.0, 9.5)
 """Cavity standard deviations at which panels break if the density may have several modes; exp(-9.5**2 / 2) is 3e-20."""
 
 _PEAK_CUTS = (-9.5, -5.0, 5.0, 9.5)
-"""Widths of a peak at which panels break that are too long for it: 20 nodes integrate a Gaussian over 10 standard
-deviations to 1e-11."""
+"""Distances from a peak, in its widths, at which panels break that are too long for the peak: 20 nodes integrate a
+Gaussian over 10 standard deviations to 1e-11."""
 _LONG, _MASS = 10.0, 7.0
-"""Widths of a peak beyond which a panel is too long for it, and within which of its maximum that matters: the share of
-a Gaussian beyond is 3e-12."""
+"""Length of a panel, in widths of a peak, from which it is too long for the peak; and the distance from the peak within
+which this matters: the share of a Gaussian beyond is 3e-12."""
 
 
 class Panels(NamedTuple):
-    """The panels of all sites in one row, each site's side by side.
+    """The panels of all n sites, joined, with the panels of each site side by side.
 
     Attributes
     ----------
     left, width : array, shape (panels,)
+        Left end of each panel, as an offset from the centre of its site, and width.
     site : array of int, shape (panels,)
         The site of each panel.
     first : array of int, shape (n,)
@@ -77,14 +78,14 @@ class Panels(NamedTuple):
     first: np.ndarray
 
     def reduce(self, values: Array, function: str) -> Array:
-        """Reduce values of shape (panels,) to one a site by ``"add"`` or ``"maximum"``, with shape (n,)."""
+        """Return the sum (``"add"``) or the ``"maximum"`` of values, (panels,), over the panels of each site, (n,)."""
         if namespace(values) is np:
             return getattr(np, function).reduceat(values, self.first)
         # Under JAX every site has the same number of panels.
         return getattr(namespace(values), function).reduce(values.reshape((len(self.first), -1)), axis=1)
 
     def total(self, values: Array) -> Array:
-        """Sum values of shape (nodes, panels) for each site, to shape (n,)."""
+        """Return the sums, (n,), of values, (nodes, panels), over all nodes of each site."""
         return self.reduce(values.sum(axis=0), "add")
 
 
@@ -95,6 +96,7 @@ class TiltedNodes(NamedTuple):
     ----------
     panels : Panels
     centre : array, shape (n,)
+        The point of each site from which offsets are measured.
     offset : array, shape (nodes, panels)
         Nodes minus the `centre` of their site.
     weight : array, shape (nodes, panels)
@@ -102,6 +104,7 @@ class TiltedNodes(NamedTuple):
     slope : array, shape (nodes, panels)
         ``power * d log t / d f`` at the nodes.
     log_z : array, shape (n,)
+        Log of the integral of ``N(f; mean, variance) t(f)**power``.
     mean, variance : array, shape (n,)
         The cavity's moments.
     jump : array of bool, shape (n,), optional
@@ -152,9 +155,9 @@ def tilted_nodes(
         Points at which panels must break, in any order; those outside the interval are ignored. When t is not
         log-concave there is at least one, and the first is where t is largest.
     peaks : sequence of (array, array), shape (n,)
-        Place and width of maxima of the tilted density, about which panels break where they are long against the width.
+        Place and width of maxima of the tilted density. Panels about them break if they are long against the width.
     knots_beyond : float
-        Knots count only where the interval of integration is longer than this; saves panels in narrow cavities.
+        Knots count only where the interval of integration is longer than this, which saves panels in narrow cavities.
     log_concave : bool
         Whether log t is concave: the interval is then found from the mode. Otherwise it reaches 9.5 cavity
         standard deviations beyond the cavity mean and the first knot.
@@ -195,7 +198,7 @@ def panel_values(
     parameters: Sequence[Any],
     nodes: int,
 ) -> tuple[Any, Any, Any]:
-    """Return the nodes of all panels as offsets from the centre, log t less its value at the centre, and its slope."""
+    """Return nodes as offsets from the centre, log t less its value there, and its slope, (nodes, panels) each."""
     offset = panels.left + panels.width * legendre(nodes)[0][:, None]
     y, base, log_base, *parameters = (array[panels.site] for array in (y, centre, log_centre, *parameters))
     node = base + offset
@@ -216,7 +219,7 @@ def weighed(
     variance: Array,
     power: Array,
 ) -> TiltedNodes:
-    """Return the rule with the probabilities of its nodes."""
+    """Return the rule of given nodes, with their probabilities and log Z; for `log_t` see `panel_values`."""
     xp = namespace(mean, variance, offset)
     site = panels.site
     unit_weight = legendre(offset.shape[0])[1][:, None]
@@ -233,7 +236,9 @@ def weighed(
 
 
 def reweighted(rule: TiltedNodes, step: Array) -> TiltedNodes:
-    """Reweight the nodes for other cavity means: the ratio of two Gaussians is an exponential of the offset.
+    """Return the rule with the same nodes weighed for other cavity means.
+
+    The ratio of the two Gaussians is an exponential of the offset.
 
     Parameters
     ----------
@@ -253,7 +258,10 @@ def reweighted(rule: TiltedNodes, step: Array) -> TiltedNodes:
 
 
 def jumps(rule: TiltedNodes) -> np.ndarray:
-    """Whether t jumps or g is not its slope, (n,): E[g] then differs from d log Z / d mean, (E f - mean) / variance."""
+    """Whether t jumps, or the given slope of log t is wrong, (n,).
+
+    E[g] then differs from d log Z / d mean = (E f - mean) / variance.
+    """
     deviation = np.sqrt(rule.variance)
     mean = rule.centre + rule.panels.total(rule.weight * rule.offset)
     gradient = rule.panels.total(rule.weight * rule.slope) * deviation
@@ -263,11 +271,11 @@ def jumps(rule: TiltedNodes) -> np.ndarray:
 def moments_from_nodes(rule: TiltedNodes, *, log_concave: bool = True) -> tuple[Any, Any, Any, Any, Any]:
     """Return log Z, mean, variance, d log Z / d mean and site precision, each of shape (n,).
 
-    The covariance of f with the slope is summed as ``(f - E f)(g - E g)``. For a log-concave t, whose g falls, the
-    terms have one sign but between the mean and the place where g is E g, and their moduli add up to at most three
+    The covariance of f with the slope g is summed as ``(f - E f)(g - E g)``. For a log-concave t, whose g falls, all
+    terms have one sign, except between the mean and the place where g equals E g. Their moduli add up to at most three
     times the sum: by Chebyshev's inequality on either side of the mean, ``E|f - E f| E|g - g(E f)| <= 2 |Cov[f, g]|``,
     and ``|g(E f) - E g| <= E|g - g(E f)|``. So the site precision keeps its relative accuracy where t is almost flat.
-    Only where g is constant to its last digit can rounding give the other sign; with `log_concave` that is set to zero.
+    Only where g is constant to its last digit can rounding make it negative; with `log_concave` it is then set to zero.
     """
     xp = namespace(rule.centre)
     panels, site = rule.panels, rule.panels.site
@@ -301,13 +309,16 @@ def cumulants_from_nodes(rule: TiltedNodes) -> tuple[np.ndarray, np.ndarray]:
 
 @lru_cache
 def legendre(nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and weights of the Gauss-Legendre rule on (0, 1)."""
+    """Return nodes and weights of the Gauss-Legendre rule on (0, 1), (nodes,) each."""
     node, weight = np.polynomial.legendre.leggauss(nodes)
     return (node + 1) / 2, weight / 2
 
 
 def panels_between(low: Array, high: Array, inner: Array) -> Panels:
-    """Cut the intervals at the inner points, of shape (points, n), that lie inside them."""
+    """Return the panels into which points `inner`, (points, n), cut the intervals from `low` to `high`, (n,).
+
+    Points outside of their interval have no effect.
+    """
     xp = namespace(low, high)
     inside = (inner > low) & (inner < high)
     breaks = xp.concatenate([low[None], xp.sort(xp.where(inside, inner, high), axis=0), high[None]])
@@ -324,7 +335,10 @@ def panels_between(low: Array, high: Array, inner: Array) -> Panels:
 
 
 def _hull_interval(mean: Array, variance: Array, knots: Sequence[Any], xp: ModuleType) -> tuple[Any, Any, list[Any]]:
-    """Return an interval and its cuts, as offsets from the cavity mean, that contain every mode of the density."""
+    """Return the ends of an interval that contains every mode of the density, and its cuts.
+
+    All are offsets from the cavity mean, (n,).
+    """
     deviation = xp.sqrt(variance)
     peak = knots[0] - mean
     reach = GAUSSIAN_CUTS[-1] * deviation
@@ -333,7 +347,7 @@ def _hull_interval(mean: Array, variance: Array, knots: Sequence[Any], xp: Modul
 
 
 def _cuts_about(place: Array, width: Array, panels: Panels, high: Array, xp: ModuleType) -> list[Any]:
-    """Return cuts about a peak, each an offset, (n,); `high` where the panels there are short already."""
+    """Return cuts about a peak, offsets of shape (n,); `high`, of no effect, where panels there are short enough."""
     left, right = panels.left, panels.left + panels.width
     low_end, high_end = ((place + reach * width)[panels.site] for reach in (-_MASS, _MASS))
     longest = panels.reduce(xp.where((left < high_end) & (right > low_end), panels.width, 0.0), "maximum")

@@ -2,8 +2,8 @@
 
 `gauss_legendre.tilted_nodes` relies on properties that a site declares: log-concavity, or the knots of its scales. Here
 both are searched for, from the grid of `peak_search`. A peak is bracketed where the slope changes from positive to
-negative, and the ends of the support likewise. Panels break at those points, and at distances from each peak that grow
-geometrically from its width. They are halved until their Legendre coefficients have decayed.
+negative, and an end of the support between two grid points. Panels break at these points, and at distances from each
+peak that grow geometrically from its width. Panels are halved until their Legendre coefficients have decayed.
 """
 
 from collections.abc import Callable, Sequence
@@ -53,15 +53,15 @@ _DROP = 60.0
 """Drop below the highest point of the grid, in nats, at which the interval of integration may end: exp(-60) is
 9e-27."""
 _TAIL_COEFFICIENTS = 4
-"""Last Legendre coefficients of a panel that are tested: one or two alone may vanish by symmetry."""
+"""Number of last Legendre coefficients of a panel that are tested: one or two alone may vanish by symmetry."""
 _TOLERANCE = 1e-9
-"""Largest sum of their moduli, as a share of the mass of the site. Where the integrand is analytic the error of the
-rule is about its square, since n nodes are exact to degree 2 n - 1."""
+"""Largest sum of the moduli of these coefficients, as a share of the mass of the site. Where the integrand is analytic
+the error of the rule is about the square of this, since n nodes are exact to degree 2 n - 1."""
 _HALVINGS = 30
 """Most rounds of halving, to 1e-9 of a panel: a jump of t is then enclosed in a panel of no mass."""
 _MOST_PANELS = 1024
-"""Panels a site beyond which none is halved: a peak or a jump takes two a round, but where a density has lost its
-digits every half is as rough as the whole."""
+"""Number of panels of a site from which none of its panels is halved. A peak or a jump takes two panels a round, but
+where a density has lost its digits every half is as rough as the whole."""
 
 
 def defined(log_density: LogDensity, highest: float = np.inf) -> LogDensity:
@@ -76,7 +76,7 @@ def defined(log_density: LogDensity, highest: float = np.inf) -> LogDensity:
 
 
 class _Intervals(NamedTuple):
-    """Interval and breaks of the panels, as offsets from the highest peak."""
+    """Highest peak `centre` of each site, (n,), and, as offsets from it, the interval's ends and breaks of panels."""
 
     centre: np.ndarray
     low: np.ndarray
@@ -146,7 +146,7 @@ def _search(integrand: Integrand, seen: Survey, mean: np.ndarray, variance: np.n
 def _peaks(integrand: Integrand, seen: Survey) -> tuple[np.ndarray, np.ndarray]:
     """Return offsets and heights of up to `_PEAKS` local maxima, (peaks, n), the highest first.
 
-    With fewer maxima, the highest is repeated.
+    With fewer maxima, the highest grid point takes their places.
     """
     grid, level, rise = seen
     finite = np.isfinite(level)
@@ -186,7 +186,10 @@ def _enclosed(integrand: Integrand, seen: Survey, place: np.ndarray, sites: np.n
 
 
 def _ends(integrand: Integrand, seen: Survey, high_up: np.ndarray) -> np.ndarray:
-    """Return the ends of the support, (2, n), infinite where the grid has none next to a point within `_DROP`."""
+    """Return the ends of the support, (2, n), where they matter; else minus or plus infinity.
+
+    They matter where the outermost grid point in the support is `high_up`, (points, n): within `_DROP` of the maximum.
+    """
     finite = np.isfinite(seen.level)
     columns, count = np.arange(finite.shape[1]), len(finite)
     first, last = np.argmax(finite, axis=0), count - 1 - np.argmax(finite[::-1], axis=0)
@@ -206,7 +209,7 @@ def _ends(integrand: Integrand, seen: Survey, high_up: np.ndarray) -> np.ndarray
 
 
 def _widths(integrand: Integrand, peaks: np.ndarray, heights: np.ndarray, deviation: np.ndarray) -> np.ndarray:
-    """Return, for either side of each peak, the distance at which the integrand has dropped by one nat."""
+    """Return distances, (2, peaks, n), left and right of each peak, at which the log integrand has dropped by one."""
     # Sides, then peaks, then sites in one row.
     way = np.repeat([-1.0, 1.0], peaks.size)
     peak, height = np.tile(peaks.ravel(), 2), np.tile(heights.ravel(), 2)
@@ -222,7 +225,7 @@ def _widths(integrand: Integrand, peaks: np.ndarray, heights: np.ndarray, deviat
 
 
 def _geometric_breaks(peaks: np.ndarray, width: np.ndarray, deviation: np.ndarray) -> np.ndarray:
-    """Return breaks at distances from the peaks that grow from their widths to the cavity's, (breaks, n)."""
+    """Return breaks, (breaks, n), at distances from each peak that grow from its width to 16 cavity deviations."""
     steps = int(np.ceil(np.log(np.max(_WIDEST * deviation / width)) / np.log(_BREAK_RATIO)))
     factors = _BREAK_RATIO ** np.arange(max(steps, 0) + 1)[:, None, None]
     return np.concatenate([peaks - factors * width[0], peaks + factors * width[1]]).reshape(-1, peaks.shape[1])
@@ -248,7 +251,7 @@ def _unresolved(rule: TiltedNodes) -> np.ndarray:
 
 
 def _last_coefficients(nodes: int) -> np.ndarray:
-    """Return the matrix that takes values at the nodes to the last Legendre coefficients, (coefficients, nodes)."""
+    """Return the matrix, (coefficients, nodes), that takes values at the nodes to the last Legendre coefficients."""
     node, weight = legendre(nodes)
     basis = np.polynomial.legendre.legvander(2 * node - 1, nodes - 1)[:, -_TAIL_COEFFICIENTS:]
     # c_k = (2 k + 1) sum_i w_i P_k(2 x_i - 1) f(x_i), for nodes x_i and weights w_i on (0, 1).
@@ -258,7 +261,7 @@ def _last_coefficients(nodes: int) -> np.ndarray:
 def _halved(
     panels: Panels, values: Sequence[np.ndarray], rough: np.ndarray, evaluate: Callable
 ) -> tuple[Panels, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Replace the rough panels by their halves, keeping the values of the others."""
+    """Return panels and their values with the `rough` panels halved; values of the other panels are kept."""
     half = panels.width[rough] / 2
     left = np.concatenate([panels.left[rough], panels.left[rough] + half])
     site = np.tile(panels.site[rough], 2)

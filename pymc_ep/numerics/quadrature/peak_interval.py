@@ -14,26 +14,33 @@ DROP = 40.0
 """Nats below the maximum at which the integrand is cut off; exp(-40) is 4e-18."""
 
 _WIDE_DROP = 60.0
-"""Largest drop at an edge, in nats, at which its search ends: a panel is then at most 1.5 times too long (log t
-linear)."""
+"""Largest drop at an edge, in nats, at which the search for the edge ends: a panel is then at most 1.5 times too long
+if log t is linear."""
 
 _AIM_DROP = 48.0
-"""Drop at which the Newton steps to an edge aim, in nats: between `DROP` and `_WIDE_DROP`, so that rounding and
-curvature miss neither."""
+"""Drop at which the Newton steps to an edge aim, in nats: between `DROP` and `_WIDE_DROP`, so that the drop reached is
+between both despite rounding and curvature."""
 
 _MODE_LOSS = 0.5
-"""Largest distance of the mode found below the maximum, in nats. The mode is only where panels are cut."""
+"""Largest difference of the log density, in nats, between its maximum and the point that is taken as the mode. This
+point is only used as a cut between panels."""
 
 _MODE_SECTIONS = 6
-"""Points at which one round of the search for the mode cuts its bracket: evaluated at once, they save rounds."""
+"""Number of points at which one round of the search for the mode cuts its bracket: evaluated at once, they save
+rounds."""
 _MAX_SEARCH = 60
-"""Most rounds of a search. It ends one on values that are not finite; finite ones needed nine rounds at most."""
+"""Largest number of rounds of a search, which ends a search among values that are not finite. Searches among finite
+values needed nine rounds at most."""
 
 
 def peak_interval(
     density: Callable, mean: Array, variance: Array, power: Array, xp: ModuleType
 ) -> tuple[Any, Any, Any, Any]:
-    """Return a point near the mode, log t there, and the offsets at which the integrand has dropped by `DROP`."""
+    """Return a point near the mode of the integrand N(f; mean, variance) t(f)**power, log t there, and two offsets.
+
+    At the offsets from the point, to its left and to its right, the integrand has dropped by about `DROP`. All results
+    are (n,). ``density(f)`` returns log t and its derivative at f, (k, n).
+    """
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         centre = _mode(density, mean, variance, power, xp)
         log_centre = density(centre[None])[0][0]
@@ -42,12 +49,13 @@ def peak_interval(
 
 
 def _mode(density: Callable, mean: Array, variance: Array, power: Array, xp: ModuleType) -> Array:
-    """Find a point less than `_MODE_LOSS` nats below the maximum of the tilted density.
+    """Return points, (n,), at which the log tilted density is less than `_MODE_LOSS` nats below its maximum.
 
-    Along the direction in which the density rises from the cavity mean, ``rise(d) = |d log density / d f|`` at
-    distance d falls from ``g0 = rise(0) >= 0`` and is negative beyond ``v * g0``, because the slope of log t can
-    only fall. The bracket is cut into several sections in each round, in distance, or in log distance while it
-    spans orders of magnitude. By concavity its ends are at most ``|rise| * width`` below the maximum.
+    Let ``rise(d)`` be the derivative of the log density in the distance d from the cavity mean, in the direction in
+    which the density rises there. It falls from ``g0 = rise(0) >= 0`` and is negative beyond ``v * g0``, because the
+    slope of log t can only fall. Each round cuts the bracket of the mode into several sections of distance, or of log
+    distance while the bracket spans orders of magnitude. By concavity the log density at an end of the bracket is at
+    most ``|rise| * width`` below its maximum.
     """
     slope = power * density(mean[None])[1][0]
     deviation = xp.sqrt(variance)
@@ -88,16 +96,17 @@ def _mode(density: Callable, mean: Array, variance: Array, power: Array, xp: Mod
 def _edges(
     density: Callable, centre: Array, log_centre: Array, mean: Array, variance: Array, power: Array, xp: ModuleType
 ) -> tuple[Any, Any]:
-    """Find the distances left and right of `centre` at which the log integrand has dropped by about `DROP`.
+    """Return distances, (n,), left and right of `centre`, at which the log integrand has dropped by about `DROP`.
 
-    The Gaussian alone drops that far within ``sqrt(2 * DROP * v)``. The drop D(d) is convex in the distance, so if it
-    is more than DROP there, it is less than DROP within the fraction DROP / D of that distance. From the outer end
-    Newton steps on log D against log d, exact for powers of d; where one leaves the bracket, its geometric mean.
+    The Gaussian alone drops that far within ``sqrt(2 * DROP * v)``. The drop D(d) is convex in the distance d. If it is
+    more than DROP at this distance, it is less than DROP within the fraction DROP / D of the distance. Newton steps on
+    log D as a function of log d begin at the outer end; they are exact where D is a power of d. A step out of the
+    bracket is replaced by the geometric mean of the bracket's ends.
     """
     way = np.array([-1.0, 1.0])[:, None]
 
     def drop(distance: Array) -> tuple[Any, Any]:
-        """Drop at distances of shape (2, n), and its derivative."""
+        """Return the drop at distances, (2, n), and its derivative in the distance."""
         offset = way * distance
         log_t, slope = density(centre + offset)
         # D = ((f - m)^2 - (c - m)^2) / (2 v) - p (log t(f) - log t(c)) at f = c + offset, and dD / d distance.

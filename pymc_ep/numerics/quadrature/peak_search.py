@@ -2,8 +2,8 @@
 
 The grid holds the log integrand and its slope. It is fine near the cavity mean and doubles outwards. A change of the
 slope from positive to negative between two points brackets a peak, however narrow. The grid misses a narrow second peak
-on the flank of a first, and a support that fits between two points: these are a quarter of a cavity standard deviation
-apart at the centre, and half their distance from the cavity mean further out.
+on the flank of a first, and a support that fits between two points. Neighbouring points are a quarter of a cavity
+standard deviation apart at the centre, and half their distance from the cavity mean further out.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,8 +44,8 @@ _UNIT = np.flatnonzero(np.abs(GRID) == 1)
 NEAR = 9.5
 """Cavity standard deviations beyond which the cavity density is negligible: exp(-9.5**2 / 2) is 3e-20."""
 _BESIDE, _LOW = 6.5, 18.0
-"""Cavity standard deviations beyond which an integrand with its peak near the cavity mean is at least so many nats
-below it: 6.5**2 / 2 is 21."""
+"""Distance, in cavity standard deviations, and drop, in nats. The peak of an integrand is near the cavity mean if the
+integrand beyond this distance is lower than its maximum by more than this drop: 6.5**2 / 2 is 21."""
 _TESTED_DROP = 40.0
 """Drop below the highest point, in nats, within which changes between points are tested: exp(-40) is 4e-18."""
 _MARGIN = 0.1
@@ -53,11 +53,13 @@ _MARGIN = 0.1
 allows for slopes that are not quite monotone."""
 
 _SECTIONS = 15
-"""Points at which one round of a search cuts an interval: four bits, at about the cost of one evaluation."""
+"""Number of points at which one round of a search cuts an interval: it gains four bits, at about the cost of one
+evaluation."""
 _ROUNDS = 12
-"""Most rounds of a search, 48 bits in all."""
+"""Largest number of rounds of a search, 48 bits in all."""
 _ENCLOSED = 0.25
-"""Steeper slope times width of a bracket, in nats, at which its peak counts as found: good enough to place nodes."""
+"""Width of a bracket times the steeper slope at its ends, in nats, at which the peak in the bracket counts as located:
+good enough to place nodes."""
 
 
 class Survey(NamedTuple):
@@ -97,7 +99,10 @@ Integrand = Callable[..., tuple[np.ndarray, np.ndarray]]
 def integrand_of(
     log_density: LogDensity, y: Array, mean: Array, variance: Array, power: Array, parameters: Sequence[Any]
 ) -> Integrand:
-    """Return ``integrand(offset, sites)``: its log and slope at offsets (k, m) from the cavity means of m sites."""
+    """Return the function ``integrand(offset, sites)``; `sites` are the indices of m sites, by default all.
+
+    At offsets, (k, m), from their cavity means it returns the log integrand and its slope, (k, m) each.
+    """
 
     def integrand(offset: np.ndarray, sites: Array = slice(None)) -> tuple[np.ndarray, np.ndarray]:
         spread = variance[sites]
@@ -124,7 +129,7 @@ def surveyed(
         A result of `multimodal.defined`.
     y, mean, variance, power, *parameters : ndarray, shape (n,)
     also : ndarray, shape (k,)
-        The other points, in cavity standard deviations.
+        The other points, in cavity standard deviations from the cavity mean.
 
     Returns
     -------
@@ -141,10 +146,10 @@ def surveyed(
 
 
 def has_one_peak(seen: Survey) -> np.ndarray:
-    """Whether the integrand has one peak on the grid, (n,), and none hidden between its points.
+    """Whether each integrand, (n,), has one peak on the grid, and no peak hidden between grid points.
 
-    Where the slope is monotone the log integrand changes by less than distance times the steeper slope. A larger change
-    shows a hidden peak or edge, even if the slopes at both ends are the cavity's.
+    Where its slope is monotone between two points, the log integrand changes by less than their distance times the
+    steeper slope. A larger change shows a hidden peak or edge, even if the slopes at both points are the cavity's.
     """
     with np.errstate(invalid="ignore"):
         change = np.abs(np.diff(seen.level, axis=0))
@@ -160,7 +165,7 @@ def _peak_brackets(rise: np.ndarray) -> np.ndarray:
 
 
 def is_near(seen: Survey) -> np.ndarray:
-    """Whether the whole integrand on the grid lies under the cavity's own peak, (n,)."""
+    """Whether each integrand, (n,), is defined near the cavity mean, and is far below its maximum elsewhere."""
     near = np.abs(GRID) <= NEAR
     beside = np.abs(GRID) > _BESIDE
     whole = np.isfinite(seen.level[near]).all(axis=0)
@@ -168,7 +173,7 @@ def is_near(seen: Survey) -> np.ndarray:
 
 
 def beside_support(seen: Survey) -> np.ndarray:
-    """Whether t is not defined at a point, but is beside it, and both may matter to the integral, (points, n)."""
+    """Whether t is undefined at a grid point, defined next to it, and both may matter to the integral, (points, n)."""
     top = seen.level.max(axis=0) - _TESTED_DROP
     high, undefined = seen.level > top, np.isneginf(seen.level)
     beside = np.zeros_like(high)
@@ -207,19 +212,20 @@ def single_peak(integrand: Integrand, seen: Survey, sites: np.ndarray) -> tuple[
 
 
 def share_outside(seen: Survey, peak: Peak, ends: np.ndarray, density: np.ndarray, log_mass: np.ndarray) -> np.ndarray:
-    """Bound the shares of mass and variance outside intervals that hold the only peak, (n,).
+    """Return bounds, (n,), on the shares of mass and variance outside intervals that hold the only peak.
 
-    Outside the integrand falls, so far as the grid shows: between two points it is below its value at the inner one.
+    Outside an interval the integrand falls, so far as the grid shows: between two grid points it is below its value at
+    the inner point.
 
     Parameters
     ----------
     seen : Survey
     peak : Peak
-        The integrand is weighted by ``1 + z**2``, z the distance from this offset in units of this width.
+        The integrand is weighted by ``1 + z**2``, where z is the distance from the peak in units of its width.
     ends : ndarray, shape (2, n)
-        Of the intervals, as offsets from the cavity mean.
+        Ends of the intervals, as offsets from the cavity mean.
     density : ndarray, shape (2, n)
-        Integrand over mass there.
+        Integrand at the ends, divided by its integral.
     log_mass : ndarray, shape (n,)
         Log of the integral of the integrand.
     """
@@ -234,19 +240,22 @@ def share_outside(seen: Survey, peak: Peak, ends: np.ndarray, density: np.ndarra
 
 
 def section_points(low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Return the points that cut intervals into equal parts, (points, n)."""
+    """Return the points, (points, n), that cut each interval from `low` to `high`, (n,), into equal parts."""
     return low + (high - low) * (np.arange(1, _SECTIONS + 1) / (_SECTIONS + 1))[:, None]
 
 
 def first_false(condition: np.ndarray) -> np.ndarray:
-    """Return the first row at which each column is false, (n,); the number of rows if none is."""
+    """Return the first row, (n,), at which each column is false; the number of rows for a column that is all true."""
     return np.where(condition.all(axis=0), len(condition), np.argmin(condition, axis=0))
 
 
 def bracket_at(
     row: np.ndarray, first: np.ndarray, inner: np.ndarray, last: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return each column's values just before and at `row` of `inner`, with `first` and `last` as its ends."""
+    """Return the values of `inner`, (k, n), just before and at each column's `row`, (n,) each.
+
+    `first`, (n,), is the value before row 0, and `last`, (n,), the value at row k.
+    """
     whole = np.concatenate([first[None], inner, last[None]])
     columns = np.arange(len(row))
     return whole[row, columns], whole[row + 1, columns]
