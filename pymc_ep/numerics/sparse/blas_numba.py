@@ -1,7 +1,8 @@
 """SciPy's BLAS and LAPACK called from Numba, by the addresses that SciPy publishes for Cython.
 
-All arguments are passed by address. Sizes and factors lie in small arrays, one set a thread, and letters in another.
-Matrices are in Fortran order, given by the address of their first element.
+All arguments are passed by address. Each thread therefore has three small arrays, `sizes`, `factors` and `letters`, for
+the integers, floating-point factors and characters that the routines take. Matrices are in Fortran order, given by the
+address of their first element and a stride, the number of elements between the beginnings of two columns.
 """
 
 import llvmlite.binding
@@ -27,13 +28,13 @@ __all__ = [
 
 _LETTERS = b"LNTR"
 LEFT, PLAIN, TRANSPOSED, RIGHT = range(len(_LETTERS))
-"""Places of the letters: L also stands for lower triangles, and N for diagonals that are not of ones."""
+"""Positions in `letters` of L, N, T and R; L also stands for lower triangles, and N for diagonals not all ones."""
 
 _jit = jit(nogil=True)
 
 
 def _external(library: str, name: str, count: int) -> types.ExternalFunction:
-    """Return a function of `count` addresses, under a symbol that files of compiled functions refer to."""
+    """Return a routine of `count` addresses, under a symbol by which cached compiled functions refer to it."""
     symbol = f"pymc_ep_{name}"
     llvmlite.binding.add_symbol(symbol, get_cython_function_address(f"scipy.linalg.{library}", name))
     return types.ExternalFunction(symbol, types.void(*[types.intp] * count))
@@ -51,7 +52,10 @@ def arguments() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @_jit
 def cholesky(sizes: np.ndarray, letters: np.ndarray, n: int, a: int, stride: int) -> int:
-    """Replace the lower triangle of A, (n, n), by its factor; return 0, or the place where there is none, from 1."""
+    """Replace the lower triangle of A, (n, n), by its Cholesky factor; return 0 if there is one.
+
+    Otherwise return the order of the first leading minor that is not positive.
+    """
     sizes[0], sizes[1], sizes[2] = n, stride, 0
     # Sizes have 4 bytes and factors 8: at + 4 i is the address of sizes[i], factor + 8 of the second factor.
     at = sizes.ctypes.data
@@ -81,7 +85,10 @@ def triangular_solve(
     b: int,
     stride_b: int,
 ) -> None:
-    """Replace B, (m, n), by A^{-1} B, or by B A^{-1} from the right, for a lower A that is plain or transposed."""
+    """Replace B, (m, n), by A^{-1} B if `side` is LEFT, by B A^{-1} if it is RIGHT, for a lower triangular A.
+
+    If `form` is TRANSPOSED rather than PLAIN, A^T takes the place of A.
+    """
     sizes[0], sizes[1], sizes[2], sizes[3], factors[0] = m, n, stride, stride_b, 1.0
     at, letter = sizes.ctypes.data, letters.ctypes.data
     _dtrsm(
@@ -159,7 +166,10 @@ def matrix_product(
     c: int,
     stride_c: int,
 ) -> None:
-    """Write ``by A B + kept C`` to C, (m, n), for A of shape (m, k) and B of shape (k, n), each plain or transposed."""
+    """Write ``by A B + kept C`` to C, (m, n), for A of shape (m, k) and B of shape (k, n).
+
+    `form` and `form_b` are PLAIN, or TRANSPOSED if the transpose of A, or of B, is stored.
+    """
     sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5] = m, n, k, stride, stride_b, stride_c
     factors[0], factors[1] = by, kept
     at, letter, factor = sizes.ctypes.data, letters.ctypes.data, factors.ctypes.data

@@ -1,7 +1,8 @@
 """Supernodal multifrontal Cholesky factor of a sparse symmetric matrix, and solutions by it (Duff and Reid 1983).
 
-The panel of a supernode with s own columns and r later rows is (s + r, s), in Fortran order. Children come before
-parents; what a supernode subtracts from its later rows, (r, r), waits on a stack until its parent takes it.
+A supernode is a run of s columns with the same r later rows; its panel of the factor is (s + r, s), in Fortran order.
+Children come before parents. A supernode's update matrix of its later rows, (r, r), waits on a stack until the parent
+adds it.
 """
 
 import numpy as np
@@ -39,23 +40,24 @@ def factorise(
     factors: np.ndarray,
     letters: np.ndarray,
 ) -> tuple[float, int]:
-    """Write L to `factor`; return log |A| and -1, or the place of the first unknown without a positive pivot.
+    """Write L to `factor`; return log |A| and -1, or NaN and the place of the first unknown without a positive pivot.
 
     Parameters
     ----------
     first, begins, parent : ndarray
-        Of supernodes, see `symbolic_numba`.
+        First column of each supernode, the beginning of its later rows, and its parent; see `symbolic_numba`.
     in_parent : ndarray
         Places of later rows in the fronts of parents.
     panels : ndarray
-        Where the panel of each supernode begins.
+        Where the panel of each supernode begins in `factor`.
     places, values : ndarray, (e,)
         Places of the matrix's entries in the panels, and their values.
     own_entries : ndarray
         Where the entries of each supernode begin.
     factor : ndarray
+        Panels of L, which are overwritten.
     stack, update : ndarray
-        Room for waiting updates, and for the largest.
+        Work arrays for all waiting update matrices, and for the largest one.
     sizes, factors, letters : ndarray
         See `blas_numba.arguments`.
     """
@@ -123,7 +125,7 @@ def solve_many(
 ) -> None:
     """Replace X, (n, w), in the order of elimination, by L^{-1} X if `forward`, then by L^{-T} X if `backward`.
 
-    `room` is for w numbers a row of the largest front.
+    `room` is a work array for w elements in each row of the largest front.
     """
     total, w = len(first) - 1, x.shape[1]
     at_factor, at_x, at_room = factor.ctypes.data, x.ctypes.data, room.ctypes.data
@@ -172,7 +174,7 @@ def solve_one(
     forward: bool,
     backward: bool,
 ) -> None:
-    """`solve_many` for one vector, (n,): by loops, since it reads every entry of L once."""
+    """Solve as `solve_many` for one vector x, (n,): by loops, since every entry of L is read only once."""
     total = len(first) - 1
     if forward:
         for k in range(total):

@@ -14,22 +14,23 @@ from pymc_ep.numerics.sparse.order import dissection_order, elimination_order
 __all__ = ["Analysis", "SparseFactor"]
 
 _MUCH = 1e4
-"""Multiplications of a factor, for each unknown, from which another order is looked for. A lattice of 10^5 takes
-2e3, one of 10^6 8e3, a mesh of 10^5 4e4. The search takes as long as some four factors of the mesh."""
+"""Multiplications of a factor, for each unknown, above which a second order of elimination is tried. A lattice of 10^5
+takes 2e3, one of 10^6 8e3, a mesh of 10^5 4e4. The search for it takes as long as some four factors of the mesh."""
 _TOGETHER = 32
-"""Draws that are solved for at a time: bounds the memory, and their rows fit in a cache."""
+"""Number of draws that are solved for at a time, which bounds the memory; their rows fit in a cache."""
 
 
 class _Elimination(NamedTuple):
-    """Order of elimination, (n,), its tree in postorder, and the rows of the matrix and numbers of entries of L by it.
+    """An order of elimination, a postorder of its tree, with the patterns of the matrix and of L in this order.
 
     Attributes
     ----------
     order : ndarray of int, (n,)
+        The unknown at each place.
     starts, below : ndarray of int
-        Pattern of the matrix in this order, in compressed columns.
+        Pattern of the matrix in this order, in compressed columns: their beginnings, and the row indices.
     parent, counts : ndarray of int, (n,)
-        Of each column of L, in this order.
+        Parent in the elimination tree, or -1, and number of entries of each column of L.
     """
 
     order: np.ndarray
@@ -60,7 +61,7 @@ class Analysis:
     Parameters
     ----------
     rows, columns : ndarray of int, (e,)
-        Places of the entries, row >= column, each once; all of the diagonal is here.
+        Rows and columns of the entries in the lower triangle, row >= column, each once, with the whole diagonal.
     n : int
         Number of unknowns.
 
@@ -109,7 +110,7 @@ class Analysis:
         return 8 * (self._size + room + 2 * len(self._places))
 
     def factor(self, values: np.ndarray) -> "SparseFactor":
-        """Factor the matrix of given entries, (e,)."""
+        """Return the factor of the matrix with entries `values`, (e,), at the rows and columns of the pattern."""
         factor = np.empty(self._size)
         log_det, failed = _compiled("cholesky").factorise(
             *self._structure,
@@ -125,7 +126,7 @@ class Analysis:
 
     @property
     def _structure(self) -> tuple[np.ndarray, ...]:
-        """Supernodes, rows and places, as a factor and its selected inverse take them."""
+        """Arguments for supernodes, panels and entries that a factorisation and a selected inverse have in common."""
         tree = self._first, self._begins, self._in_parent, self._parent
         return *tree, self._panels, self._places, self._own_entries
 
@@ -139,7 +140,7 @@ class Analysis:
         return _compiled("blas").arguments()
 
     def _inverse(self, factor: np.ndarray) -> np.ndarray:
-        """Return the entries of the inverse, (e,)."""
+        """Return the entries of the inverse, (e,), from the panels of L."""
         entries, out = np.empty(len(self._sorted)), np.empty(len(self._sorted))
         _compiled("selected_inverse").selected_inverse(
             *self._structure,
@@ -152,7 +153,7 @@ class Analysis:
         return out
 
     def _solved(self, factor: np.ndarray, x: np.ndarray, *, forward: bool, backward: bool) -> None:
-        """Solve in place for X, (n,) or (n, w), in the order of elimination."""
+        """Replace X, (n,) or (n, w), in the order of elimination, by its forward or backward solution, or by both."""
         given = self._first, self._begins, self._later, self._panels, factor, x
         if x.ndim == 1:
             _compiled("cholesky").solve_one(*given, np.empty(self._largest_front), forward, backward)
@@ -174,7 +175,8 @@ class SparseFactor(NamedTuple):
     failed : int
         First unknown in the order of elimination whose pivot is not positive, or -1.
     loss : float
-        Largest ratio of a diagonal element to its pivot, by which rounding errors of elements are multiplied.
+        Largest ratio of a diagonal element of A to its pivot L_jj^2, by which rounding errors of elements are
+        multiplied.
     """
 
     analysis: Analysis
@@ -197,7 +199,7 @@ class SparseFactor(NamedTuple):
         return out
 
     def whitened(self, b: np.ndarray) -> np.ndarray:
-        """Return L^{-1} b, for b of shape (n,) or (n, k), whose squares sum to b^T A^{-1} b."""
+        """Return L^{-1} b, for b of shape (n,) or (n, k); the squares of a column sum to b^T A^{-1} b."""
         x = np.ascontiguousarray(b[self.analysis.order], dtype=float)
         self.analysis._solved(self.factor, x, forward=True, backward=False)
         return x
@@ -219,7 +221,7 @@ class SparseFactor(NamedTuple):
 
 
 def _compiled(name: str) -> ModuleType:
-    """Return a module of Numba functions, which the first analysis loads."""
+    """Return a module of Numba functions, which is imported at the first analysis only."""
     return import_module(f"pymc_ep.numerics.sparse.{name}_numba")
 
 
@@ -231,7 +233,7 @@ def _symmetric_pattern(rows: np.ndarray, columns: np.ndarray, n: int) -> scipy.s
 
 
 def _permuted(pattern: scipy.sparse.csc_array, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return starts and rows of the pattern with unknowns in another order."""
+    """Return the pattern with unknowns in another order: beginnings of its columns, (n + 1,), and row indices."""
     starts = np.concatenate([[0], np.cumsum(np.diff(pattern.indptr)[order])])
     rows = _inverted(order)[pattern.indices]
     return starts, _compiled("symbolic").permuted_columns(pattern.indptr.astype(np.int64), rows, order, starts)

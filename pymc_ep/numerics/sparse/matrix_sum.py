@@ -1,12 +1,14 @@
-"""Sums Q = sum_k c_k M_k of sparse symmetric matrices, which share one factor's pattern, and Gaussians of precision Q.
+"""Sums Q = sum_j c_j M_j of sparse symmetric matrices, all of one pattern, and Gaussian fields of precision Q.
 
-With N, (n, k), orthonormal and Q N = 0, the field is constrained to N^T x = 0 and has the covariance Q^+. Nodes D, as
-many as vectors, are pinned: with a number p and D the columns of the identity at these nodes,
+Let N, (n, k), be an orthonormal basis of vectors with Q N = 0. A field x is constrained to N^T x = 0, and has the
+pseudo-inverse Q^+ as its covariance. For a factor, k nodes are pinned: with a number p > 0, and the columns D, (n, k),
+of the identity at these nodes,
 
     log |Q|_+ = log |Q + p D D^T| - k log p - 2 log |det N^T D|,
     Q^+ = P (Q + p D D^T)^{-1} P,    P = I - N N^T.
 
-The derivative in Q of the first is (Q + p D D^T)^{-1}, at its entries.
+log |Q|_+ is the sum of the logs of the non-zero eigenvalues. Its derivative in the entries of Q is
+(Q + p D D^T)^{-1}.
 """
 
 import threading
@@ -24,38 +26,39 @@ from pymc_ep.numerics.sparse.factor import Analysis, SparseFactor
 __all__ = ["MatrixSum", "pinned_nodes"]
 
 _MOST_KEPT = 256
-"""Most log determinants that are kept: a fit asks for each of its hundred about twice, far from one another."""
+"""Largest number of log determinants that are kept: a fit has about a hundred, and needs each about twice, with many
+others in between."""
 
 
 def pinned_nodes(vectors: np.ndarray) -> np.ndarray:
-    """Return as many nodes, (k,), as there are vectors, (n, k), at which these have a determinant far from zero."""
+    """Return k nodes, (k,), for `vectors`, (n, k), such that ``vectors[nodes]`` has a determinant far from zero."""
     _, order = scipy.linalg.qr(vectors.T, mode="r", pivoting=True)
     return np.sort(order[: vectors.shape[1]])
 
 
 class MatrixSum:
-    """Pattern and terms of Q, (n, n).
+    """The matrices M_j, in one pattern, and functions of Q, (n, n), for coefficients c, (K,).
 
     Parameters
     ----------
     matrices : sequence of sparse array, (n, n)
-        M_k, symmetric.
+        The K matrices M_j, symmetric.
     null_space : ndarray, (n, k), optional
-        Independent vectors that all M_k map to zero.
+        Independent vectors that all M_j map to zero.
 
     Attributes
     ----------
     n : int
     rows, columns : ndarray of int, (e,)
-        Places of the lower triangle, row >= column; all of the diagonal is here.
+        Rows and columns of the entries of Q in the lower triangle, row >= column, with the whole diagonal.
     basis : ndarray, (e, K)
-        M_k at these places.
+        Entries of all M_j at these places.
     twice : ndarray, (e,)
         2 below the diagonal, 1 on it.
     null_space : ndarray, (n, k)
         N.
     pins : ndarray of int, (k,)
-        The nodes of D.
+        The pinned nodes, of the columns of D.
     """
 
     def __init__(self, matrices: Sequence[Any], null_space: np.ndarray | None = None):
@@ -85,11 +88,11 @@ class MatrixSum:
         return self.n - len(self.pins)
 
     def values(self, coefficients: np.ndarray) -> np.ndarray:
-        """Return Q at its places, (e,)."""
+        """Return the entries of Q at `rows` and `columns`, (e,)."""
         return self.basis @ coefficients
 
     def times(self, x: np.ndarray) -> np.ndarray:
-        """Return M_k x, (n, m, K), for x of shape (n, m)."""
+        """Return the products M_j x of all j, (n, m, K), for x of shape (n, m)."""
         out = np.zeros((*x.shape, self.basis.shape[1]))
         # M x = T x + (T - diag T)^T x for the lower triangle T of M.
         below = self.rows != self.columns
@@ -98,7 +101,10 @@ class MatrixSum:
         return out
 
     def log_determinant(self, coefficients: np.ndarray) -> tuple[float, np.ndarray]:
-        """Return log |Q|_+ and its gradient in the coefficients, (K,); minus infinity and zeros for any other Q."""
+        """Return log |Q|_+ and its gradient in the coefficients, (K,).
+
+        They are minus infinity and zeros if Q has an eigenvalue that is not positive outside the null space.
+        """
         if not np.isfinite(coefficients).all():
             return -np.inf, np.zeros(len(coefficients))
         key = np.asarray(coefficients, dtype=float).tobytes()
@@ -148,7 +154,7 @@ class MatrixSum:
         return inverse_diagonal + ((self.null_space @ within - 2.0 * crossed) * self.null_space).sum(axis=1)
 
     def failed_node(self, coefficients: np.ndarray) -> int | None:
-        """Return the node at which the factor of Q fails; None where there is one."""
+        """Return the node at which the factorisation of Q + p D D^T fails; None if it succeeds."""
         with self._lock:
             factor, _ = self._factor(coefficients)
         return None if factor.proper else factor.failed

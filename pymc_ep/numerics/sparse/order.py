@@ -9,17 +9,20 @@ from scipy.sparse.linalg import spilu
 __all__ = ["dissection_order", "elimination_order"]
 
 _DENSE, _DENSE_ROOTS = 100, 10.0
-"""Least number of neighbours of an unknown that is put last, and the same in square roots of the number of unknowns:
-minimum degree on a lattice of 10^5 took 0.09 s, with one unknown next to all others 1.9 s, for the same factor."""
+"""An unknown is put last if it has more neighbours than the first number, and than the second times the square root of
+the number of unknowns. Minimum degree on a lattice of 10^5 took 0.09 s, and with one unknown next to all others 1.9 s,
+for the same factor."""
 _FULL, _LOOKED = 0.5, 64
-"""Share of entries from which what crossed effects leave counts as dense, and the rows that are looked at."""
+"""Share of non-zeros from which the matrix that is left after eliminating one of two crossed effects counts as dense,
+and the number of its rows, about, that are examined."""
 
 
 def elimination_order(pattern: scipy.sparse.csc_array) -> np.ndarray:
-    """Return unknowns, (n,), in an order that fills in little: minimum degree, then those next to very many others.
+    """Return the unknowns, (n,), in an order of elimination with little fill-in.
 
-    Of crossed effects the larger one comes first, without a search, where that leaves a dense matrix. Minimum degree
-    took 4.6 s for 10^5 users and 10^3 items with 10^6 rows, and 11 s for 6,040 and 3,706, for the same operations.
+    It is an order of minimum degree, followed by the unknowns with very many neighbours. Of two crossed effects the
+    larger one comes first, without a search, if a dense matrix is left after it. Minimum degree took 4.6 s for 10^5
+    users and 10^3 items with 10^6 rows, and 11 s for 6,040 and 3,706, for the same operations.
 
     Parameters
     ----------
@@ -36,9 +39,10 @@ def elimination_order(pattern: scipy.sparse.csc_array) -> np.ndarray:
 
 
 def dissection_order(pattern: scipy.sparse.csc_array) -> np.ndarray | None:
-    """Return the same by nested dissection (Karypis and Kumar 1998); None without the package pymetis.
+    """Return the unknowns, (n,), in an order of nested dissection (Karypis and Kumar 1998).
 
-    On a triangular mesh of 10^5 nodes it leaves 0.6 of the operations of minimum degree, on lattices as many.
+    Unknowns with very many neighbours come last. Without the package pymetis the result is None. On a triangular mesh
+    of 10^5 nodes a factor takes 0.6 of the operations in an order of minimum degree, on lattices as many.
     """
     try:
         import pymetis
@@ -58,7 +62,10 @@ def dissection_order(pattern: scipy.sparse.csc_array) -> np.ndarray | None:
 def _dense_last(
     pattern: scipy.sparse.csc_array, order_of: Callable[[scipy.sparse.csc_array], np.ndarray]
 ) -> np.ndarray:
-    """Return the unknowns by an order of the pattern without those next to very many others, and then these."""
+    """Return the unknowns with few enough neighbours in the order that `order_of` returns for their pattern.
+
+    All other unknowns follow.
+    """
     n = pattern.shape[0]
     thin = np.flatnonzero(np.diff(pattern.indptr) <= max(_DENSE, _DENSE_ROOTS * np.sqrt(n)))
     rest = np.setdiff1d(np.arange(n), thin, assume_unique=True)
@@ -69,7 +76,10 @@ def _dense_last(
 
 
 def _fewer_than_all_neighbours(pattern: scipy.sparse.csc_array, neighbours: np.ndarray) -> np.ndarray:
-    """Whether each unknown, (n,), has fewer neighbours than each of these: of such no two are neighbours."""
+    """Whether each unknown, (n,), has fewer neighbours than any of its neighbours has.
+
+    No two unknowns for which this holds are neighbours.
+    """
     n = len(neighbours)
     others = np.repeat(np.arange(n), neighbours) != pattern.indices
     # Each column has an entry, its diagonal.
@@ -77,7 +87,7 @@ def _fewer_than_all_neighbours(pattern: scipy.sparse.csc_array, neighbours: np.n
 
 
 def _is_dense(pattern: scipy.sparse.csc_array, first: np.ndarray, left: np.ndarray) -> bool:
-    """Whether elimination of `first`, where no two are neighbours, leaves a matrix of the others with few zeros."""
+    """Whether eliminating `first`, of which no two are neighbours, leaves a matrix of `left` with few zeros."""
     if not len(left):
         return True
     # Eliminating `first`, diagonal there, fills in where B B^T has entries, for B of rows `left` and columns `first`.
@@ -90,7 +100,7 @@ def _is_dense(pattern: scipy.sparse.csc_array, first: np.ndarray, left: np.ndarr
 def _minimum_degree(pattern: scipy.sparse.csc_array) -> np.ndarray:
     """Return the order of SuperLU's multiple minimum degree (Liu 1985).
 
-    An incomplete factor that drops all but the diagonal costs the order alone.
+    The order comes from an incomplete factor that drops all but the diagonal, so that only the order takes time.
     """
     n = pattern.shape[0]
     small = scipy.sparse.csc_array((np.full(pattern.nnz, -1e-3), pattern.indices, pattern.indptr), shape=(n, n))

@@ -12,14 +12,14 @@ def count_row_pairs(starts: np.ndarray) -> int:
 
 
 def row_pairs(starts: np.ndarray, most: float = np.inf) -> tuple[np.ndarray, np.ndarray]:
-    """Return all pairs of entries of one row, as numbers of entries, the first no later than the second.
+    """Return all pairs of entries of one row, as the indices of both entries, the first no later than the second.
 
     Parameters
     ----------
     starts : ndarray of int, (rows + 1,)
-        First entry of each row, and the number of entries.
+        Index of the first entry of each row, and the total number of entries.
     most : float
-        Rows of more entries have no pairs.
+        Rows with more entries are left out.
     """
     counts = np.diff(starts)
     firsts, seconds = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]

@@ -1,11 +1,12 @@
 """Entries of the inverse of a sparse symmetric matrix where the matrix has entries, from its Cholesky factor.
 
-Parents come before children (Takahashi, Fagan and Chin 1973). With the columns of a supernode L11 and below these L21,
-H = L21 L11^{-1}, and the entries S_rr of its later rows, which are in its parent's front,
+Parents come before children (Takahashi, Fagan and Chin 1973). For a supernode, s are its own columns and r its later
+rows, L11 and L21 the factor's entries in the rows s and r of the columns s, and H = L21 L11^{-1}. All later rows are in
+the parent's front, so that S_rr of the inverse S is a part of the parent's block, and
 
     S_rs = -S_rr H,        S_ss = (L11 L11^T)^{-1} - H^T S_rs.
 
-The blocks of supernodes that have children to come wait on a stack.
+The block of a supernode waits on a stack until all its children are done.
 """
 
 import numpy as np
@@ -42,9 +43,10 @@ def selected_inverse(
     factors: np.ndarray,
     letters: np.ndarray,
 ) -> None:
-    """Write the inverse's entries at the matrix's places, (e,); for arguments see `cholesky_numba.factorise`.
+    """Write to `out`, (e,), the inverse's entries where the matrix has entries.
 
-    `of_later` is room for S_rr of the largest supernode, `panel` for its columns of the inverse and its H.
+    `of_later` and `panel` are work arrays, for S_rr of any supernode, and for its columns of the inverse and its H. For
+    the other arguments see `cholesky_numba.factorise`.
     """
     total = len(first) - 1
     children, at = np.zeros(total, np.int64), np.empty(total, np.int64)

@@ -1,7 +1,8 @@
 """Where the Cholesky factor of a sparse symmetric matrix has entries: elimination tree, supernodes and their rows.
 
-A supernode is a run of columns of the factor L with the same rows below it; its own unknowns and the later ones that
-these rows belong to are its front. Patterns are columns in compressed form, of the whole symmetric matrix.
+A supernode is a run of columns of the factor L with the same rows below the run, its later rows. The unknowns of its
+own columns and of its later rows are its front. Patterns, `starts`, (n + 1,), and `rows`, are compressed columns of the
+whole symmetric matrix.
 """
 
 import numpy as np
@@ -22,16 +23,17 @@ __all__ = [
 
 _SMALL, _MEDIUM, _LARGE = 8, 24, 64
 _MEDIUM_ZEROS, _LARGE_ZEROS, _FEW_ZEROS = 0.3, 0.15, 0.05
-"""A supernode joins its parent where both together have at most so many columns, with so few zeros, or with the least
-share of zeros whatever the size. On walks 8 columns were better than more, 0.005 s against 0.009 at 10^5; elsewhere
-little depends on these numbers."""
+"""Limits for a supernode and its parent, which are joined if both together have at most `_SMALL` columns, or at most
+`_MEDIUM` or `_LARGE` columns and a share of stored zeros below `_MEDIUM_ZEROS` or `_LARGE_ZEROS`, or a share below
+`_FEW_ZEROS`. On walks 8 columns were better than more, 0.005 s against 0.009 at 10^5; elsewhere little depends on these
+limits."""
 
 _jit = jit(nogil=True)
 
 
 @_jit
 def permuted_columns(starts: np.ndarray, rows: np.ndarray, order: np.ndarray, new_starts: np.ndarray) -> np.ndarray:
-    """Return the row indices of a pattern whose columns are taken in another order."""
+    """Return the row indices of a pattern whose columns are taken in `order`, and then begin at `new_starts`."""
     out = np.empty(new_starts[-1], np.int64)
     for k in range(len(order)):
         begin = starts[order[k]]
@@ -88,7 +90,7 @@ def postorder(parent: np.ndarray) -> np.ndarray:
 
 @_jit
 def column_counts(starts: np.ndarray, rows: np.ndarray, parent: np.ndarray) -> np.ndarray:
-    """Return the number of entries of each column of L, (n,), by the subtrees that its rows are."""
+    """Return the number of entries of each column of L, (n,), by walks through the elimination tree, row by row."""
     n = len(starts) - 1
     count, seen = np.ones(n, np.int64), np.full(n, -1, np.int64)
     for i in range(n):
@@ -104,9 +106,9 @@ def column_counts(starts: np.ndarray, rows: np.ndarray, parent: np.ndarray) -> n
 
 @_jit
 def supernodes(parent: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """Return the first column of each supernode, and n: maximal ones, joined where few zeros come in.
+    """Return the first column of each supernode, and n. Supernodes are joined to their parents where few zeros come in.
 
-    Columns are postordered.
+    `parent` and `count`, (n,), are the parent and the number of entries of each column of L, in postorder.
     """
     n = len(parent)
     first, total = np.empty(n + 1, np.int64), 0
@@ -146,7 +148,11 @@ def supernodes(parent: np.ndarray, count: np.ndarray) -> np.ndarray:
 def supernode_rows(
     starts: np.ndarray, rows: np.ndarray, first: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return where later rows of supernodes begin, these rows, sorted, the parents, and each column's supernode."""
+    """Return `begins`, `later`, `parent` and `owner` of the supernodes with first columns `first`.
+
+    The later rows of supernode k, sorted, are ``later[begins[k] : begins[k + 1]]``. Its parent is ``parent[k]``, -1 for
+    a root. Column j belongs to the supernode ``owner[j]``.
+    """
     n, total = len(starts) - 1, len(first) - 1
     owner = np.empty(n, np.int64)
     for k in range(total):
@@ -216,9 +222,10 @@ def entries_in_panels(
     columns: np.ndarray,
     rows: np.ndarray,
 ) -> np.ndarray:
-    """Return the places in the panels of L of entries of the matrix, (e,), with row >= column.
+    """Return the places, (e,), in the panels of L, of the matrix's entries in `rows` and `columns`, row >= column.
 
-    The panel of a supernode, its front by its columns in Fortran order, begins at `panels`.
+    The panel of supernode k begins at ``panels[k]``. It has the rows of the front and the supernode's columns, in
+    Fortran order.
     """
     out = np.empty(len(columns), np.int64)
     for e in range(len(columns)):
@@ -241,7 +248,7 @@ def entries_in_panels(
 
 @_jit
 def stack_sizes(first: np.ndarray, begins: np.ndarray, parent: np.ndarray) -> tuple[int, int]:
-    """Return the numbers in the stacks of a factorisation and of a selected inverse."""
+    """Return the sizes, in elements, of the stacks of a factorisation and of a selected inverse."""
     total = len(first) - 1
     children, waiting = np.zeros(total, np.int64), np.empty(total, np.int64)
     top, count, largest = 0, 0, 0
