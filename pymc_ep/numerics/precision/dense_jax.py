@@ -18,18 +18,18 @@ from pymc_ep.numerics.precision.plan import Dense, dense_need
 __all__ = ["DenseOnDevice", "dense_on_device"]
 
 _ROWS = 2**14
-"""Rows of another design that are whitened at a time."""
+"""Number of rows of another design that are whitened at a time."""
 
 
 class DenseOnDevice(Dense):
     """Factors precisions of one design on the device on which JAX computes.
 
-    The design, precisions and factors stay there; vectors go there and back.
+    The design, precisions and factors stay on the device; vectors are moved there and back.
     """
 
     @property
     def bytes(self) -> int:
-        """Memory of the arrays that exist at a time."""
+        """Largest memory of the arrays that exist at a time, in bytes."""
         return dense_need(self.design)[0]
 
     @property
@@ -100,18 +100,21 @@ def _solved(factor: jax.Array, b: jax.Array) -> jax.Array:
 
 @jax.jit
 def _unwhitened(factor: jax.Array, noise: jax.Array) -> jax.Array:
-    """Return rows x with L^T x = noise."""
+    """Return rows x, (size, N), with L^T x = z for the rows z of `noise`."""
     return jsl.solve_triangular(factor, noise.T, lower=True, trans=1).T
 
 
 @jax.jit
 def _row_variances(factor: jax.Array, rows: jax.Array) -> jax.Array:
-    """Return the squared lengths of the rows of C L^{-T}."""
+    """Return diag(C A^{-1} C^T), (m,), for C = `rows`: the squared lengths of the rows of C L^{-T}."""
     return (jsl.solve_triangular(factor, rows.T, lower=True) ** 2).sum(axis=0)
 
 
 def dense_on_device(design: scipy.sparse.csr_array) -> DenseOnDevice:
-    """Return the algebra of a design, (n, N); see `plan_algebra`, whose other algebras have no body under JAX."""
+    """Return the dense algebra under JAX of a design, (n, N); the sparse ones of `plan_algebra` do not run there.
+
+    Raises an InvalidDataError if the memory does not suffice.
+    """
     require_float64()
     require_memory(*dense_need(design), on_jax=True)
     return DenseOnDevice(design)

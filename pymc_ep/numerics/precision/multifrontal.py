@@ -10,8 +10,8 @@ Of the inverse S, blocks follow from parents to children (Takahashi et al. 1973;
 
     S_rs = -S_rr H,      S_ss = W^T W - H^T S_rs,
 
-where S_rr is part of the block at the parent. They hold the covariances of all unknowns that share a row of D, hence
-diag(D S D^T). All work is products and factors of dense matrices by BLAS and LAPACK.
+where S_rr is part of the block at the parent. The blocks hold the covariances of all unknowns that share a row of D,
+hence diag(D S D^T). All work is products and factors of dense matrices by BLAS and LAPACK.
 """
 
 from functools import cached_property
@@ -33,11 +33,12 @@ A zero pivot was measured as 1 to 600 units of rounding for differences on image
 a pivot as small as that have a relative error of a tenth.
 """
 _PAIR_BYTES = 60
-"""Bytes for the product of two entries of a row while the products are sorted; 12 of these are kept."""
+"""Bytes for each product of two entries of a row while the products are sorted, of which 12 bytes are kept."""
 _LONG = 64
-"""Most entries of a row whose variance is summed over pairs, 2080 of them; a longer row takes one solution instead."""
+"""Largest number of entries of a row whose variance is summed over pairs of entries, 2080 pairs; a longer row takes one
+solution instead."""
 _CHUNK = 2**22
-"""Numbers in one block of right-hand sides, 32 MB: bounds the memory."""
+"""Number of elements in one block of right-hand sides, 32 MB: it bounds the memory."""
 
 
 def pivots_vanish(pivots: np.ndarray, diagonal: np.ndarray) -> bool:
@@ -46,7 +47,10 @@ def pivots_vanish(pivots: np.ndarray, diagonal: np.ndarray) -> bool:
 
 
 def rows_by_length(design: scipy.sparse.csr_array) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Return the rows of a design grouped by their number m of entries: indices, (r,), columns and values, (r, m)."""
+    """Return the rows of a design grouped by their number m > 0 of entries, one tuple for each m.
+
+    It has the indices of the r rows, (r,), and the columns and values of their entries, (r, m).
+    """
     lengths = np.diff(design.indptr)
     out = []
     for length in np.unique(lengths[lengths > 0]):
@@ -57,18 +61,18 @@ def rows_by_length(design: scipy.sparse.csr_array) -> list[tuple[np.ndarray, np.
 
 
 class Pairs(NamedTuple):
-    """The products of two entries of one row of a design, by the element of A that they belong to.
+    """Products of two entries of one row of a design: the terms of the elements of A.
 
     Attributes
     ----------
     products : csr_array, (e, n)
-        Elements of A are ``products @ pi``, each above the diagonal or below it once.
+        ``products @ pi`` are the e elements of A that may differ from 0, one for each symmetric pair.
     row, column : ndarray of int, (e,)
-        Where they are in the front of the node that is eliminated first.
+        Row and column of each element in the front of its node, the node of the unknown that is eliminated first.
     starts : ndarray of int, (K + 1,)
-        Where the elements of each node begin.
+        Where the elements of each node begin, and e.
     outside : ndarray of int
-        Rows of the design that are left out: long ones, and rows with a pair in no front.
+        Rows of the design that are left out: long rows, and rows with a pair of unknowns that no front has.
     """
 
     products: scipy.sparse.csr_array
@@ -78,7 +82,7 @@ class Pairs(NamedTuple):
     outside: np.ndarray
 
     def of_node(self, k: int) -> tuple[slice, np.ndarray, np.ndarray]:
-        """Return the elements that belong to the front of a node, and their rows and columns there."""
+        """Return the slice of the elements that belong to the front of node k, and their rows and columns there."""
         elements = slice(self.starts[k], self.starts[k + 1])
         return elements, self.row[elements], self.column[elements]
 
@@ -91,7 +95,7 @@ class Multifrontal:
     design : csr_array, (n, N)
         D, canonical.
     dissection : Dissection
-        Of the pattern of D^T D.
+        Order and tree for the pattern of D^T D.
     """
 
     def __init__(self, design: scipy.sparse.csr_array, dissection: Dissection):
@@ -111,7 +115,7 @@ class Multifrontal:
 
     @property
     def bytes(self) -> int:
-        """Memory of a factor while variances are computed: W and H of all nodes, a few fronts, and pairs of D."""
+        """Memory, B, of a factor while variances are computed: W and H of all nodes, a few fronts, and `pairs`."""
         pivots, later = self.dissection.sizes
         kept = (pivots * (pivots + later)).sum() + 6 * ((pivots + later) ** 2).max()
         return int(8 * kept) + _PAIR_BYTES * pair_count(self.design)
@@ -127,11 +131,14 @@ class Multifrontal:
 
     @cached_property
     def pairs(self) -> Pairs:
-        """The map from pi to the elements of A."""
+        """The products of entries of D, which map pi to the elements of A."""
         return self.pairs_of(self.design)
 
     def pairs_for(self, design: scipy.sparse.csr_array) -> Pairs:
-        """Return the pairs of a design, (m, N), in its short rows; cached for D and for the last other design."""
+        """Return the `Pairs` of a design, (m, N): of all rows of D, of the short rows of any other design.
+
+        They are kept for D and for the last other design.
+        """
         if design is self.design:
             return self.pairs
         if design is not self._last_other[0]:
@@ -142,7 +149,7 @@ class Multifrontal:
 
     @cached_property
     def _front_keys(self) -> tuple[np.ndarray, np.ndarray]:
-        """Unknowns of all fronts as keys node * N + place, sorted; and the first index of each node, (K,)."""
+        """Unknowns of all fronts as keys node * N + place, sorted, and the index of each node's first key, (K,)."""
         tree, n = self.dissection, self.design.shape[1]
         fronts = [
             k * n + np.concatenate([np.arange(tree.edges[k], tree.edges[k + 1]), later])
@@ -161,10 +168,7 @@ class Multifrontal:
         ]
 
     def pairs_of(self, design: scipy.sparse.csr_array, longest: int | None = None) -> Pairs:
-        """Collect the products of two entries of the rows of a canonical design, (m, N).
-
-        Rows of more than `longest` entries are left out.
-        """
+        """Return the `Pairs` of a canonical design, (m, N), without rows of more than `longest` entries."""
         tree, n = self.dissection, self.design.shape[1]
         places, (members, first_member) = tree.places, self._front_keys
         node_of = np.repeat(np.arange(len(tree.parents)), np.diff(tree.edges))
@@ -236,9 +240,9 @@ class MultifrontalFactor:
         self._multipliers: list[np.ndarray] = []
 
     def eliminate(self, front: np.ndarray, pivots: int, diagonal: np.ndarray) -> np.ndarray:
-        """Append W and H of a node with `pivots` unknowns, from its front; return its update matrix.
+        """Append W and H of a node with `pivots` own unknowns, from its front; return its update matrix.
 
-        Only the lower triangle of a symmetric matrix is valid.
+        Only the lower triangles of these symmetric matrices are valid. `diagonal` is A's, at the node's own unknowns.
         """
         factor, info = scipy.linalg.lapack.dpotrf(front[:pivots, :pivots], lower=1, clean=1)
         if info != 0 or pivots_vanish(factor.diagonal(), diagonal):
@@ -279,7 +283,10 @@ class MultifrontalFactor:
         return self._back_substituted(x).T
 
     def _back_substituted(self, x: np.ndarray) -> np.ndarray:
-        """Back substitution, (N,) or (N, k): x_s - H^T x_r for each node; returns x in the order of the unknowns."""
+        """Return x after back substitution, (N,) or (N, k), x_s - H^T x_r for each node, in the order of the unknowns.
+
+        `x` is in the order of elimination, and is overwritten.
+        """
         tree = self.algebra.dissection
         for k in range(len(self._multipliers) - 1, -1, -1):
             x[tree.edges[k] : tree.edges[k + 1]] -= self._multipliers[k].T @ x[tree.beyond[k]]
@@ -290,7 +297,7 @@ class MultifrontalFactor:
     def variances(self, design: scipy.sparse.csr_array) -> np.ndarray:
         """Return diag(C A^{-1} C^T), (m,), for C = `design`, (m, N).
 
-        Rows with all pairs of unknowns in fronts need the selected inverse alone; each other row needs a solution.
+        A short row whose pairs of unknowns are all in fronts needs the selected inverse only; any other, a solution.
         """
         pairs = self.algebra.pairs_for(design)
         # Row i: sum over pairs j <= k of C_ij C_ik S_jk, twice off the diagonal.
@@ -307,7 +314,7 @@ class MultifrontalFactor:
         return self.variances(self.algebra.design)
 
     def _selected_inverse(self, pairs: Pairs) -> np.ndarray:
-        """Return the selected inverse, (e,), from parents to children: elements off the diagonal count twice."""
+        """Return the elements of A^{-1} at the places of `pairs`, (e,), off the diagonal times two."""
         tree, places = self.algebra.dissection, self.algebra.places_in_parents
         out = np.empty(len(pairs.row))
         fronts: dict[int, np.ndarray] = {}

@@ -2,9 +2,9 @@
 
 The unknowns are cut into two halves that are coupled through a separator only, which is eliminated after both; each
 half is cut in the same way. On an image of N pixels with local operators, the factor then has of order N log N
-numbers and takes N^{3/2} operations. It consists of dense matrices, one for each separator: its own unknowns and the
-later ones that they are coupled with once all earlier ones are eliminated. Periodic operators need no special
-case: a separator is then at both ends of a half.
+elements and takes N^{3/2} operations. It consists of dense matrices, one for each separator: of the separator's own
+unknowns, and of the later unknowns that they are coupled with once all earlier unknowns are eliminated. Periodic
+operators need no special case: a separator is then at both ends of a half.
 """
 
 from collections.abc import Iterator
@@ -30,9 +30,9 @@ class Dissection(NamedTuple):
     edges : ndarray of int, (K + 1,)
         Place at which the unknowns of each node begin, and N.
     parents : ndarray of int, (K,)
-        The node of the first later unknown that a node is coupled with; -1 for a root.
+        Parent of each node, which has the first later unknown that the node is coupled with; -1 for a root.
     beyond : list of K ndarrays of int
-        Places of the later unknowns that a node is coupled with when it is eliminated, sorted.
+        Places of the later unknowns that each node is coupled with when it is eliminated, sorted.
     """
 
     order: np.ndarray
@@ -49,7 +49,7 @@ class Dissection(NamedTuple):
 
     @property
     def sizes(self) -> tuple[np.ndarray, np.ndarray]:
-        """Numbers of own unknowns of each node, and of later ones that it is coupled with, (K,) each."""
+        """Numbers of own unknowns of each node, and of later unknowns that it is coupled with, (K,) each."""
         return np.diff(self.edges), np.array([len(later) for later in self.beyond])
 
     @property
@@ -75,15 +75,15 @@ def pattern(design: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
 
 
 def dissect(coupled: scipy.sparse.csr_array, shape: tuple[int, ...] | None) -> Dissection:
-    """Order unknowns by nested dissection.
+    """Return an order of the unknowns by nested dissection.
 
     Parameters
     ----------
     coupled : csr_array, (N, N)
         The pattern of the precision.
     shape : tuple of int or None
-        Shape of the array of unknowns, where they are an image, C-ordered: it is cut across its axes. Otherwise
-        each part is cut in the middle of its order by Cuthill and McKee (1969).
+        Shape of the image that the unknowns form, in C order; the image is cut across its axes. With None each part is
+        cut in the middle of its order by Cuthill and McKee (1969).
     """
     n = coupled.shape[0]
     axes = None if shape is None else np.indices(shape).reshape(len(shape), n)
@@ -101,7 +101,10 @@ def _append_nodes(
     nodes: list[np.ndarray],
     marked: np.ndarray,
 ) -> None:
-    """Append the nodes of some unknowns, separator last. `marked`, (N,), is a work array, False before and after."""
+    """Append the nodes of a part, `unknowns`, to `nodes`, its separator last.
+
+    `marked`, (N,), is a work array, False before and after.
+    """
     if len(unknowns) > _LEAF:
         separator, halves = _smallest_separator(coupled, axes, unknowns, marked)
         if len(separator) < 0.5 * len(unknowns):
@@ -116,7 +119,7 @@ def _append_nodes(
 def _smallest_separator(
     coupled: scipy.sparse.csr_array, axes: np.ndarray | None, unknowns: np.ndarray, marked: np.ndarray
 ) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
-    """Return the smallest separator in the middle of any order, and the two halves."""
+    """Return the smallest of the separators in the middle of each order of `_positions`, and the two halves."""
     best, halves = unknowns, (unknowns[:0], unknowns[:0])
     for along in _positions(coupled, axes, unknowns):
         middle = np.partition(along, len(unknowns) // 2)[len(unknowns) // 2]
@@ -133,7 +136,7 @@ def _smallest_separator(
 
 
 def _positions(coupled: scipy.sparse.csr_array, axes: np.ndarray | None, unknowns: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield positions of some unknowns along each order, (unknowns,), at whose median they are cut."""
+    """Yield the positions, (k,), of k unknowns along each order in which they may be cut, at the median position."""
     if axes is not None:
         yield from axes[:, unknowns]
         return
@@ -144,7 +147,10 @@ def _positions(coupled: scipy.sparse.csr_array, axes: np.ndarray | None, unknown
 
 
 def _symbolic(coupled: scipy.sparse.csr_array, order: np.ndarray, edges: np.ndarray) -> Dissection:
-    """Symbolic factorisation: the later unknowns that each node is coupled with, directly or by fill-in."""
+    """Return the dissection with the parent of each node, and the later unknowns that it is coupled with.
+
+    Unknowns are coupled directly or by fill-in.
+    """
     count = len(edges) - 1
     out = Dissection(order, edges, np.full(count, -1), [])
     places = out.places

@@ -1,7 +1,7 @@
 """Precisions that are diagonal in an orthonormal basis: denoising under independent wavelet coefficients.
 
 Let D = [X; W] where each row of X has a single entry and the J rows of W are orthonormal, and let the precisions pi of
-the observations be such that X^T diag(pi_x) X = c I: every unknown is observed with one precision. Then
+the observations be such that X^T diag(pi_x) X = c I: all unknowns are observed with the same precision c. Then
 
     A = D^T diag(pi) D = c (I - W^T W) + W^T diag(t) W,        t_j = c + pi_j,
 
@@ -34,25 +34,25 @@ _ORTHOGONAL = 1e-9
 """Largest product of two bases with a random vector of order 1 that counts as zero: a smaller limit takes rounding of
 transforms for an overlap, a larger one misses small overlaps."""
 _VANISHES = 1e-14
-"""Sum of two precisions, relative to their moduli, below which it is rounding: 45 units."""
+"""Sum of two precisions, relative to the sum of their moduli, up to which it counts as rounding: 45 units."""
 _OPERATIONS = 2.0**9
-"""Operations for each unknown of a factor with all variances, to an order of magnitude: some transforms, and as many of
-squares."""
+"""Operations for each unknown of a factor with all variances, to an order of magnitude: some transforms by W, and as
+many by its squares."""
 _ARRAYS = 16
-"""Arrays of N numbers that exist at a time, for the estimate of memory."""
+"""Number of arrays of N elements that exist at a time, for the estimate of memory."""
 
 
 class Basis(NamedTuple):
-    """Orthonormal rows W, (J, N), known by products.
+    """A matrix W, (J, N), of orthonormal rows, known by its products.
 
     Attributes
     ----------
     size : int
         J.
     forward, adjoint : callable
-        (N,) -> (J,) and back: W and W^T.
+        Products with W, (N,) -> (J,), and with W^T, (J,) -> (N,).
     squared_adjoint : callable, optional
-        (J,) -> (N,): sum_j W_ji^2 v_j; None where no fast transform computes it.
+        The map from v, (J,), to sum_j W_ji^2 v_j, (N,); None if no fast transform computes it.
     """
 
     size: int
@@ -102,7 +102,7 @@ class Orthonormal:
     basis : Basis
         W.
     otherwise : callable
-        Returns an algebra of D for weights without a common c. It may raise where there is none.
+        Returns an algebra of D for weights without a common c. It may raise if there is no such algebra.
     """
 
     def __init__(self, observed: scipy.sparse.csr_array, basis: Basis, otherwise: Callable[[], Algebra]):
@@ -139,7 +139,7 @@ class Orthonormal:
 
     @property
     def bytes(self) -> int:
-        """Most memory that a factor takes."""
+        """Largest memory of a factor, in bytes."""
         return 8 * _ARRAYS * self.observed.shape[1]
 
     @property
@@ -210,7 +210,7 @@ class OrthonormalFactor:
     def variances(self, design: scipy.sparse.csr_array) -> np.ndarray:
         """Return diag(C A^{-1} C^T), (m,), for C = `design`, (m, N).
 
-        Rows of one entry are read off the variances of the unknowns; others need a transform each.
+        A row of one entry needs the variance of its unknown only; any other row needs a transform.
         """
         design = scipy.sparse.csr_array(design, copy=True)
         design.sum_duplicates()
@@ -237,7 +237,7 @@ class OrthonormalFactor:
         return inside + left / self._common
 
     def _function(self, function: Product, x: np.ndarray) -> np.ndarray:
-        """Return f(A) x, (N,), for a function of numbers."""
+        """Return f(A) x, (N,), for f = `function`, which is applied to eigenvalues elementwise."""
         coefficients = self._basis.forward(x)
         if not self._complement:
             return self._basis.adjoint(function(self._totals) * coefficients)

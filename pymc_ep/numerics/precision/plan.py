@@ -26,20 +26,20 @@ __all__ = [
 ]
 
 _MOST_PAIRS = 2**25
-"""Most products of two entries of a row for nested dissection: 2 GB while they are sorted."""
+"""Largest number of products of two entries of a row for nested dissection: 2 GB while they are sorted."""
 _FULL = 0.5
 """Density of a precision above which it is factored densely: the more fill-in, the less nested dissection saves."""
 _DENSE = 0.05
 """Density of a design above which its products are dense, by BLAS: an entry of a sparse product costs some 20
 operations of BLAS."""
 _CHUNK = 2**22
-"""Numbers in one block of a product with the design, 32 MB: bounds the memory."""
+"""Number of elements in one block of a product with the design, 32 MB: it bounds the memory."""
 _GATHER = 8
 """Time of one random access to memory, in multiply-adds of a dense product."""
 _GAIN = 2.0
 """Factor by which nested dissection must save operations: its small matrices run at a lower rate than one large one."""
 _DENSE_COPIES = 4
-"""Copies of the dense design, and of the precision, that exist at a time under JAX."""
+"""Number of copies of the dense design, and of the precision, that exist at a time under JAX."""
 
 
 class PrecisionFactor(Protocol):
@@ -71,7 +71,7 @@ class Algebra(Protocol):
 
     @property
     def design(self) -> scipy.sparse.csr_array | LinearOperator:
-        """D, in canonical entries or as a LinearOperator."""
+        """D, as a canonical sparse matrix or a LinearOperator."""
 
     @property
     def row_squares(self) -> np.ndarray:
@@ -83,7 +83,7 @@ class Algebra(Protocol):
 
     @property
     def bytes(self) -> int:
-        """Most memory that a factor takes."""
+        """Largest memory of a factor, in bytes."""
 
     @property
     def sentence(self) -> str:
@@ -99,7 +99,7 @@ def plan_algebra(design: Array, shape: tuple[int, ...] | None = None) -> Algebra
     Parameters
     ----------
     design : sparse array or ndarray, (n, N)
-        D. An array in compressed rows of floats is kept, and made canonical.
+        D. A csr_array of floats is not copied, but made canonical in place.
     shape : tuple of int, optional
         Shape of the array of unknowns, C-ordered, of N elements.
     """
@@ -124,14 +124,14 @@ def factor_need(algebra: Algebra) -> tuple[int, str, str, str]:
 
 
 def require_memory(algebra: Algebra) -> None:
-    """Raise where a factor exceeds the free memory of this machine, if that is known."""
+    """Raise InvalidDataError if a factor exceeds the free memory of this machine, where that is known."""
     memory.require_memory(*factor_need(algebra))
 
 
 def dense_need(design: scipy.sparse.csr_array) -> tuple[int, str, str, str]:
     """Return the memory of dense algebra under JAX for a design (n, N), as arguments of `memory.require_memory`.
 
-    It holds a few copies of the dense design, scaled and whitened, and as many (N, N) matrices.
+    A few copies of the dense design exist at a time, scaled and whitened, and as many (N, N) matrices.
     """
     n_rows, n = design.shape
     cure = "Leave compile_kwargs={'mode': 'JAX'} and device= out: sparse factors are used without it."
@@ -165,7 +165,7 @@ class Dense:
 
     @property
     def bytes(self) -> int:
-        """Most memory that a factor takes: it, the inverse, and pieces of products."""
+        """Largest memory of a factor, in bytes: the factor, the inverse, and pieces of products."""
         n_rows, n = self.design.shape
         return 8 * (2 * n**2 + 2 * min(max(_CHUNK, n), n_rows * n))
 
@@ -274,6 +274,6 @@ class DenseFactor:
 
     @cached_property
     def _covariance(self) -> np.ndarray:
-        """A^{-1}, (N, N): the only other array of that size."""
+        """A^{-1}, (N, N): the only array of this size besides the factor."""
         inverse, _ = scipy.linalg.lapack.dpotri(self._factor.copy(order="F"), lower=1, overwrite_c=1)
         return mirror_lower(inverse)
