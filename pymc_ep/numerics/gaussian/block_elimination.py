@@ -1,12 +1,13 @@
-"""Factors of B = R Pi R^T + I in which most coefficients couple with few others, as the effects of many groups.
+"""Factors of B = R Pi R^T + I in which most coefficients couple with few others, as the effects of many groups do.
 
-Coefficients are divided into blocks, which do not couple with each other, and a border that may couple with all:
-effects of groups, and those that groups share. With D the blocks of B, F its border and C the coupling of both,
+Coefficients are divided into blocks, which do not couple with each other, and a border that may couple with all. Blocks
+are effects of one group, for example, and the border effects that groups share. With D the blocks of B, F its border
+and C the coupling of both,
 
     B = L L^T,    L = [[L_D, 0], [Y^T, L_S]],    Y = L_D^{-1} C,    L_S L_S^T = S = F - Y^T Y,
 
-so that the work is linear in the number of blocks, and cubic in the border alone. What is kept is W = L^{-1} as W_D, Y
-and W_S.
+so that the work is linear in the number of blocks, and cubic in the border alone. W = L^{-1} is kept as Y and the
+inverses W_D and W_S of L_D and L_S.
 """
 
 from collections.abc import Iterator
@@ -29,13 +30,14 @@ _LEAST_GAIN = 4.0
 _DENSE = 0.1
 """Share of nonzeros from which the rows of the border are stored as a dense matrix."""
 _LIMITS = 12
-"""Number of limits that are tried: degrees of effects differ by orders of magnitude."""
+"""Number of limits on the degree, above which coefficients are put in the border, that are tried: degrees of effects
+differ by orders of magnitude."""
 _MOST_PAIRS = 2e8
-"""Most pairs of entries of rows from which the coupling of coefficients is found: some seconds."""
+"""Largest number of pairs of entries of rows for which the coupling of coefficients is computed, in some seconds."""
 _MOST_ROWS = 256
-"""Most structures of rows that are kept: more than a model has variables."""
+"""Largest number of structures of rows that are kept: more than a model has variables."""
 _PART = 2**20
-"""Numbers in one block of rows of the border, 8 MB: bounds the memory."""
+"""Number of elements in one block of rows of the border, 8 MB: it bounds the memory."""
 
 
 class Blocks:
@@ -44,10 +46,11 @@ class Blocks:
     Parameters
     ----------
     members : sequence of ndarray of int, (m, k)
-        Coefficients of the m blocks of k, for each size k.
+        For each size k of blocks, the coefficients of the m blocks of that size.
     border : ndarray of int, (t,)
+        Coefficients of the border.
     work : float
-        Multiplications of a factorisation and the variances of the predictors.
+        Multiplications of a factorisation and of the variances of the predictors.
     """
 
     def __init__(self, members: list[np.ndarray], border: np.ndarray, work: float):
@@ -70,7 +73,7 @@ class Blocks:
 
     @property
     def sizes(self) -> Iterator[tuple[slice, int, int]]:
-        """Yield the places of the blocks of each size, their number m and the size k."""
+        """Yield, for each size k of blocks, the slice of their coefficients in `order`, their number m, and k."""
         start = 0
         for group in self.members:
             yield slice(start, start + group.size), *group.shape
@@ -78,12 +81,12 @@ class Blocks:
 
     @cached_property
     def block(self) -> np.ndarray:
-        """The block of each place, counted over all sizes, (s,)."""
+        """The block, counted over all sizes, of each coefficient in blocks, in the order of `order`, (s,)."""
         counts, widths = zip(*(group.shape for group in self.members))
         return np.repeat(np.arange(sum(counts)), np.repeat(widths, counts))
 
     def rows(self, matrix: scipy.sparse.csr_array) -> "Rows":
-        """Return the structure of rows of a sparse matrix, (n, p), kept for matrices that share their indices."""
+        """Return the structure of the rows of a sparse matrix, (n, p), kept for matrices that share their indices."""
         cached = self._rows.get(id(matrix.indices))
         if cached is None:
             if len(self._rows) >= _MOST_ROWS:
@@ -118,12 +121,15 @@ class Rows:
         self.dense = len(self._outer) > _DENSE * matrix.shape[0] * len(blocks.border)
 
     def chosen(self, values: np.ndarray) -> scipy.sparse.csr_array:
-        """Return the entries in blocks, transposed: (s, n)."""
+        """Return the part in blocks, transposed, (s, n), of the matrix with entries `values`."""
         shape = self.blocks.inner, self.shape[0]
         return scipy.sparse.csr_array((values[self._inner], (self.inner_place, self.inner_row)), shape=shape)
 
     def inner(self, values: np.ndarray) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Return, for each size k, the rows with such a block, these blocks, and their entries, (rows, k)."""
+        """Return three arrays for each size k of blocks, from the entries `values` of the matrix.
+
+        They are the rows with entries in a block of this size, the block of each, and the entries there, (rows, k).
+        """
         out: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
         for rows, of_size, entry, at in self._by_size:
             entries = np.zeros((len(rows), self.blocks.members[len(out)].shape[1]))
@@ -145,7 +151,7 @@ class Rows:
         return out
 
     def outer(self, values: np.ndarray) -> Any:
-        """Return the entries in the border, (n, t): a matrix if `dense`, else in compressed rows."""
+        """Return the part in the border, (n, t), from the entries `values`: a matrix if `dense`, else a csr_array."""
         shape = self.shape[0], len(self.blocks.border)
         entries = values[self._outer]
         if self.dense:
@@ -222,10 +228,10 @@ class BlockFactor(NamedTuple):
     def halves(
         self, rows: Rows, values: np.ndarray
     ) -> Iterator[tuple[slice, list[tuple[np.ndarray, np.ndarray, np.ndarray]], np.ndarray]]:
-        """Yield W r for rows r of a sparse matrix, in slices of these.
+        """Yield W r for the rows r of a sparse matrix: a slice of the rows, the parts in blocks, and in the border.
 
-        In each come, for each size of blocks, places of the rows within the slice, their blocks and W_D r_D, (rows, k);
-        and the part in the border, (rows of the slice, t).
+        The first is a list with three arrays for each size k of blocks: places of rows within the slice, their blocks,
+        and W_D r_D, (rows, k). The part in the border is (rows of the slice, t).
         """
         inner_entries, outer = rows.inner(values), rows.outer(values)
         n, t = rows.shape[0], len(self.blocks.border)
@@ -255,7 +261,7 @@ class BlockFactor(NamedTuple):
         return out
 
     def solved_entries(self, rows: Rows, values: np.ndarray) -> np.ndarray:
-        """Return (B^{-1} r)_j for rows r of a sparse matrix, where these have entries j."""
+        """Return (B^{-1} r)_j for all entries j of all rows r of a sparse matrix, in the order of the entries."""
         inner = [np.empty(entries.shape) for _, _, entries in rows.inner(values)]
         outer, done = np.empty(len(rows.outer_row)), [0] * len(inner)
         for row_slice, by_size, border in self.halves(rows, values):
@@ -284,14 +290,14 @@ class BlockFactor(NamedTuple):
 def factored(
     rows: Rows, values: np.ndarray, weights: np.ndarray, prior_precision: np.ndarray
 ) -> tuple[BlockFactor, float, bool, np.ndarray]:
-    """Factor B = R diag(weights) R^T + diag(prior_precision).
+    """Return the factor of B = R diag(weights) R^T + diag(prior_precision).
 
     Parameters
     ----------
     rows : Rows
-        Of R^T, (n, p).
+        Structure of the rows of R^T, (n, p).
     values : ndarray
-        Its entries.
+        Entries of R^T.
     weights : ndarray, (n,)
     prior_precision : ndarray, (p,)
 
@@ -341,7 +347,7 @@ def factored(
 
 
 def _roots(matrices: np.ndarray) -> tuple[np.ndarray, bool]:
-    """Return the Cholesky factors of matrices, (m, k, k), and whether all have one."""
+    """Return the Cholesky factors of matrices, (m, k, k), and whether all have one; if not, identities."""
     if matrices.shape[1] == 1:
         definite = bool((matrices > 0).all())
         return (np.sqrt(matrices) if definite else np.ones_like(matrices)), definite
@@ -354,8 +360,8 @@ def _roots(matrices: np.ndarray) -> tuple[np.ndarray, bool]:
 def blocks_of(matrix: scipy.sparse.csr_array) -> Blocks | None:
     """Return a division of the coefficients of R^T, (n, p), into blocks and a border; None where a dense B costs less.
 
-    Coefficients that couple with more others than a limit form the border; the rest falls into blocks. Of some limits
-    the one with the least work is taken.
+    Coefficients that couple with more others than a limit form the border, with all blocks that are too large. Of
+    several limits the one with the least work is taken.
     """
     n, p = matrix.shape
     used = scipy.sparse.csr_array((np.ones(matrix.nnz, dtype=np.int8), matrix.indices, matrix.indptr), shape=(n, p))

@@ -1,4 +1,7 @@
-"""Posteriors under JAX of coefficients in blocks, by the algebra of `block_elimination`: arrays of one shape a size."""
+"""Posteriors under JAX of coefficients in blocks, by the algebra of `block_elimination`.
+
+All blocks of one size are in one array.
+"""
 
 from typing import NamedTuple
 
@@ -15,7 +18,7 @@ __all__ = ["BlocksOnDevice", "blocks_on_device", "factor_on_host"]
 
 
 class DeviceFactor(NamedTuple):
-    """`BlockFactor` with the coupling Y as an array (m, k, t) for each size of blocks."""
+    """`BlockFactor` with the coupling Y as one array, (m, k, t), for the m blocks of each size k."""
 
     inner: tuple[jax.Array, ...]
     coupling: tuple[jax.Array, ...]
@@ -48,15 +51,15 @@ class BlocksOnDevice(NamedTuple):
     Attributes
     ----------
     rows, block : tuple of array of int
-        For each size k of m blocks, the predictors that depend on a block, and its number in 0..m-1.
+        For each size k of m blocks, the predictors that depend on such a block, and the block's number, 0, ..., m - 1.
     entries : tuple of array, (predictors, k)
-        Their rows of R^T in the block.
+        Rows of R^T for these predictors, in the columns of the block.
     outer : array, (n, t)
         Rows of all predictors in the border.
     inner : tuple of array, (m, k)
         Prior precision of the coefficients in blocks.
     border : array, (t,)
-        Prior precision of the others.
+        Prior precision of the coefficients in the border.
     """
 
     rows: tuple[jax.Array, ...]
@@ -68,7 +71,7 @@ class BlocksOnDevice(NamedTuple):
 
     @property
     def T(self) -> "_Transposed":
-        """R."""
+        """R, for products with vectors."""
         return _Transposed(self)
 
     def __matmul__(self, x: jax.Array) -> jax.Array:
@@ -89,7 +92,10 @@ class BlocksOnDevice(NamedTuple):
     def posterior(
         self, mean: jax.Array, shift: jax.Array, precision: jax.Array, *, log_concave: bool = False
     ) -> DevicePosterior:
-        """Multiply by Gaussian sites; see `pymc_ep.numerics.gaussian.observation_space.DensePrior.posterior`."""
+        """Return the posterior under Gaussian sites.
+
+        For arguments see `pymc_ep.numerics.gaussian.observation_space.DensePrior.posterior`.
+        """
         factor, log_det, proper, diagonal = self._factored(precision)
         whitened = _joined([jnp.diagonal(w, axis1=1, axis2=2) for w in factor.inner], jnp.diagonal(factor.border))
         variance, zero = self._squares(factor), jnp.zeros_like(shift)
@@ -154,7 +160,7 @@ class BlocksOnDevice(NamedTuple):
         return (_joined(self.inner, self.border) * posterior.coordinates**2).sum()
 
     def rounding(self, posterior: DevicePosterior) -> jax.Array:
-        """Return the rounding of posterior standard deviations."""
+        """Return the relative rounding error of posterior standard deviations."""
         return posterior.rounding
 
 
@@ -180,14 +186,14 @@ def _joined(pieces: "list[jax.Array] | tuple[jax.Array, ...]", border: jax.Array
 
 
 def _split(shapes: BlocksOnDevice | DeviceFactor, x: jax.Array) -> list[jax.Array]:
-    """Return the pieces of x, (p,), for the blocks of each size, (m, k), and for the border."""
+    """Return x, (p,), in the order of `Blocks.order`, cut into an array, (m, k), for each size, and the border, (t,)."""
     sizes = [array.shape[:2] for array in shapes.inner]
     *pieces, border = jnp.split(x, np.cumsum([m * k for m, k in sizes]))
     return [*(array.reshape(size) for array, size in zip(pieces, sizes)), border]
 
 
 def blocks_on_device(rows: Rows, values: np.ndarray, precision: np.ndarray) -> BlocksOnDevice:
-    """Return the prior with the entries `values` of R^T, and prior precisions, (p,), on the device of JAX."""
+    """Return the prior on JAX's device, from the entries `values` of R^T, at `rows`, and prior precisions, (p,)."""
     blocks, inner_entries, outer = rows.blocks, rows.inner(values), rows.outer(values)
     ordered = precision[blocks.order]
     at, block, entries = zip(*inner_entries)
@@ -205,7 +211,7 @@ def blocks_on_device(rows: Rows, values: np.ndarray, precision: np.ndarray) -> B
 
 
 def factor_on_host(blocks: Blocks, factor: DeviceFactor) -> BlockFactor:
-    """Return the factor as arrays of NumPy."""
+    """Return the factor in NumPy arrays."""
     t = len(blocks.border)
     coupling = np.concatenate(
         [np.asarray(coupled).reshape(m * k, t) for coupled, (_, m, k) in zip(factor.coupling, blocks.sizes)]

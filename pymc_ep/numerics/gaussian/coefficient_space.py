@@ -24,10 +24,10 @@ from pymc_ep.numerics.gaussian.protocol import ROUNDING, first_not_finite, signa
 __all__ = ["CoefficientPosterior", "FactorPrior", "dependent", "rounding_of_pivots", "shifted_posterior", "widened"]
 
 _PART = 2**20
-"""Numbers of R in one block, 8 MB: bounds the copies of R."""
+"""Number of elements of R in one block, 8 MB: it bounds the copies of R."""
 _FAR = 1e5
 """Distance of prior and posterior mean, in posterior standard deviations, from which their difference is computed in
-twice the precision: below, eleven digits of it are left."""
+twice the precision. Below, eleven digits of the difference are left."""
 _WIDE = 10.0
 """Standard deviation of the predictors under the Gaussian that replaces a flat prior in a first iterate: wide on the
 scale of a log or logit link."""
@@ -53,7 +53,7 @@ class CoefficientPosterior(NamedTuple):
     proper : bool scalar
         Whether B is positive definite; the other fields are meaningless where it is not.
     coordinates : array, (p,)
-        E[v]: the mean of x with Cov(x, v) = C is its prior mean plus C E[v].
+        E[v]: the posterior mean of x with Cov(x, v) = C is its prior mean plus C E[v].
     whitener : array, (p, p)
         W, lower triangular.
     rounding : scalar
@@ -72,7 +72,7 @@ class CoefficientPosterior(NamedTuple):
 
     @property
     def drawn_from_prior(self) -> Literal[False]:
-        """The coefficients are drawn directly."""
+        """False: the coefficients are drawn directly."""
         return False
 
     def solve(self, b: Array) -> Array:
@@ -91,7 +91,10 @@ class CoefficientPosterior(NamedTuple):
         return self.coordinates + rng.standard_normal((size, len(self.coordinates))) @ np.asarray(self.whitener)
 
     def log_ratio(self, draws: np.ndarray, prior_precision: np.ndarray) -> np.ndarray:
-        """Return the log of posterior over prior density, (s,), of v, (s, p); a flat prior counts as (2 pi)^{-1/2}."""
+        """Return the log ratio, (s,), of posterior to prior density at draws of v, (s, p).
+
+        The density of a flat prior counts as (2 pi)^{-1/2}.
+        """
         residual = np.asfortranarray((draws - self.coordinates).T)
         # (v - E v)^T B (v - E v) = |L^T (v - E v)|^2, with L^T = W^-T.
         normal = scipy.linalg.blas.dtrsm(1.0, np.asarray(self.whitener), residual, lower=1, trans_a=1)
@@ -138,33 +141,36 @@ class FactorPrior(NamedTuple):
         return FactorPrior(self.rows * sd[:, None], namespace(self.rows).ones_like(sd))
 
     def signatures(self) -> np.ndarray:
-        """Return two numbers a predictor, (n, 2), equal for predictors that are the same."""
+        """Return two numbers for each predictor, (n, 2), equal for identical predictors."""
         return signatures_of(np.asarray(self.rows).T)
 
     def subset(self, index: np.ndarray) -> "FactorPrior":
-        """Return the prior of some of the predictors, (m,)."""
+        """Return the prior of the m predictors at `index`, (m,)."""
         return FactorPrior(self.rows[:, index], self.precision)
 
     def cotangent_of_subset(self, index: np.ndarray, cotangent: np.ndarray) -> np.ndarray:
-        """Return the derivative in R, (p, n), given it in the rows of ``subset(index)``."""
+        """Return the derivative in R, (p, n), from the derivative in the `rows` of ``subset(index)``, (p, m)."""
         out = np.zeros(self.rows.shape)
         out[:, index] = cotangent
         return out
 
     def undetermined(self) -> np.ndarray:
-        """Return the flat coefficients whose effects are linear combinations of other ones' effects."""
+        """Return the flat coefficients whose effects are linear combinations of other flat coefficients' effects."""
         flat = np.flatnonzero(np.asarray(self.precision) == 0)
         rows = np.asarray(self.rows)[flat]
         return flat[dependent(rows @ rows.T)]
 
     def not_finite(self) -> tuple[float, int, int] | None:
-        """Return the first number of R that is not finite, its coefficient and its predictor."""
+        """Return the first element of R that is not finite, its coefficient and predictor; None if all are finite."""
         return first_not_finite(np.asarray(self.rows))
 
     def posterior(
         self, mean: Array, shift: Array, precision: Array, *, log_concave: bool = False, with_variances: bool = True
     ) -> CoefficientPosterior:
-        """Multiply by Gaussian sites; see `pymc_ep.numerics.gaussian.observation_space.DensePrior.posterior`."""
+        """Return the posterior under Gaussian sites.
+
+        For arguments see `pymc_ep.numerics.gaussian.observation_space.DensePrior.posterior`.
+        """
         xp = namespace(self.rows)
         p = self.rows.shape[0]
         gram = sum((self.rows[:, block] * precision[block]) @ self.rows[:, block].T for block in self._blocks())
@@ -200,11 +206,11 @@ class FactorPrior(NamedTuple):
         return (self.precision * posterior.coordinates**2).sum()
 
     def rounding(self, posterior: CoefficientPosterior) -> Array:
-        """Return the rounding of posterior standard deviations: under vague priors alone no digits cancel here."""
+        """Return the relative rounding error of posterior standard deviations, which vague priors do not increase."""
         return posterior.rounding
 
     def posterior_rows(self, posterior: CoefficientPosterior) -> Callable[..., np.ndarray]:
-        """Return a function of rows, and maybe columns, of R^T B^{-1} R."""
+        """Return a function ``block(rows, columns)`` of R^T B^{-1} R; see the protocol."""
         half = np.asarray(_triangular_product(posterior.whitener, self.rows))
         # R^T B^-1 R = (W R)^T (W R).
         return lambda rows, columns=slice(None): half[:, rows].T @ half[:, columns]
@@ -227,11 +233,11 @@ class FactorPrior(NamedTuple):
 def shifted_posterior(
     design: Array, prior_precision: Array, posterior: CoefficientPosterior, mean: Array, shift: Array, precision: Array
 ) -> CoefficientPosterior:
-    """Return the posterior for another `shift`, with R^T as a matrix (n, p) of any kind.
+    """Return the posterior for another `shift`, with `design` R^T, (n, p), dense, sparse or known by its products.
 
-    Iterative refinement from the coefficients of the given posterior: the second step removes the rounding of the
-    first. Where the prior mean is far from the posterior one, the two terms of the fit cancel: it is then counted from
-    the fit of these coefficients in twice the precision.
+    This is iterative refinement from the coefficients of the given posterior: the second step removes the rounding of
+    the first. Where the prior mean m0 is far from the posterior mean, both terms of m0 + R^T v cancel. This sum is then
+    computed in twice the precision at the refined coefficients, and refinement goes on from there.
     """
     coordinates, rows = posterior.coordinates, design.T
     for _ in range(2):
@@ -252,7 +258,7 @@ def shifted_posterior(
 
 
 def rounding_of_pivots(diagonal: Array, whitened: Array) -> Array:
-    """Return the rounding error of the pivots of B, relative, from the diagonals, (p,), of B and of W.
+    """Return the relative rounding error of the pivots of B, from the diagonals of B and of W, (p,) each.
 
     A pivot is a diagonal element less what earlier coefficients explain of it: digits cancel where sites determine a
     combination of coefficients far better than the coefficients themselves. Scales of coefficients have no effect.

@@ -4,8 +4,9 @@ With sites exp(b f - pi f^2 / 2) the posterior of x has precision A = D^T diag(p
 
     E x = A^{-1} D^T (b - pi m0),      V_i = d_i^T A^{-1} d_i,
 
-where d_i is a row of D: `coefficient_space` with every coefficient flat, D sparse and A factored by
-`pymc_ep.numerics.precision`. Potentials of the model, such as sparse ones, are sites like the observations.
+where d_i is a row of D. The formulas are those in `coefficient_space` with flat priors of all coefficients; D is
+sparse, and `pymc_ep.numerics.precision` factors A. Potentials of the model, such as sparse ones, are sites like the
+observations.
 """
 
 from collections.abc import Callable
@@ -25,12 +26,12 @@ _CLEAN = 1e-12
 """Residual of the normal equations, relative to their right-hand side, above which a solution is refined once: a
 smaller limit costs solutions, a larger one digits."""
 _FLAT = 1e-9
-"""Least remainder 1 - pi V, the share of a predictor's precision that is not its own site's. A smaller one has no
-digits left, and the cavity counts as flat: its variance is 1e9 times the posterior's. Evidence and moments of a
-site depend on so wide a cavity to the order of this number, except at Gaussian sites."""
+"""Least remainder 1 - pi V, the share of a predictor's precision that is not its own site's. A smaller remainder has no
+digits left, and the cavity counts as flat: its variance is 1e9 times the posterior's. So wide a cavity changes evidence
+and moments of a site by about 1e-9, except at Gaussian sites."""
 _DRAWS = 200
-"""Draws from which variances are estimated where rows are not known: a relative standard error of sqrt(2 / 200) =
-0.1."""
+"""Number of draws from which variances are estimated where the rows of a map are not known: the relative standard error
+is sqrt(2 / 200) = 0.1."""
 _RIDGE = 1e-10
 """Ridge added to each unknown, relative to its own diagonal element, to find the null space: a larger one blurs it, a
 smaller one is lost in rounding."""
@@ -54,11 +55,11 @@ class FlatPosterior(NamedTuple):
     coordinates : ndarray, (N,)
         E x.
     precision : ndarray, (n,)
-        pi + w, sites and prior together.
+        pi + w, the precisions of the sites and of the prior, see `FlatPrior`.
     design : csr_array or LinearOperator, (n, N)
         D.
     factor : PrecisionFactor
-        Of A.
+        Factor of A.
     """
 
     mean: np.ndarray
@@ -74,18 +75,18 @@ class FlatPosterior(NamedTuple):
 
     @property
     def drawn_from_prior(self) -> Literal[False]:
-        """The unknowns are drawn directly."""
+        """False: the unknowns are drawn directly."""
         return False
 
     def solve(self, b: np.ndarray) -> np.ndarray:
-        """Return A^{-1} b, (N,) or (N, m)."""
+        """Return A^{-1} b, for b of shape (N,) or (N, m)."""
         return self.factor.solve(b)
 
     def remaining_variance(self, cross: Array, prior_variance: np.ndarray) -> np.ndarray:
         """Return the posterior variances, (d,), of C x, for C = `cross`, (d, N), sparse or dense.
 
-        For a LinearOperator, whose rows are not known, they are estimated from draws with a fixed seed: with a relative
-        standard error of 0.1 (0.05 of a standard deviation).
+        For a LinearOperator, whose rows are not known, the variances are estimated from draws with a fixed seed, with a
+        relative standard error of 0.1 (0.05 of a standard deviation).
         """
         if isinstance(cross, LinearOperator):
             rng = np.random.default_rng(0)
@@ -97,7 +98,10 @@ class FlatPosterior(NamedTuple):
         return self.coordinates + self.factor.draw(size, rng)
 
     def log_ratio(self, draws: np.ndarray, prior_precision: np.ndarray) -> np.ndarray:
-        """Return the log of posterior over prior density, (s,), of x, (s, N); a flat prior counts as (2 pi)^{-1/2}."""
+        """Return the log ratio, (s,), of posterior to prior density at draws of x, (s, N).
+
+        The density of a flat prior counts as (2 pi)^{-1/2}.
+        """
         residual = self.design @ (draws - self.coordinates).T
         # (x - E x)^T A (x - E x) = sum_i (pi_i + w_i) r_i^2 for r = D (x - E x).
         squares = prior_precision @ draws.T**2 - self.precision @ residual**2
@@ -105,14 +109,14 @@ class FlatPosterior(NamedTuple):
 
 
 class FlatPrior(NamedTuple):
-    """The predictors m0 + D x of unknowns x with a flat prior, or one of precision D^T diag(w) D around 0.
+    """The predictors m0 + D x of unknowns x with a flat prior, or with a prior of mean 0 and precision D^T diag(w) D.
 
     Attributes
     ----------
     start : ndarray, (n,)
         Precisions w of the proper prior that `regular` returns for a first iterate.
     algebra : Algebra
-        Of D.
+        Factors precisions D^T diag(pi) D.
     added : ndarray, (n,)
         w; 0 for a flat prior.
     """
@@ -123,7 +127,7 @@ class FlatPrior(NamedTuple):
 
     @classmethod
     def of(cls, algebra: Algebra, start: np.ndarray) -> "FlatPrior":
-        """Return the flat prior of D's unknowns."""
+        """Return the flat prior, w = 0, of the unknowns of `algebra`'s design; for `start`, (n,), see the class."""
         return cls(start, algebra, np.zeros_like(start))
 
     @property
@@ -170,7 +174,7 @@ class FlatPrior(NamedTuple):
         return null_unknowns(self.algebra)
 
     def not_finite(self) -> tuple[float, int, int] | None:
-        """Return the first number of D that is not finite, its unknown and its predictor."""
+        """Return the first element of D that is not finite, its unknown and its predictor; None if all are finite."""
         design = self.algebra.design
         if isinstance(design, LinearOperator):
             # Its parts were tested when this algebra was chosen.
@@ -184,7 +188,10 @@ class FlatPrior(NamedTuple):
     def posterior(
         self, mean: Array, shift: Array, precision: Array, *, log_concave: bool = False, with_variances: bool = True
     ) -> FlatPosterior:
-        """Multiply by Gaussian sites; see `pymc_ep.numerics.gaussian.observation_space.DensePrior.posterior`."""
+        """Return the posterior under Gaussian sites.
+
+        For arguments see `pymc_ep.numerics.gaussian.observation_space.DensePrior.posterior`.
+        """
         design, total = self.algebra.design, self.added + precision
         factor = self.algebra.factor(total)
         zeros, undefined = np.zeros(design.shape[1]), np.full(len(total), np.nan)
@@ -210,7 +217,8 @@ class FlatPrior(NamedTuple):
     def shifted(self, posterior: FlatPosterior, mean: Array, shift: Array, precision: Array) -> FlatPosterior:
         """Return the posterior for another `shift` of the same `precision`: solutions with the factor only.
 
-        Iterative refinement from the unknowns of the given posterior: a second step removes the rounding of the first.
+        This is iterative refinement from the unknowns of the given posterior. A second step removes the rounding of the
+        first.
         """
         if not posterior.proper:
             return posterior
@@ -232,11 +240,11 @@ class FlatPrior(NamedTuple):
         return float((self.added * (posterior.mean - mean) ** 2).sum())
 
     def rounding(self, posterior: FlatPosterior) -> float:
-        """Return the rounding of a posterior mean, in standard deviations: without a proper prior no digits cancel."""
+        """Return the rounding error of posterior means, in standard deviations: under a flat prior no digits cancel."""
         return ROUNDING
 
     def posterior_rows(self, posterior: FlatPosterior) -> Callable[..., np.ndarray]:
-        """Return a function of rows, and maybe columns, of D A^{-1} D^T: a solution each."""
+        """Return a function ``block(rows, columns)`` of D A^{-1} D^T, by a solution for each row; see the protocol."""
         design = self.algebra.design
         units = scipy.sparse.eye_array(design.shape[0], format="csr")
 
@@ -251,7 +259,7 @@ class FlatPrior(NamedTuple):
 
 
 def _remainder(explained: np.ndarray) -> np.ndarray:
-    """Return 1 - pi V, (n,), at least `_FLAT` unless it is negative beyond rounding."""
+    """Return 1 - pi V, (n,), for `explained` = pi V: at least `_FLAT`, unless it is negative beyond rounding."""
     left = 1.0 - explained
     return np.where(left > -_FLAT, np.maximum(left, _FLAT), left)
 

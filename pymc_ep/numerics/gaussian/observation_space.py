@@ -11,7 +11,7 @@ variances then follow from the diagonal of B^{-1} = W^T W:
 
     V_i = (1 - [B^{-1}]_ii) / pi_i,     1 - pi_i V_i = [B^{-1}]_ii,
 
-and, where pi_i K_ii is too small for that difference, from V_i = K_ii - K_i^T E K_i.
+or, where pi_i K_ii is too small for that difference, from V_i = K_ii - K_i^T E K_i, with column K_i of K.
 
 Negative precisions (sites that are not log-concave) are applied in a second step to the posterior of the
 positive ones, as the downdate with D = (-Pi)^{1/2}: M = I - D V D must stay positive definite.
@@ -62,7 +62,7 @@ class DensePosterior(NamedTuple):
     mean, variance : array, (n,)
         Marginal moments.
     remainder : array, (n,)
-        1 - pi_i V_i, computed without that difference: variance / remainder is the cavity variance of site i.
+        1 - pi_i V_i, computed without a difference: variance / remainder is the cavity variance of site i.
     weights : array, (n,)
         a with mean = m0 + K a; the derivative of log Z in m0.
     log_det : scalar
@@ -89,18 +89,19 @@ class DensePosterior(NamedTuple):
 
     @property
     def drawn_from_prior(self) -> Literal[True]:
-        """Draws are draws of the prior, shifted by `draw_coordinates`."""
+        """True: posterior draws are prior draws, shifted by `draw_coordinates`."""
         return True
 
     @property
     def coordinates(self) -> Array:
-        """The weights: the mean of x with Cov(x, eta) = C is its prior mean plus C a."""
+        """The weights a: the posterior mean of x with Cov(x, eta) = C is its prior mean plus C a."""
         return self.weights
 
     def remaining_variance(self, cross: np.ndarray, prior_variance: np.ndarray) -> np.ndarray:
-        """Return the posterior variances, (d,), of x with Cov(x, eta) = `cross`, (d, n), less diag(C E C^T).
+        """Return the posterior variances, (d,), of x with Cov(x, eta) = C = `cross`, (d, n).
 
-        The explained variance is a sum of squares of W s C^T, accurate also where it nearly equals the prior variance.
+        They are the prior variances, `prior_variance`, (d,), less diag(C E C^T). This explained variance is a sum of
+        squares of W s C^T, accurate also where it nearly equals the prior variance.
         """
         # c^T E c = |W s c|^2 - |R^T c|^2 for each row c of C.
         columns = np.asfortranarray((cross * np.asarray(self.root)).T)
@@ -166,7 +167,7 @@ class DensePrior(NamedTuple):
         return self.covariance
 
     def is_positive_semidefinite(self) -> bool:
-        """Whether there is no negative eigenvalue beyond rounding (1e-9 of the largest variance)."""
+        """Whether K has no negative eigenvalue beyond rounding (1e-9 of the largest variance)."""
         shifted = np.array(self.covariance)
         largest = max(float(np.max(np.abs(shifted.diagonal()))), np.finfo(float).tiny)
         shifted.flat[:: len(shifted) + 1] += 1e-9 * largest
@@ -177,15 +178,15 @@ class DensePrior(NamedTuple):
         return self
 
     def signatures(self) -> np.ndarray:
-        """Return two numbers a predictor, (n, 2), equal for predictors that are the same."""
+        """Return two numbers for each predictor, (n, 2), equal for identical predictors."""
         return signatures_of(np.asarray(self.covariance))
 
     def subset(self, index: np.ndarray) -> "DensePrior":
-        """Return the prior of some of the predictors, (m,)."""
+        """Return the prior of the m predictors at `index`, (m,)."""
         return DensePrior(self.covariance[np.ix_(index, index)])
 
     def cotangent_of_subset(self, index: np.ndarray, cotangent: np.ndarray) -> np.ndarray:
-        """Return the derivative in K, (n, n), given it in the covariance of ``subset(index)``."""
+        """Return the derivative in K, (n, n), from the derivative in the covariance of ``subset(index)``, (m, m)."""
         out = np.zeros(self.covariance.shape)
         out[np.ix_(index, index)] = cotangent
         return out
@@ -195,13 +196,13 @@ class DensePrior(NamedTuple):
         return np.zeros(0, dtype=int)
 
     def not_finite(self) -> tuple[float, int, int] | None:
-        """Return the first covariance that is not finite, and the two predictors."""
+        """Return the first covariance that is not finite, and the two predictors; None if all are finite."""
         return first_not_finite(np.asarray(self.covariance))
 
     def posterior(
         self, mean: Array, shift: Array, precision: Array, *, log_concave: bool = False, with_variances: bool = True
     ) -> DensePosterior:
-        """Multiply by Gaussian sites.
+        """Return the posterior under Gaussian sites exp(shift f - precision f^2 / 2).
 
         Parameters
         ----------
@@ -212,7 +213,7 @@ class DensePrior(NamedTuple):
         log_concave : bool
             Whether all precisions are known not to be negative.
         with_variances : bool
-            Of no effect here, where the predictors are the coordinates.
+            Of no effect: variances of the predictors are always computed. Other priors may leave NaN instead.
         """
         covariance = self.covariance
         xp = namespace(covariance)
@@ -236,13 +237,13 @@ class DensePrior(NamedTuple):
     def shifted(self, posterior: DensePosterior, mean: Array, shift: Array, precision: Array) -> DensePosterior:
         """Return the posterior for another `shift` of the same `precision`: products with vectors only.
 
-        Starts at the weights of the given posterior. With large precisions the solution loses digits to
-        cancellation; its residual b - Pi m - a, which is small and free of that, restores them.
+        The solution starts at the weights a of the given posterior. With large precisions it loses digits to
+        cancellation; its residual b - Pi m - a, which is small and free of cancellation, restores them.
 
         Parameters
         ----------
         posterior : DensePosterior
-            Of these precisions; its mean and weights belong to any shift.
+            A posterior for the same precisions and any shift.
         mean : array, (n,)
             Prior mean.
         shift, precision : array, (n,)
@@ -266,10 +267,10 @@ class DensePrior(NamedTuple):
         return (posterior.weights * (posterior.mean - mean)).sum()
 
     def rounding(self, posterior: DensePosterior) -> Array:
-        """Return the rounding error of posterior means and variances, in posterior standard deviations or relative.
+        """Return the largest rounding error of posterior means, in posterior standard deviations, and of variances.
 
-        Both are differences of terms as large as the predictor's prior variance, so that digits cancel under vague
-        priors. The covariance itself is a sum of such terms, rounded.
+        The error of variances is relative. Means and variances are differences of terms as large as the predictor's
+        prior variance, so that digits cancel under vague priors. K itself is a sum of such terms, rounded.
         """
         xp = namespace(self.covariance)
         prior = self.variances()
@@ -277,11 +278,12 @@ class DensePrior(NamedTuple):
         return ROUNDING * xp.max(xp.where(prior > 0, prior / left, 0.0))
 
     def posterior_rows(self, posterior: DensePosterior) -> Callable[..., np.ndarray]:
-        """Return a function of rows, and maybe columns, of the posterior covariance V of the predictors.
+        """Return a function ``block(rows, columns)`` of the posterior covariance V of predictors; see the protocol.
 
-        Of the positive precisions V = s^{-1} (I - B^{-1}) s^{-1} = s^{-1} B^{-1} s K = K - K s B^{-1} s K. Under vague
-        priors the last cancels all digits: it serves pairs of sites that are both too weak to divide by, the second
-        pairs with one such. Negative precisions add K R R^T K.
+        For positive precisions, V = s^{-1} (I - B^{-1}) s^{-1} = s^{-1} B^{-1} s K = K - K s B^{-1} s K. Under vague
+        priors the last form cancels all digits, and is only used for pairs of sites that are both too weak to divide by
+        s. The second form is used for pairs with one such site, the first for all other pairs. Negative precisions add
+        K R R^T K.
         """
         covariance, root, whitener, variance = (
             np.asarray(a) for a in (self.covariance, posterior.root, posterior.whitener, posterior.variance)
@@ -314,10 +316,10 @@ class DensePrior(NamedTuple):
 
 
 def _solved_weights(posterior: DensePosterior, covariance: Array, gain: Array) -> Array:
-    """Return (I - E K) gain = (I + Pi K)^{-1} gain, for a gain of shape (n,) or rows (s, n).
+    """Return (I - E K) g = (I + Pi K)^{-1} g for g = `gain`, (n,), or for each row of (m, n).
 
-    With gain = s h this is s B^{-1} h, which does not cancel where pi K is large. Where s is too small to divide
-    by, the gain is kept and its effect on the others subtracted: s (h - s K gain) there.
+    With g = s h this is s B^{-1} h, which does not cancel where pi K is large. Let g_w be the elements of g where s is
+    too small to divide by, and h = g / s the others, zero there. The result is then g_w + s B^{-1} (h - s K g_w).
     """
     xp = namespace(covariance)
     root, whitener, downdate = posterior.root, posterior.whitener, posterior.downdate
@@ -349,7 +351,7 @@ def _whitener(covariance: Array, root: Array) -> tuple[Any, Any, Any]:
 
 
 def _marginal_variances(covariance: Array, root: Array, whitener: Array, remainder: Array) -> Array:
-    """Return diag(K - K s B^{-1} s K), by the diagonal of B^{-1} wherever that is accurate."""
+    """Return diag(K - K s B^{-1} s K), (n,), from the diagonal of B^{-1} wherever that is accurate."""
     xp = namespace(covariance)
     explained = 1.0 - remainder
     small = explained < _SMALL
@@ -373,7 +375,7 @@ def _marginal_variances(covariance: Array, root: Array, whitener: Array, remaind
 
 
 def _negative_sites(covariance: Array, root: Array, whitener: Array, precision: Array) -> tuple[Any, Any, Any, Any]:
-    """Apply the negative precisions to the posterior of the positive ones.
+    """Return the changes that the negative precisions make to the posterior of the positive ones.
 
     With D = (-Pi)^{1/2}, C = (I - E K) D and V the posterior covariance so far, V D = K C, and
     V + V D M^{-1} D V is the downdated covariance, M = I - D V D; its E is E - C M^{-1} C^T.

@@ -1,4 +1,4 @@
-"""Places of entries of priors and posteriors of sparse precision, and the order of elimination that they share."""
+"""Places of the entries of sparse prior and posterior precisions, and an order of elimination for both."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -15,18 +15,27 @@ __all__ = ["PrecisionPattern"]
 
 
 class PrecisionPattern:
-    """Pattern that priors and posteriors of one model share: where Q and A have entries, and the order of elimination.
+    """Pattern that all priors and posteriors of one model share.
+
+    It says where Q, the prior precision of p unknowns, the design A, and P = Q + A^T Pi A have entries, and has an
+    order of elimination for P.
 
     Parameters
     ----------
     rows, columns : ndarray of int, (e,)
-        Places of the lower triangle of Q that may be other than zero, each once; all of the diagonal is here.
+        Rows and columns of the entries of Q in the lower triangle that may differ from zero, each once, with the whole
+        diagonal.
     design : csr_array, (n, p)
         A.
     sums : ndarray, (p, k), optional
         Weights of the unknowns in each sum that is constrained.
     factored : sequence of slice
-        Unknowns of each block of Q whose log determinant a factor gives.
+        Unknowns of each block of Q whose log determinant is computed by a factor.
+
+    Attributes
+    ----------
+    keys : ndarray of int
+        row * p + column for each entry of P in the lower triangle, sorted.
     """
 
     def __init__(
@@ -51,7 +60,7 @@ class PrecisionPattern:
         self._factors: tuple[np.ndarray, list[SparseFactor]] | None = None
 
     def _pairs_of(self, design: scipy.sparse.csr_array) -> np.ndarray:
-        """Set A and the pairs of entries of its rows, and return the keys of these."""
+        """Set A and the pairs of entries of its rows; return the key of the element of A^T A that each pair is in."""
         self.design = scipy.sparse.csr_array(design, dtype=float)
         self.design.sum_duplicates()
         self.adjoint = self.design.T.tocsr()
@@ -64,7 +73,7 @@ class PrecisionPattern:
 
     @cached_property
     def _numbered(self) -> scipy.sparse.csr_array:
-        """Symmetric form of Q in compressed rows, whose values are numbers of entries, from 1."""
+        """Both triangles of Q in compressed rows, with the index of an entry in `rows`, plus 1, as its value."""
         below = np.flatnonzero(self.rows != self.columns)
         entries = np.concatenate([np.arange(len(self.rows)), below])
         i = np.concatenate([self.rows, self.columns[below]])
@@ -73,12 +82,12 @@ class PrecisionPattern:
         return scipy.sparse.csr_array((entries + 1, (i, j)), shape=(p, p))
 
     def symmetric(self, values: np.ndarray) -> scipy.sparse.csr_array:
-        """Return Q, (p, p), in compressed rows, from the entries of its lower triangle."""
+        """Return Q, (p, p), both triangles in compressed rows, from the entries of its lower triangle, (e,)."""
         numbered = self._numbered
         return scipy.sparse.csr_array((values[numbered.data - 1], numbered.indices, numbered.indptr), numbered.shape)
 
     def posterior_values(self, values: np.ndarray, precision: np.ndarray) -> np.ndarray:
-        """Return the entries of Q + A^T diag(precision) A at `keys`."""
+        """Return the entries of Q + A^T diag(precision) A at `keys`, from the entries of Q, (e,)."""
         # [A^T Pi A]_jk = sum_i A_ij A_ik pi_i.
         weights = self.pair_value * precision[self.pair_row]
         out = np.bincount(self.pair_places, weights, minlength=len(self.keys)).astype(float)
@@ -93,13 +102,13 @@ class PrecisionPattern:
         return np.bincount(self.pair_row, weights, minlength=self.design.shape[0])
 
     def block_factors(self, values: np.ndarray) -> list[SparseFactor]:
-        """Return the factor of each of `blocks`; kept for one `values`, as the sites of a fit leave Q as it is."""
+        """Return the factor of each of `blocks` of Q; kept for the last `values`, as sites do not change Q."""
         if self._factors is None or self._factors[0] is not values:
             self._factors = values, [block.analysis.factor(values[block.entries]) for block in self.blocks]
         return self._factors[1]
 
     def subset(self, index: np.ndarray) -> "PrecisionPattern":
-        """Return the pattern of some of the predictors, (m,), with the order of all; kept for one `index`."""
+        """Return the pattern of the predictors at `index`, (m,), with the order for all; kept for the last `index`."""
         if self._subset is None or self._subset[0] is not index:
             pattern = copy(self)
             pattern._subset = None
@@ -116,7 +125,7 @@ class _Block:
     Parameters
     ----------
     rows, columns : ndarray of int, (e,)
-        Of Q.
+        Rows and columns of the entries of Q.
     block_slice : slice
         Unknowns of the block.
     """

@@ -56,16 +56,19 @@ class _Posterior(Protocol):
 
     @property
     def coordinates(self) -> Array:
-        """Posterior mean of the prior's coordinates, (c,): the mean of x moves by Cov(x, coordinates) times this."""
+        """Multipliers m, (c,): the posterior mean of any x is its prior mean plus Cov(x, coordinates) m.
+
+        They are the posterior means of a `CoordinatePrior`'s coordinates, or the weights a of a `PredictorPrior`.
+        """
 
     def remaining_variance(self, cross: np.ndarray, prior_variance: np.ndarray) -> np.ndarray:
-        """Return the posterior variances, (d,), of x with Cov(x, coordinates) = `cross`, (d, c)."""
+        """Return the posterior variances, (d,), of x with prior variances, (d,), and Cov(x, coordinates), (d, c)."""
 
     def __iter__(self) -> Iterator[Array]:
         """Iterate over the fields, as NamedTuples do."""
 
     def _replace(self, **fields: Array) -> Array:
-        """Return a copy with other fields, as NamedTuples do."""
+        """Return a copy with some fields replaced, as NamedTuples do."""
 
 
 class _DrawnFromPrior(_Posterior, Protocol):
@@ -73,10 +76,13 @@ class _DrawnFromPrior(_Posterior, Protocol):
 
     @property
     def drawn_from_prior(self) -> Literal[True]:
-        """Tells this kind from the other."""
+        """True: distinguishes this kind of posterior from `_DrawnByItself`."""
 
     def draw_coordinates(self, prior_draws: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Return the shift of each coordinate, (s, c), for prior draws of the predictors about m0, (s, n)."""
+        """Return shifts of the coordinates, (s, c), from prior draws of the predictors less their mean m0, (s, n).
+
+        A prior draw of x plus Cov(x, coordinates) times the shift is a posterior draw of x.
+        """
 
 
 class _DrawnByItself(_Posterior, Protocol):
@@ -84,7 +90,7 @@ class _DrawnByItself(_Posterior, Protocol):
 
     @property
     def drawn_from_prior(self) -> Literal[False]:
-        """Tells this kind from the other."""
+        """False: distinguishes this kind of posterior from `_DrawnFromPrior`."""
 
     def solve(self, b: np.ndarray) -> np.ndarray:
         """Return the posterior covariance of the coordinates times b, (c,) or (c, m)."""
@@ -93,7 +99,10 @@ class _DrawnByItself(_Posterior, Protocol):
         """Return draws of the coordinates, (size, c)."""
 
     def log_ratio(self, draws: np.ndarray, prior_precision: np.ndarray) -> np.ndarray:
-        """Return the log of posterior over prior density, (s,), of coordinates, (s, c), independent under the prior."""
+        """Return the log ratio, (s,), of posterior to prior density at draws of the coordinates, (s, c).
+
+        The coordinates are independent under the prior, with precisions `prior_precision`, (c,).
+        """
 
 
 GaussianPosterior = _DrawnFromPrior | _DrawnByItself
@@ -101,7 +110,7 @@ GaussianPosterior = _DrawnFromPrior | _DrawnByItself
 
 
 _PART = 2**17
-"""Numbers in a part of a matrix, 1 MB, that is copied at a time."""
+"""Number of elements in a part of a matrix that is copied at a time, 1 MB."""
 P = TypeVar("P", bound=_Posterior)
 """Type of the posterior that a prior returns and takes."""
 
@@ -122,27 +131,27 @@ class GaussianPrior(Protocol[P]):
         """Return a proper prior for a first iterate: itself, or one near it."""
 
     def signatures(self) -> np.ndarray | None:
-        """Return two numbers a predictor, (n, 2), equal for predictors that are the same; None without `subset`."""
+        """Return two numbers for each predictor, (n, 2), equal for identical predictors; None without `subset`."""
 
     def subset(self, index: np.ndarray) -> Array:
-        """Return the prior of some of the predictors, (m,)."""
+        """Return the prior of the m predictors at `index`, (m,)."""
 
     def cotangent_of_subset(self, index: np.ndarray, cotangent: np.ndarray) -> np.ndarray:
-        """Return the derivative in this prior's array, given it in the array of ``subset(index)``."""
+        """Return the derivative in this prior's array, from the derivative in the array of ``subset(index)``."""
 
     def undetermined(self) -> np.ndarray:
-        """Return the coordinates that neither prior nor predictors determine; empty if the prior is proper."""
+        """Return indices of coordinates that neither prior nor predictors determine; empty if the prior is proper."""
 
     def not_finite(self) -> tuple[float, int, int] | None:
-        """Return the first number of the prior that is not finite, with its coordinate and predictor."""
+        """Return the first element that is not finite, its coordinate and its predictor; None if all are finite."""
 
     def posterior(
         self, mean: Array, shift: Array, precision: Array, *, log_concave: bool = False, with_variances: bool = True
     ) -> P:
-        """Multiply by Gaussian sites; with `log_concave` no site has a negative precision.
+        """Return the posterior for prior mean `mean` and sites exp(shift f - precision f^2 / 2), (n,) each.
 
-        Without `with_variances` only what concerns the coordinates need be computed: variances of predictors, and what
-        is left of their precision, may be NaN.
+        With `log_concave` no site has a negative precision. Without `with_variances` the posterior's fields `variance`
+        and `remainder` may be NaN.
         """
 
     def shifted(self, posterior: P, mean: Array, shift: Array, precision: Array) -> Array:
@@ -152,28 +161,36 @@ class GaussianPrior(Protocol[P]):
         """Return (m - m0)^T K^{-1} (m - m0), scalar, for the posterior mean m and the prior mean m0 = `mean`."""
 
     def rounding(self, posterior: P) -> Array:
-        """Return the rounding error of posterior means and variances, in posterior standard deviations or relative."""
+        """Return the largest rounding error of posterior means, in posterior standard deviations.
+
+        It is also the largest relative rounding error of posterior variances.
+        """
 
     def posterior_rows(self, posterior: P) -> Callable[..., np.ndarray]:
-        """Return the posterior covariance as a function: ``rows`` and ``columns`` are slices or indices, (k, m).
+        """Return a function ``block(rows, columns)`` that returns blocks, (k, m), of the posterior covariance.
 
-        Without ``columns`` it returns whole rows, (k, n).
+        `rows` and `columns` are slices or indices of k and of m predictors. Without `columns` the function returns
+        whole rows, (k, n).
         """
 
     def cotangent(self, posterior: P, precision: Array) -> np.ndarray | None:
-        """Return the derivative of log Z in the prior's array, of its shape; None where that is constant."""
+        """Return the derivative of log Z in the prior's array, of the array's shape; None if the array is constant."""
 
     def __iter__(self) -> Iterator[Array]:
         """Iterate over the prior's arrays: first the one that `cotangent` belongs to."""
 
 
 class PredictorPrior(GaussianPrior[P], Protocol[P]):
-    """A prior whose coordinates are the predictors' weights, and whose posterior is `drawn_from_prior`."""
+    """A prior whose coordinates are the predictors themselves, and whose posterior is `drawn_from_prior`.
+
+    The posterior's `coordinates` are its `weights` a, and its mean is m0 + K a.
+    """
 
     def conditioned(self, posterior: P, rows: np.ndarray) -> np.ndarray:
         """Return (I + Pi K)^{-1} r for rows r, (s, n).
 
-        Of x with the prior covariance C with eta, C times this is the posterior covariance of x and eta times r.
+        Let x have the prior covariance C with the predictors eta. Then C times the result is r times the posterior
+        covariance of x and eta.
         """
 
 
@@ -186,7 +203,7 @@ class CoordinatePrior(GaussianPrior[P], Protocol[P]):
 
     @property
     def design(self) -> Array:
-        """The effects of the coordinates on the predictors, (n, c): a matrix of any kind."""
+        """The matrix, (n, c), dense, sparse or known by its products, of effects of the coordinates on predictors."""
 
 
 def signatures_of(rows: np.ndarray) -> np.ndarray:
@@ -202,7 +219,7 @@ def signatures_of(rows: np.ndarray) -> np.ndarray:
 
 
 def first_not_finite(matrix: np.ndarray) -> tuple[float, int, int] | None:
-    """Return the first element of a matrix that is not finite, with row and column."""
+    """Return the first element of a matrix that is not finite, with row and column; None if all are finite."""
     if np.isfinite(matrix).all():
         return None
     row, column = first_index(~np.isfinite(matrix))

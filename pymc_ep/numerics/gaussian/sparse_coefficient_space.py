@@ -1,7 +1,7 @@
 """Gaussian posteriors in coefficient space where each predictor depends on few coefficients, as in grouped data.
 
 The algebra follows `coefficient_space`, with R^T in compressed rows. Where most coefficients couple with few others
-B is factored by blocks, else it and its factor are dense.
+B is factored by blocks; otherwise B and its factor are dense.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,9 +29,10 @@ from pymc_ep.numerics.sparse.row_pairs import count_row_pairs, row_pairs
 __all__ = ["LEAST_BLOCKS", "BlockPosterior", "EntryPattern", "SparseFactorPrior"]
 
 _PART = 2**20
-"""Numbers in one block of a dense product with R, 8 MB: bounds the memory."""
+"""Number of elements in one block of a dense product with R, 8 MB: it bounds the memory."""
 _TOGETHER = 512
-"""Predictors in a part, exceeded by one block at most: larger parts waste pairs, smaller ones time for calls."""
+"""Number of predictors in a part of `SparseFactorPrior.apart`, exceeded by one block at most: larger parts waste pairs
+of predictors, smaller parts waste time for calls."""
 LEAST_BLOCKS = 128
 """Least number of coefficients that are divided into blocks: the algebra of fewer takes less time than the calls."""
 _PAIRS = 2**22
@@ -45,7 +46,7 @@ class EntryPattern:
     Parameters
     ----------
     matrix : csr_array, (n, p)
-        With these entries; its values are immaterial.
+        A matrix with these entries, of any values.
     """
 
     def __init__(self, matrix: scipy.sparse.csr_array):
@@ -62,7 +63,10 @@ class EntryPattern:
         """The prior that was placed on a device last, this device, and the prior's arrays there."""
 
     def subset(self, index: np.ndarray) -> "tuple[EntryPattern, np.ndarray]":
-        """Return the pattern of some of the predictors, (m,), and which entries are theirs; kept for one `index`."""
+        """Return the pattern of the predictors at `index`, (m,), and the indices of its entries in this pattern.
+
+        Both are kept for the last `index`.
+        """
         if self._subset is None or self._subset[0] is not index:
             numbered = self.filled(np.arange(len(self.column), dtype=float))[index]
             self._subset = index, (EntryPattern(numbered), numbered.data.astype(np.intp))
@@ -77,9 +81,9 @@ class EntryPattern:
 
     @cached_property
     def _pairs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-        """Pairs of entries of one predictor: both entries, and the place of their product in the ravelled (p, p).
+        """Pairs of entries of one predictor: indices of both entries, and of their product in the ravelled (p, p).
 
-        None where they are too many to list.
+        None where there are too many pairs to list.
         """
         if count_row_pairs(self.starts) > _PAIRS:
             return None
@@ -90,11 +94,11 @@ class EntryPattern:
 
     @cached_property
     def blocks(self) -> Blocks | None:
-        """The division of the coefficients; None where B is dense."""
+        """The division of the coefficients into blocks and a border; None where B is dense."""
         return blocks_of(self._matrix) if self.coefficients >= LEAST_BLOCKS else None
 
     def gram(self, values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Return R diag(weights) R^T, (p, p): its upper triangle, with anything below."""
+        """Return R diag(weights) R^T, (p, p), valid in its upper triangle."""
         if self._pairs is None:
             return (self.filled(values).T @ self.filled(values * weights[self.row])).toarray("C")
         first, second, place = self._pairs
@@ -133,7 +137,10 @@ class BlockPosterior(CoefficientPosterior):
         return self.coordinates + self.whitener.transposed_times(normal.T).T
 
     def log_ratio(self, draws: np.ndarray, prior_precision: np.ndarray) -> np.ndarray:
-        """Return the log of posterior over prior density, (s,), of v, (s, p); a flat prior counts as (2 pi)^{-1/2}."""
+        """Return the log ratio, (s,), of posterior to prior density at draws of v, (s, p).
+
+        The density of a flat prior counts as (2 pi)^{-1/2}.
+        """
         # (v - E v)^T B (v - E v) = |L^T (v - E v)|^2.
         normal = self.whitener.root_times((draws - self.coordinates).T)
         squares = prior_precision @ draws.T**2 - np.einsum("ij,ij->j", normal, normal)
@@ -146,8 +153,9 @@ class SparseFactorPrior(NamedTuple):
     Attributes
     ----------
     values : ndarray, (k,)
+        Entries of R^T.
     pattern : EntryPattern
-        Where the values are.
+        Where R^T has these entries.
     precision : ndarray, (p,)
         1, or 0 where the prior of a coefficient is flat.
     """
@@ -184,30 +192,30 @@ class SparseFactorPrior(NamedTuple):
         return self._replace(values=self.values * sd[column], precision=np.ones_like(sd))
 
     def signatures(self) -> np.ndarray:
-        """Return two numbers a predictor, (n, 2), equal for predictors that are the same."""
+        """Return two numbers for each predictor, (n, 2), equal for identical predictors."""
         row, column, n = self.pattern.row, self.pattern.column, self.pattern.predictors
         weights = np.random.default_rng(0).standard_normal((2, len(self.precision)))
         return np.stack([np.bincount(row, self.values * weight[column], minlength=n) for weight in weights], axis=1)
 
     def subset(self, index: np.ndarray) -> "SparseFactorPrior":
-        """Return the prior of some of the predictors, (m,)."""
+        """Return the prior of the m predictors at `index`, (m,)."""
         pattern, entries = self.pattern.subset(index)
         return SparseFactorPrior(self.values[entries], pattern, self.precision)
 
     def cotangent_of_subset(self, index: np.ndarray, cotangent: np.ndarray) -> np.ndarray:
-        """Return the derivative in the values, (k,), given it in the values of ``subset(index)``."""
+        """Return the derivative in `values`, (k,), from the derivative in the `values` of ``subset(index)``."""
         out = np.zeros_like(self.values)
         out[self.pattern.subset(index)[1]] = cotangent
         return out
 
     def undetermined(self) -> np.ndarray:
-        """Return the flat coefficients whose effects are linear combinations of other ones' effects."""
+        """Return the flat coefficients whose effects are linear combinations of other flat coefficients' effects."""
         flat = np.flatnonzero(self.precision == 0)
         columns = self.design[:, flat]
         return flat[dependent((columns.T @ columns).toarray())]
 
     def not_finite(self) -> tuple[float, int, int] | None:
-        """Return the first number of R that is not finite, its coefficient and its predictor."""
+        """Return the first element of R that is not finite, its coefficient and predictor; None if all are finite."""
         bad = np.flatnonzero(~np.isfinite(self.values))
         if not bad.size:
             return None
@@ -216,7 +224,10 @@ class SparseFactorPrior(NamedTuple):
     def posterior(
         self, mean: Array, shift: Array, precision: Array, *, log_concave: bool = False, with_variances: bool = True
     ) -> CoefficientPosterior:
-        """Multiply by Gaussian sites; see `pymc_ep.numerics.gaussian.observation_space.DensePrior.posterior`."""
+        """Return the posterior under Gaussian sites.
+
+        For arguments see `pymc_ep.numerics.gaussian.observation_space.DensePrior.posterior`.
+        """
         if (blocks := self.pattern.blocks) is not None:
             rows = blocks.rows(self.design)
             factor, log_det, proper, diagonal = factored(rows, self.values, precision, self.precision)
@@ -259,7 +270,7 @@ class SparseFactorPrior(NamedTuple):
         return shifted_posterior(self.design, self.precision, posterior, np.asarray(mean), shift, precision)
 
     def on_device(self) -> Any:
-        """Return this prior as arrays of JAX, kept for one prior and device; dense where there are no blocks."""
+        """Return this prior in JAX arrays, dense where there are no blocks; kept for the last prior and device."""
         placed, device = self.pattern.placed, jax_device()
         if placed is None or placed[0] is not self or placed[1] != device:
             if (blocks := self.pattern.blocks) is None:
@@ -271,7 +282,7 @@ class SparseFactorPrior(NamedTuple):
         return placed[2]
 
     def posterior_on_host(self, posterior: Any) -> Any:
-        """Return a posterior of `on_device` as one of this prior."""
+        """Return a posterior of the prior ``on_device()`` in NumPy arrays, as a posterior of this prior."""
         whitener, host_posterior = posterior.whitener, on_host(posterior)
         if (blocks := self.pattern.blocks) is None:
             return host_posterior
@@ -285,26 +296,26 @@ class SparseFactorPrior(NamedTuple):
         return (self.precision * posterior.coordinates**2).sum()
 
     def rounding(self, posterior: CoefficientPosterior) -> float:
-        """Return the rounding of posterior standard deviations: under vague priors alone no digits cancel here."""
+        """Return the relative rounding error of posterior standard deviations, which vague priors do not increase."""
         return posterior.rounding
 
     def posterior_rows(self, posterior: CoefficientPosterior) -> Callable[..., np.ndarray]:
-        """Return a function of rows, and maybe columns, of R^T B^{-1} R."""
+        """Return a function ``block(rows, columns)`` of R^T B^{-1} R; see the protocol."""
         if isinstance(posterior, BlockPosterior):
             return _block_rows(posterior.whitener, self.design)
         half = self.design @ posterior.whitener.T
         return lambda rows, columns=slice(None): half[rows] @ half[columns].T
 
     def apart(self, posterior: CoefficientPosterior) -> tuple[list[np.ndarray], np.ndarray] | None:
-        """Return parts of the predictors that only shared coefficients correlate; None where there are none.
+        """Return a division of the predictors into parts that only the border correlates; None without blocks.
 
         Returns
         -------
         parts : list of ndarray of int
-            All predictors; each block lies within one part.
+            Indices of the predictors of each part. All predictors of one block are in one part.
         shared : ndarray, (n,)
-            Posterior variance that the border gives: the covariance of predictors of two parts is at most the root of
-            the product of theirs.
+            Share of each posterior variance that comes from the border. The covariance of two predictors in different
+            parts is at most the root of the product of their two shares.
         """
         if not isinstance(posterior, BlockPosterior):
             return None
@@ -317,7 +328,7 @@ class SparseFactorPrior(NamedTuple):
         return np.split(order, ends), shared
 
     def cotangent(self, posterior: CoefficientPosterior, precision: Array) -> np.ndarray:
-        """Return d log Z / d values, (k,): E[v] a^T - B^{-1} R Pi where R may have entries."""
+        """Return d log Z / d values, (k,): the elements of E[v] a^T - B^{-1} R Pi at the entries of R."""
         row, column, starts = self.pattern.row, self.pattern.column, self.pattern.starts
         out = posterior.coordinates[column] * posterior.weights[row]
         if isinstance(posterior, BlockPosterior):
@@ -330,7 +341,7 @@ class SparseFactorPrior(NamedTuple):
         return out
 
     def _times(self, matrix: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-        """Yield slices of predictors and their rows of R^T times a dense (p, p) matrix."""
+        """Yield slices of predictors, and their rows of the product of R^T and a dense matrix, (p, p)."""
         transposed, n = self.design, self.pattern.predictors
         step = max(1, _PART // max(1, len(self.precision)))
         matrix = np.ascontiguousarray(matrix)
@@ -340,7 +351,7 @@ class SparseFactorPrior(NamedTuple):
 
 
 def _block_rows(factor: BlockFactor, transposed: scipy.sparse.csr_array) -> Callable[..., np.ndarray]:
-    """Return a function of rows, and maybe columns, of R^T B^{-1} R."""
+    """Return a function ``block(rows, columns)`` of R^T B^{-1} R, for `transposed` = R^T; see the protocol."""
     rows = factor.blocks.rows(transposed)
     n, widest = transposed.shape[0], max(group.shape[1] for group in factor.blocks.members)
     outer, inner = np.empty((n, len(factor.blocks.border))), np.zeros((n, widest))

@@ -1,23 +1,23 @@
-"""Gaussian posteriors of n predictors m0 + A x of p unknowns x with a sparse precision Q, such as fields and walks.
+"""Gaussian posteriors of predictors f = m0 + A x, (n,), whose unknowns x, (p,), have a sparse prior precision Q.
 
-With sites exp(b f - pi f^2 / 2) the precision of x is P = Q + A^T Pi A, of one pattern for all values. With S = P^{-1}
-and x = 0 a priori in the mean,
+Examples are fields and walks. The prior mean of x is 0. With sites exp(b f - pi f^2 / 2) and Pi = diag(pi) the
+posterior precision is P = Q + A^T Pi A, whose pattern is the same for all values. With S = P^{-1},
 
-    E x = S A^T (b - Pi m0),        V_i = (A S A^T)_ii,
-    d log Z / d Q_jk = [Q^{-1} - S - E x (E x)^T]_jk / 2    where Q may have entries.
+    E x = S A^T (b - Pi m0),        V_i = Var f_i = (A S A^T)_ii,
+    d log Z / d Q_jk = [Q^{-1} - S - E x (E x)^T]_jk / 2    in the pattern of Q.
 
-Every pair of unknowns that a predictor has is in the pattern of P, so that the entries of S that a factor gives there
-are all that is needed (Rue and Held 2005). log |Q| is given by structure where a factor of Q would lose digits: an
-intrinsic prior has none, and Q of a long walk of second order is singular in doubles.
+Two unknowns of one predictor are a pair in the pattern of P, so that a sparse factor gives all entries of S that V
+needs (Rue and Held 2005). log |Q| comes from the structure of the prior where a factor of Q fails: for an intrinsic
+prior, whose Q is singular, and for a long walk of second order, whose Q is singular in doubles.
 
-A constraint on a sum, e^T x ~ N(0, s^2), adds e e^T / s^2 to Q, which is dense. Its effect is of rank one, for s = 0
-too, where e^T x = 0. Where P is not positive definite without it, c is added to one diagonal element first, and taken
-out again last:
+A constraint on a sum, e^T x ~ N(0, s^2), or e^T x = 0 for s = 0, would add the dense e e^T / s^2 to Q. It is applied
+afterwards instead, as a correction of rank one. P_0 is P without it. Where P_0 is not positive definite, c is first
+added to one diagonal element (d is its unit vector), and taken out last:
 
-    S_0 = (P + c d d^T)^{-1},    S_1 = S_0 - Z M^{-1} Z^T,  Z = S_0 e,  M = s^2 + e^T Z,
+    S_0 = (P_0 + c d d^T)^{-1},    S_1 = S_0 - Z M^{-1} Z^T,  Z = S_0 e,  M = s^2 + e^T Z,
     S = S_1 + H N^{-1} H^T,  H = S_1 d,  N = 1 / c - d^T H.
 
-For s = 0 log |P| is taken on the vectors x, for e of length one: log |P| + log (e^T P^{-1} e).
+For s = 0 and |e| = 1, log |P| is taken on the subspace e^T x = 0: log |P_0| + log (e^T P_0^{-1} e).
 """
 
 from collections.abc import Callable
@@ -36,11 +36,11 @@ from pymc_ep.numerics.sparse.row_pairs import row_pairs
 __all__ = ["PrecisionPosterior", "SparsePrecisionPrior"]
 
 _COLUMNS = 64
-"""Right-hand sides that are solved for at a time: bounds the memory."""
+"""Number of right-hand sides that are solved for at a time, which bounds the memory."""
 _WIDE = 64
-"""Entries of a row of a map from which on its variance takes a solution, not the inverse's entries at all pairs."""
+"""Largest number of entries of a row whose variance is summed over pairs of entries; a longer row takes a solution."""
 _LOST = 1e8
-"""Ratio of a diagonal element to its pivot above which P counts as singular without constraints: half of the digits."""
+"""Ratio of a diagonal element to its pivot from which P_0 counts as singular: half of the digits are lost."""
 _NEAR = 1e-3
 """Precision added to the diagonal of an intrinsic prior for a first iterate, relative to the diagonal's mean."""
 
@@ -67,13 +67,16 @@ class SumCorrection(NamedTuple):
         return self.g @ (self.g.T @ b) - self.z @ (self.inverse @ (self.z.T @ b))
 
     def entries(self, i: np.ndarray, j: np.ndarray) -> np.ndarray:
-        """Return the entries of S - S_0 at rows i and columns j."""
+        """Return the entries of S - S_0, (e,), at rows i, (e,), and columns j, (e,)."""
         return np.einsum("ek,ek->e", self.g[i], self.g[j]) - np.einsum(
             "ek,kl,el->e", self.z[i], self.inverse, self.z[j]
         )
 
     def moved(self, draws: np.ndarray, sums: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Return draws of N(0, S), (m, p), from draws of N(0, S_0): by Matheron's rule, then spread by G."""
+        """Return draws of N(0, S), (m, p), from draws of N(0, S_0), (m, p), for `sums`, (p, k), with columns e.
+
+        Matheron's rule gives draws of N(0, S_1), and noise of covariance G G^T is added.
+        """
         normal = rng.standard_normal((2, len(draws), sums.shape[1]))
         # e^T x + s nu has the covariance M, and x - Z M^-1 (e^T x + s nu) has S_1; G zeta adds G G^T.
         seen = draws @ sums + self.sd * normal[0]
@@ -87,6 +90,7 @@ class PosteriorFactor(NamedTuple):
     ----------
     pattern : PrecisionPattern
     factor : SparseFactor
+        Factor of S_0^{-1}.
     sums : SumCorrection, optional
     entries : ndarray, optional
         S at the pattern's `keys`.
@@ -112,7 +116,7 @@ class PosteriorFactor(NamedTuple):
         return entries
 
     def variances_of(self, cross: scipy.sparse.csr_array) -> np.ndarray:
-        """Return diag(C S C^T), (d,), for C = `cross`, (d, p): from entries of S where these do, else by solutions."""
+        """Return diag(C S C^T), (d,), for C = `cross`, (d, p): from entries of S where they suffice, or by solving."""
         counts = np.diff(cross.indptr)
         first, second = row_pairs(cross.indptr, _WIDE)
         p, row = self.pattern.analysis.n, np.repeat(np.arange(cross.shape[0]), counts)[first]
@@ -147,7 +151,7 @@ class PrecisionPosterior(CoefficientPosterior):
         return self.whitener.solve(b)
 
     def with_entries(self) -> "PrecisionPosterior":
-        """Return the posterior with the entries of S that variances take, which are computed once."""
+        """Return the posterior with stored entries of S, so that all later variances use the same ones."""
         return self._replace(whitener=self.whitener._replace(entries=self.whitener.inverse_entries()))
 
     def remaining_variance(self, cross: Any, prior_variance: np.ndarray) -> np.ndarray:
@@ -159,7 +163,7 @@ class PrecisionPosterior(CoefficientPosterior):
         return self.coordinates + self.whitener.draw(size, rng)
 
     def log_ratio(self, draws: np.ndarray, prior_precision: np.ndarray) -> np.ndarray:
-        """Raise: a prior of unknowns that depend on each other has no precision of each."""
+        """Raise NotImplementedError: the unknowns are not independent under the prior."""
         raise NotImplementedError("densities of draws are not computed with a sparse precision")
 
 
@@ -169,9 +173,9 @@ class SparsePrecisionPrior(NamedTuple):
     Attributes
     ----------
     values : ndarray, (e,)
-        Q at the pattern's places.
+        Entries of Q at the pattern's `rows` and `columns`.
     log_det : float
-        log |Q|, of blocks whose log determinant is given, constraints included.
+        log |Q| of the blocks that are not factored, known by structure; it includes the constraints.
     sum_sd : ndarray, (k,)
         Standard deviation s of each sum; zero where the sum is zero.
     pattern : PrecisionPattern
@@ -193,10 +197,10 @@ class SparsePrecisionPrior(NamedTuple):
         return self.pattern.design
 
     def variances(self) -> np.ndarray:
-        """Return a number a predictor, (n,), that is zero where its prior variance is.
+        """Return ``sum_j A_ij^2 / Q_jj``, (n,): in place of prior variances, and zero where they are zero.
 
-        It is ``sum_j A_ij^2 / Q_jj``, the variance if unknowns were independent given the others; flat ones count as
-        standard normal. Prior variances themselves take a factor of Q, if there are any.
+        1 / Q_jj is the variance of unknown j given all others; flat unknowns count as standard normal. Prior variances
+        would take a factor of Q, which may be singular.
         """
         given = np.where(self.precision > 0.0, self.precision, 1.0)
         design = self.pattern.design
@@ -210,12 +214,12 @@ class SparsePrecisionPrior(NamedTuple):
         return design @ np.linalg.solve(dense, design.T)
 
     def is_positive_semidefinite(self) -> bool:
-        """Return whether log determinants of Q exist: by structure, and of the blocks that are factored."""
+        """Whether all blocks of Q have log determinants: those known by structure, and the factored ones."""
         blocks = self.pattern.block_factors(self.values)
         return bool(np.isfinite(self.log_det)) and all(block.proper for block in blocks)
 
     def regular(self) -> "SparsePrecisionPrior":
-        """Return this prior with a ridge where it is flat or constrained by a sum alone, for a first iterate."""
+        """Return this prior with a ridge at unknowns that are flat or in a constrained sum, for a first iterate."""
         diagonal = self.precision
         ridge = np.zeros_like(diagonal)
         squares = np.bincount(self.pattern.design.indices, self.pattern.design.data**2, minlength=len(diagonal))
@@ -230,27 +234,30 @@ class SparsePrecisionPrior(NamedTuple):
         return self._replace(values=values)
 
     def signatures(self) -> np.ndarray:
-        """Return two numbers a predictor, (n, 2), equal for predictors that are the same."""
+        """Return two numbers for each predictor, (n, 2), equal for identical predictors."""
         weights = np.random.default_rng(0).standard_normal((self.pattern.design.shape[1], 2))
         return self.pattern.design @ weights
 
     def subset(self, index: np.ndarray) -> "SparsePrecisionPrior":
-        """Return the prior of some of the predictors, (m,)."""
+        """Return the prior of the m predictors at `index`, (m,)."""
         return self._replace(pattern=self.pattern.subset(index))
 
     def cotangent_of_subset(self, index: np.ndarray, cotangent: np.ndarray) -> np.ndarray:
-        """Return the derivative, given the derivative of ``subset(index)``, which has the same Q."""
+        """Return `cotangent` as it is: the prior of ``subset(index)`` has the same Q."""
         return cotangent
 
     def undetermined(self) -> np.ndarray:
-        """Return the unknowns that neither prior nor predictors determine, of the first that there is; else none."""
+        """Return the first unknown that neither prior nor predictors determine, (1,); empty if there is none."""
         if self.precision.all() and not self.sum_sd.size:
             return np.zeros(0, dtype=np.int64)
         factor = self._factor(np.ones(self.pattern.design.shape[0]), self._pins)
         return np.zeros(0, dtype=np.int64) if factor.proper else np.array([factor.failed])
 
     def not_finite(self) -> tuple[float, int, int] | None:
-        """Return the first entry of Q that is not finite, its unknown, and a predictor of that."""
+        """Return the first entry of Q that is not finite, its unknown, and a predictor with this unknown, or 0.
+
+        The result is None if all entries are finite.
+        """
         bad = np.flatnonzero(~np.isfinite(self.values))
         if not bad.size:
             return None
@@ -261,7 +268,10 @@ class SparsePrecisionPrior(NamedTuple):
     def posterior(
         self, mean: Array, shift: Array, precision: Array, *, log_concave: bool = False, with_variances: bool = True
     ) -> PrecisionPosterior:
-        """Multiply by Gaussian sites; see `pymc_ep.numerics.gaussian.observation_space.DensePrior.posterior`."""
+        """Return the posterior under Gaussian sites.
+
+        For arguments see `pymc_ep.numerics.gaussian.observation_space.DensePrior.posterior`.
+        """
         pins = np.zeros(0)
         factor = self._factor(precision, pins)
         if self.sum_sd.size and not (factor.proper and factor.loss < _LOST):
@@ -302,11 +312,11 @@ class SparsePrecisionPrior(NamedTuple):
         return float(posterior.coordinates @ self._times(posterior.coordinates))
 
     def rounding(self, posterior: PrecisionPosterior) -> float:
-        """Return the rounding of posterior standard deviations, relative: digits that pivots have lost."""
+        """Return the relative rounding error of posterior standard deviations, from the digits that pivots lost."""
         return posterior.rounding
 
     def posterior_rows(self, posterior: PrecisionPosterior) -> Callable[..., np.ndarray]:
-        """Return a function of rows, and maybe columns, of A S A^T."""
+        """Return a function ``block(rows, columns)`` of A S A^T; see the protocol."""
         design = self.pattern.design
 
         def of(rows: Any, columns: Any = slice(None)) -> np.ndarray:
@@ -315,7 +325,7 @@ class SparsePrecisionPrior(NamedTuple):
         return of
 
     def cotangent(self, posterior: PrecisionPosterior, precision: Array) -> np.ndarray:
-        """Return d log Z in `values`, in `log_det` and in `sum_sd`, joined."""
+        """Return the derivatives of log Z in `values`, `log_det` and `sum_sd`, joined, (e + 1 + k,)."""
         pattern, x = self.pattern, posterior.coordinates
         entries = posterior.whitener.inverse_entries()[pattern.prior_places]
         twice = np.where(pattern.rows == pattern.columns, 1.0, 2.0)
@@ -330,18 +340,21 @@ class SparsePrecisionPrior(NamedTuple):
         return np.concatenate([of_values, [0.5], of_sums])
 
     def _factor(self, precision: np.ndarray, pins: np.ndarray) -> SparseFactor:
-        """Return the factor of P, with c added to a diagonal element of each sum, for c = `pins`, (k,) or none."""
+        """Return the factor of P_0, with c = `pins`, (k,), added to one diagonal element for each sum.
+
+        Empty `pins` add nothing.
+        """
         entries = self.pattern.posterior_values(self.values, precision)
         entries[self.pattern.prior_places[self.pattern.diagonal[self.pattern.pins[: len(pins)]]]] += pins
         return self.pattern.analysis.factor(entries)
 
     @property
     def _pins(self) -> np.ndarray:
-        """c of each sum, (k,): of the size of the diagonal of Q there."""
+        """c of each sum, (k,): the mean of the diagonal of Q over the sum's unknowns."""
         return np.array([self.precision[weights != 0.0].mean() for weights in self.pattern.sums.T])
 
     def _with_sums(self, factor: SparseFactor, pins: np.ndarray) -> tuple[PosteriorFactor, float, bool]:
-        """Return S with the sums, their term of log |P|, and whether P is positive definite."""
+        """Return S corrected by the sums, their term of log |P|, and whether P is positive definite."""
         sums = self.pattern.sums
         first = np.zeros((len(sums), len(pins)))
         first[self.pattern.pins[: len(pins)], np.arange(len(pins))] = 1.0

@@ -50,7 +50,7 @@ _STEEP = 2.0
 
 
 class Smooth(NamedTuple):
-    """Rules for those of n sites that have a smooth integrand, and the remaining sites.
+    """Rules for all sites, of n, that have a smooth integrand, and the indices of the remaining sites.
 
     Attributes
     ----------
