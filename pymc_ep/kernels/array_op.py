@@ -17,7 +17,7 @@ from pymc_ep.concurrency import compiled_function
 __all__ = ["CUBE", "FLAT", "INDICES", "MATRIX", "NUMBER", "PLACES", "ArrayOp", "compiled_in_c"]
 
 Array = tuple[str, int]
-"""Type and number of dimensions."""
+"""Type and number of dimensions of an array."""
 NUMBER: Array = ("float64", 0)
 FLAT: Array = ("float64", 1)
 MATRIX: Array = ("float64", 2)
@@ -52,7 +52,7 @@ class ArrayOp(OpenMPOp):
             storage[0] = np.asarray(value, dtype=dtype)
 
     def evaluate(self, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
-        """Return the outputs by the NumPy body."""
+        """Return the outputs for `inputs`, computed by the NumPy body."""
         raise NotImplementedError
 
     def c_headers(self, **kwargs: object) -> list[str]:

@@ -32,8 +32,8 @@ class ScalarKernel(ScalarOp):
     Inputs of any real type are cast to float64 and all outputs are float64, since tails are lost in single precision.
     For float32 inputs the only error is thus the rounding of the inputs.
 
-    Subclasses set `nin`, `nout`, `body` (the module of the Python body), `c_sources`, `c_function` and `__props__`,
-    and define `impl` and `pullback`.
+    Subclasses set `nin`, `nout`, `body`, `tables`, `c_sources`, `c_fields` and `__props__`, and define `impl`, `c_call`
+    and `pullback`.
     """
 
     body: ModuleType

@@ -54,7 +54,7 @@ def _free_memory() -> int | None:
 
 
 def _free_of_group() -> int | None:
-    """Return the memory that a control group, of version 2, has left; None without a limit."""
+    """Return the memory in bytes that this process's control group, of version 2, has left; None without a limit."""
     try:
         limit, used = (int((_GROUP / name).read_text()) for name in ("memory.max", "memory.current"))
         with (_GROUP / "memory.stat").open() as lines:

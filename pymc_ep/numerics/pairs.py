@@ -45,7 +45,7 @@ class Pairs(NamedTuple):
         return np.repeat(np.arange(len(self.ends) - 1), np.diff(self.ends))
 
     def of_rows(self, rows: np.ndarray) -> tuple["Pairs", np.ndarray]:
-        """Return the pairs of a subset of own rows, renumbered from zero, and the indices of these m pairs, (m,)."""
+        """Return the pairs of the own rows `rows`, renumbered from zero, and the indices of these m pairs, (m,)."""
         counts = np.diff(self.ends)[rows]
         ends = np.concatenate([[0], np.cumsum(counts)])
         places = np.arange(ends[-1]) + np.repeat(self.ends[rows] - ends[:-1], counts)

@@ -33,7 +33,7 @@ class Gradient2D(LinearMap):
 
     Notes
     -----
-    Only constant images have no differences: the rank is r c - 1.
+    Only constant images have differences of zero: the rank is r c - 1.
     """
 
     few_entries = True

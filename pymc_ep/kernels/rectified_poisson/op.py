@@ -41,7 +41,7 @@ class RectifiedPoisson(ScalarKernel):
         return body.rectified_poisson(float(y), float(mean), float(variance), float(power), self.zero_mass)
 
     def c_call(self, arguments: list[str]) -> tuple[str, str]:
-        """Return the struct type of the C body and the call."""
+        """Return the struct type of the C body, and the C expression that calls it."""
         call = f"pymc_ep_rectified_poisson({', '.join(arguments)}, {int(self.zero_mass)})"
         return "pymc_ep_tilted", call
 

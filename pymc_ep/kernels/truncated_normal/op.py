@@ -46,7 +46,7 @@ class TruncatedNormal(ScalarKernel):
         return body.truncated_normal(float(k))
 
     def c_call(self, arguments: list[str]) -> tuple[str, str]:
-        """Return the struct type of the C body and the call."""
+        """Return the struct type of the C body, and the C expression that calls it."""
         return "pymc_ep_truncated", f"pymc_ep_truncated_normal({arguments[0]})"
 
     def pullback(self, inputs: list[Any], outputs: list[Any], cotangents: list[Any]) -> list[Any]:

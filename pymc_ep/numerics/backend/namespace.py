@@ -10,9 +10,9 @@ import numpy as np
 __all__ = ["Array", "is_jax", "jax_device", "namespace", "on_host", "replaced", "require_jax", "to_jax", "while_loop"]
 
 Array = Any
-"""An array of NumPy or of JAX, or a number in its place."""
+"""An array of NumPy or of JAX, or a scalar."""
 Fields = TypeVar("Fields", bound=Iterable[Any])
-"""A NamedTuple."""
+"""Type of a NamedTuple."""
 
 
 def namespace(*arrays: Array) -> ModuleType:
@@ -21,13 +21,13 @@ def namespace(*arrays: Array) -> ModuleType:
     Parameters
     ----------
     *arrays
-        Arrays or numbers. ``jax.numpy`` if a JAX array or tracer is among them. JAX is imported here in that case
-        only.
+        Arrays or scalars.
 
     Returns
     -------
     module
-        ``numpy`` or ``jax.numpy``.
+        ``jax.numpy`` if a JAX array or tracer is among the arguments, else ``numpy``. JAX is imported in the first case
+        only.
     """
     if any(is_jax(array) for array in arrays):
         from pymc_ep.numerics.backend.namespace_jax import jax_numpy

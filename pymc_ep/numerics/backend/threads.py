@@ -17,9 +17,9 @@ from threadpoolctl import ThreadpoolController
 __all__ = ["check_cores", "idle_processors", "limited_threads"]
 
 _MANY_MULTIPLICATIONS = 2000.0**3
-"""Multiplications of one factorisation above which several BLAS threads are used. With two threads on two busy cores a
-fit takes 20 times as long at 50 observations, and 4 times at 2000, where a factorisation takes 0.1 s. On idle cores it
-takes half as long."""
+"""Multiplications of one factorisation from which several BLAS threads are used. With two threads on two busy cores a
+fit takes 20 times as long as with one thread at 50 observations, and 4 times at 2000, where a factorisation takes
+0.1 s. On idle cores it takes half as long."""
 _LOOKS, _APART = 3, 1e-3
 """Number of times that running threads are counted, and the time between two counts, s. The largest count is used, as
 most threads wait at times."""

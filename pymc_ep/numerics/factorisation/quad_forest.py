@@ -1,8 +1,9 @@
 """Sum-product on forests of quad-trees whose nodes have two states, low and high: hidden Markov trees of images.
 
 A level is an array, and the level of its parents an array of half as many rows and columns, so that no loop goes over
-nodes. Let p_d be a node's probability of the high state if its parent is in state d, 0 for low and 1 for high, and let
-e be its emission's log ratio of densities, high to low state. Upwards, from children to parents,
+nodes. Let p_d be a node's probability of the high state if its parent is in state d, 0 for low and 1 for high. Let e_j
+be the log ratio of the densities of node j's emission in the high and in the low state. Upwards, from children to
+parents,
 
     b_j = e_j + sum of (m_1 - m_0) over the children of j,        m_d = log(1 - p_d) + softplus(logit p_d + b),
 
@@ -77,7 +78,7 @@ class Forest(NamedTuple):
         Parameters
         ----------
         log_odds : array, (n,)
-            Log ratio of each emission's densities, in the high state to in the low state.
+            Log ratio of the densities of each emission, in the high and in the low state.
         low, high : array, (n,)
             Probability of the high state if the parent is in the low, or in the high, state; for roots only `low` is
             used.
@@ -130,7 +131,7 @@ class Forest(NamedTuple):
 
 class _Level(NamedTuple):
     message: Array
-    """m_0."""
+    """m_0 of each node."""
     below: list[tuple[Any, Any]]
     """logit p_d + b and its softplus, for d = low and high."""
 

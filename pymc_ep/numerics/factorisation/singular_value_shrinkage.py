@@ -85,7 +85,7 @@ def best_variances(
 
 
 def shrink_empirically(singular: np.ndarray, shape: tuple[int, int], noise: float) -> Shrunk:
-    """Return the variational posterior at the optimal prior variances, which are equal on both sides.
+    """Return the best variational posterior at the optimal prior variances, with a = b for each pair of columns.
 
     A column whose optimal prior variance is zero is pruned. For arguments see `shrink`.
     """

@@ -161,7 +161,7 @@ class Rows:
         return scipy.sparse.csr_array((entries, (self.outer_row, self.outer_column)), shape=shape)
 
     def scattered(self, inner: list[np.ndarray], outer: np.ndarray) -> np.ndarray:
-        """Return values at the entries of the matrix from values at `inner` entries, (rows, k) each, and `outer`."""
+        """Return values for all entries of the matrix, from values in blocks, (rows, k) for each size k, and border."""
         out = np.empty(len(self._inner) + len(self._outer))
         for (_, _, entry, at), entries in zip(self._by_size, inner):
             out[self._inner[entry]] = entries[at]

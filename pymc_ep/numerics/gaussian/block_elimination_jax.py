@@ -156,7 +156,7 @@ class BlocksOnDevice(NamedTuple):
         return shifted_posterior(self, given, posterior, mean, shift, precision)  # type: ignore[return-value]
 
     def energy(self, posterior: DevicePosterior, mean: jax.Array) -> jax.Array:
-        """Return the sum of squares of E[v] under proper priors."""
+        """Return the sum of squares of E[v] over all coefficients with proper priors."""
         return (_joined(self.inner, self.border) * posterior.coordinates**2).sum()
 
     def rounding(self, posterior: DevicePosterior) -> jax.Array:
@@ -186,7 +186,7 @@ def _joined(pieces: "list[jax.Array] | tuple[jax.Array, ...]", border: jax.Array
 
 
 def _split(shapes: BlocksOnDevice | DeviceFactor, x: jax.Array) -> list[jax.Array]:
-    """Return x, (p,), in the order of `Blocks.order`, cut into an array, (m, k), for each size, and the border, (t,)."""
+    """Return x, (p,), in the order of `Blocks.order`, as an array, (m, k), for each size, and the border, (t,)."""
     sizes = [array.shape[:2] for array in shapes.inner]
     *pieces, border = jnp.split(x, np.cumsum([m * k for m, k in sizes]))
     return [*(array.reshape(size) for array, size in zip(pieces, sizes)), border]

@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 ROUNDING = 4 * np.finfo(float).eps
-"""Rounding error of a number, relative to the largest number that it is computed from: a few operations of half a unit
+"""Rounding error of a result, relative to the largest term that it is computed from: a few operations of half a unit
 each."""
 
 
@@ -177,7 +177,7 @@ class GaussianPrior(Protocol[P]):
         """Return the derivative of log Z in the prior's array, of the array's shape; None if the array is constant."""
 
     def __iter__(self) -> Iterator[Array]:
-        """Iterate over the prior's arrays: first the one that `cotangent` belongs to."""
+        """Iterate over the prior's arrays; the first is the array in which `cotangent` is the derivative."""
 
 
 class PredictorPrior(GaussianPrior[P], Protocol[P]):

@@ -36,8 +36,8 @@ of predictors, smaller parts waste time for calls."""
 LEAST_BLOCKS = 128
 """Least number of coefficients that are divided into blocks: the algebra of fewer takes less time than the calls."""
 _PAIRS = 2**22
-"""Largest number of pairs of entries that are listed, 96 MiB: beyond, SciPy's product of sparse matrices, whose first
-100 microseconds do not matter there, is as fast and needs no list."""
+"""Largest number of pairs of entries that are listed, 96 MiB. With more pairs SciPy's product of sparse matrices is as
+fast and needs no list; its overhead of 100 microseconds does not matter there."""
 
 
 class EntryPattern:

@@ -50,7 +50,10 @@ class SumCorrection(NamedTuple):
 
     Attributes
     ----------
-    z, g : ndarray, (p, k)
+    z : ndarray, (p, k)
+        Z.
+    g : ndarray, (p, k) or (p, 0)
+        G; it has no columns where P_0 is positive definite.
     inverse : ndarray, (k, k)
         M^{-1}.
     sd : ndarray, (k,)

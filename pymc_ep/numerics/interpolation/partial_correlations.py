@@ -5,7 +5,7 @@ Row i of the factor L has a standard deviation s_i and canonical partial correla
 
     L_ij = s_i z_ij prod_{k<j} q_ik,    L_ii = s_i prod_{k<i} q_ik.
 
-In the entries of L themselves a density is a funnel: they shrink with the scale.
+As a function of the entries of L the density would be a funnel, since all entries of a row shrink with its scale.
 """
 
 import numpy as np

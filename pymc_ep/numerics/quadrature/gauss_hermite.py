@@ -39,7 +39,8 @@ _NEGLIGIBLE = 1e-9
 """Bound on the moduli of the tested coefficients. Since coefficients fall geometrically, at twice the degree they are
 about its square, 1e-18."""
 _TRIES = 2
-"""Rules tried about a peak: one with the width of its curvature, one with the moments that the first gave."""
+"""Number of rules tried about a peak: the first has the width from the peak's curvature, the second the tilted mean and
+standard deviation by the first."""
 _MOST_OUTSIDE = 1e-11
 """Largest share of the mass and of the variance outside the nodes about a peak: below the tolerance of EP, 1e-8."""
 _CURVED = 0.5
@@ -75,7 +76,7 @@ def known_smooth_nodes(
     power: np.ndarray,
     *parameters: np.ndarray,
 ) -> Smooth:
-    """Return rules about cavity means, for a likelihood t whose site declares log-concavity or where peaks are.
+    """Return rules about cavity means, for sites that declare that t is log-concave, or where it has peaks.
 
     For arguments see `gauss_legendre.tilted_nodes`, all NumPy arrays.
     """

@@ -35,15 +35,16 @@ from pymc_ep.numerics.quadrature.peak_search import (
 __all__ = ["defined", "scanned_nodes"]
 
 _PEAKS = 3
-"""Most peaks that are bracketed, highest on the grid first; panels near others are halved until they are resolved."""
+"""Largest number of peaks that are bracketed, the highest on the grid first. Panels near other peaks are halved until
+the peaks are resolved."""
 
 _ROUNDS = 13
-"""Most rounds of a search, four bits each: 52 bits, the digits of a double."""
+"""Largest number of rounds of a search, four bits each: 52 bits, the digits of a double."""
 _SETTLED = 1e-11
 """Change of slope over a bracket times its width, in nats, at which a peak counts as located. Where the slope is
 continuous any break near the peak is good enough; a kink is then located to this share of its scale."""
 _WIDTH_ROUNDS = 2
-"""Rounds of the search for a width, four bits each, over 44 octaves: right to a fifth of an octave."""
+"""Number of rounds of the search for a width, four bits each, over 44 octaves: right to a fifth of an octave."""
 _WIDEST, _NARROWEST = 2.0**4, 2.0**-40
 """Bounds of the width of a peak, in cavity standard deviations: 16 and 1e-12, the latter near rounding."""
 
@@ -58,7 +59,7 @@ _TOLERANCE = 1e-9
 """Largest sum of the moduli of these coefficients, as a share of the mass of the site. Where the integrand is analytic
 the error of the rule is about the square of this, since n nodes are exact to degree 2 n - 1."""
 _HALVINGS = 30
-"""Most rounds of halving, to 1e-9 of a panel: a jump of t is then enclosed in a panel of no mass."""
+"""Largest number of rounds of halving, to 1e-9 of a panel: a jump of t is then enclosed in a panel of no mass."""
 _MOST_PANELS = 1024
 """Number of panels of a site from which none of its panels is halved. A peak or a jump takes two panels a round, but
 where a density has lost its digits every half is as rough as the whole."""

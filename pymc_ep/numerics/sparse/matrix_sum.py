@@ -103,7 +103,8 @@ class MatrixSum:
     def log_determinant(self, coefficients: np.ndarray) -> tuple[float, np.ndarray]:
         """Return log |Q|_+ and its gradient in the coefficients, (K,).
 
-        They are minus infinity and zeros if Q has an eigenvalue that is not positive outside the null space.
+        They are minus infinity and zeros if a coefficient is not finite, or if Q has an eigenvalue that is not positive
+        outside the null space.
         """
         if not np.isfinite(coefficients).all():
             return -np.inf, np.zeros(len(coefficients))
