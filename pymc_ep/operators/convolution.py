@@ -119,7 +119,7 @@ class Convolution2D(LinearMap):
     def function_of_normal(
         self, weights: np.ndarray, function: Callable[[Any], Any]
     ) -> Callable[[np.ndarray], np.ndarray]:
-        """Return the function x -> f(w K'K) x, an approximation that is accurate for similar weights.
+        """Return x -> f(w K'K) x for f = `function`, an approximation that is accurate for similar weights.
 
         w is the mean of the weights, and K the convolution with a periodic boundary.
         """

@@ -96,10 +96,10 @@ class Fourier2D(LinearMap):
 
     @cached_property
     def _places(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Four arrays of flat indices into the upper rows, (r // 2 + 1, c), of the spectrum.
+        """Four arrays of flat indices into the upper rows of the spectrum, (r // 2 + 1, c) for an image, (r, c).
 
-        They are the kept frequencies with real parts, with imaginary parts, and with conjugates in the same row; then
-        these conjugates.
+        The indices are of real parts, of imaginary parts, of kept frequencies whose conjugates are in the same row, and
+        of these conjugates.
         """
         (rows, columns), shape = self.frequencies, self.input_shape
         places = rows * shape[1] + columns
