@@ -319,7 +319,8 @@ def _solved_weights(posterior: DensePosterior, covariance: Array, gain: Array) -
     """Return (I - E K) g = (I + Pi K)^{-1} g for g = `gain`, (n,), or for each row of (m, n).
 
     With g = s h this is s B^{-1} h, which does not cancel where pi K is large. Let g_w be the elements of g where s is
-    too small to divide by, and h = g / s the others, zero there. The result is then g_w + s B^{-1} (h - s K g_w).
+    too small to divide by, and h the elements of g / s elsewhere. The result is then g_w + s B^{-1} (h - s K g_w), and
+    negative precisions add R R^T K g.
     """
     xp = namespace(covariance)
     root, whitener, downdate = posterior.root, posterior.whitener, posterior.downdate
