@@ -1,4 +1,4 @@
-"""The marginal model of the hyperparameters, and recovery of the latent variables: together, hyper="sample"."""
+"""The marginal model of the hyperparameters, recovery of the latent variables, and hyper="sample", which does both."""
 
 import time
 import warnings

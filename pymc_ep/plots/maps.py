@@ -97,7 +97,7 @@ def plot_field(
     idata : arviz.InferenceData or xarray.DataTree
         Result of `pymc_ep.fit`.
     var_name : str
-        A variable with one value a node, such as a `pymc_ep.SPDE`.
+        A variable with values at the nodes, such as a `pymc_ep.SPDE`.
     mesh : pymc_ep.meshes.Mesh
     points : array_like, (m, 2), optional
         Places of the data. The maps then show the area around them, without the mesh's rim.

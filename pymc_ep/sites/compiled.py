@@ -48,13 +48,14 @@ def compile_site(
     Parameters
     ----------
     site : Site or str
-        A site, or its name in the registry.
+        A site, or the name under which it is registered.
     mode : PyTensor mode or str, optional
-        By default the stack's (C or Numba). With ``"JAX"`` all functions return JAX arrays and can be traced.
+        By default PyTensor's own: C or Numba, by its version. With ``"JAX"`` all functions return JAX arrays and can be
+        traced.
     loop : bool
-        Whether quadrature of an interpreted site is a compiled loop, which takes seconds to compile; see
-        `sites.generated`. Quadrature of other sites always is such a loop. If `mode` is given, quadrature is such a
-        loop for C and Numba only.
+        Whether a site that is `interpreted`, see `Site`, has its quadrature in a compiled loop, which takes seconds to
+        compile; see `sites.generated`. Other sites always have this loop. If `mode` is given, `loop` is ignored: for C
+        and Numba all sites have the loop, for other modes none.
     **options
         Static options of the site, for example ``zero_mass=False``.
 

@@ -15,7 +15,7 @@ __all__ = ["report"]
 
 FIRST = ("posteriordb", "Bambi", "PyMC gallery")
 """Sources of the models that this package was developed with; those of the others it had never seen."""
-LATEST = ("textbooks", "vignettes")
+LATEST = ("textbooks", "vignettes", "two_parameters")
 """Modules of the models that were listed last, and fitted as the package stood."""
 EFFECTIVE = 4000
 """Effective draws for which nutpie's time is scaled: as many as the fit's independent ones."""

@@ -219,7 +219,7 @@ class Ascent:
         return state._replace(damping=0.0)
 
     def _extrapolated(self, state: State) -> np.ndarray:
-        """Return sites, (2 n,), extrapolated from the last full steps, in terms of slopes at the mean as in EP."""
+        """Return sites, (2 n,), by Anderson extrapolation of the last full steps, in slopes b - pi m and precisions."""
         posterior = state.sweep.posterior
         # Slopes times V^1/2, and precisions times V, are free of the predictors' units.
         weights = np.concatenate([np.sqrt(posterior.variance), posterior.variance])

@@ -249,7 +249,10 @@ class Evidence(LogEvidence[EvidenceAt]):
             return None
 
     def cumulants(self, at: EvidenceAt) -> tuple[np.ndarray, np.ndarray]:
-        """Return `cumulants_at` a fit: skewness and kurtosis, (m,) each. Cached until the next fit's are asked for."""
+        """Return skewness and kurtosis of the sites of the m distinct predictors, (m,) each, by `cumulants_at`.
+
+        The last result is kept until another fit is asked for.
+        """
         if self._last is None or self._last[0] is not at:
             self._last = at, cumulants_at(at)
         return self._last[1]

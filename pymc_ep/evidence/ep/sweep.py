@@ -155,11 +155,11 @@ def sweep(
     log_concave: bool,
     inner: int,
 ) -> Sweep:
-    """Return all site updates at the given sites: one cubic factorisation, and n tilted moments up to 1 + inner times.
+    """Return all site updates at given sites: one cubic factorisation, and up to 1 + inner evaluations of n moments.
 
     With ``inner = 0`` this is the update of plain EP. Otherwise the means are matched first, see `match_means`, and the
-    sites are updated from there. If the change is at most `enough`, the tolerance, the iteration ends, and the update
-    is plain EP's, which costs nothing more. Both maps have the same fixed points.
+    sites are updated from there. If no site would change by more than `enough`, the tolerance, EP has converged, and
+    the means are not matched. Both updates have the same fixed points.
     """
     xp = namespace(problem.mean)
     posterior = problem.prior.posterior(problem.mean, shift, precision, log_concave=log_concave)

@@ -206,10 +206,10 @@ class CompiledLatentGaussian(SiteFunctions):
         return [self._maps.varying_cotangent(array) if self.solver.prior is FactorPrior else array]
 
     def jointly(self, thetas: np.ndarray, variables: tuple[AffineVariable, ...] | None = None) -> EvaluatedRows:
-        """Return arrays, for rows of theta, (s, p), that functions take as `precomputed`; empty without a dense prior.
+        """Return arrays for rows of theta, (s, p), that functions take as `precomputed`; none without a dense prior.
 
-        They are evaluated together for the predictors and `variables`, by default for the predictors, all variables and
-        noise, as all of these depend on the same covariance.
+        One function evaluates all of them: predictors, affine variables and noise depend on the same covariance. If
+        `variables` are given, the arrays are of the predictors and these variables alone.
         """
         if self.solver.prior is not DensePrior:
             return NOTHING

@@ -260,7 +260,7 @@ class LatentGaussian(Hyperparameters):
 
     @property
     def log_excess(self) -> TensorVariable:
-        """log of PyMC's joint density over the product of normalised Gaussians and sites, ()."""
+        """Log of the ratio of PyMC's joint density to the product of the normalised Gaussians and the sites, ()."""
         terms = [*(b.log_excess for b in self.blocks), *(term.log_density.sum() for term in self.fixed)]
         return self.at_zero_noise(pt.add(*terms, pt.zeros(())))
 

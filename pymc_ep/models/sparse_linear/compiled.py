@@ -224,7 +224,10 @@ class CompiledSparseLinear(SiteFunctions):
         return [base + push(*hyper, *self.linear.split(x)) for x in unknowns]
 
     def _affine(self, variable: AffineVariable) -> tuple[Callable[..., Any], Callable[..., Any], bool, dict]:
-        """Compile an affine variable: value at x = 0, linear part, whether this may change, cache of its matrix."""
+        """Compile an affine variable: value at x = 0, linear part, whether that part may change, cache of its map.
+
+        It may change with hyperparameters or shared data. The map is a matrix or operator, see `_mean_and_map`.
+        """
 
         def build() -> tuple[Callable[..., Any], Callable[..., Any], bool, dict]:
             mean = self.form.at_zero_noise(variable.expression)

@@ -94,7 +94,7 @@ class DensePosterior(NamedTuple):
 
     @property
     def coordinates(self) -> Array:
-        """The weights a: the posterior mean of x with Cov(x, eta) = C is its prior mean plus C a."""
+        """The weights a, (n,): the posterior mean of any x is its prior mean plus C a, where C = Cov(x, predictors)."""
         return self.weights
 
     def remaining_variance(self, cross: np.ndarray, prior_variance: np.ndarray) -> np.ndarray:

@@ -94,7 +94,7 @@ class Algebra(Protocol):
 
 
 def plan_algebra(design: Array, shape: tuple[int, ...] | None = None) -> Algebra:
-    """Return the exact algebra with the fewest operations.
+    """Return the algebra that factors D^T diag(pi) D: nested dissection if it saves many operations, else dense.
 
     Parameters
     ----------

@@ -219,7 +219,7 @@ def weighed(
     variance: Array,
     power: Array,
 ) -> TiltedNodes:
-    """Return the rule of given nodes, with their probabilities and log Z; for `log_t` see `panel_values`."""
+    """Return the rule with given nodes, weighed, and its log Z; `panel_values` gives `offset`, `log_t` and `slope`."""
     xp = namespace(mean, variance, offset)
     site = panels.site
     unit_weight = legendre(offset.shape[0])[1][:, None]

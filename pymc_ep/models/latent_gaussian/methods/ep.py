@@ -162,10 +162,10 @@ def _by_power(
     fit: Callable[[dict[str, Any]], Result],
     settled: Callable[[Result], bool],
 ) -> Result:
-    """Return a fit, by `with_all_digits`, of the power in the settings; for "auto" of power 1 or `_FRACTION`.
+    """Return the fit with the power in the settings, or for "auto" with 1 or `_FRACTION`, by `with_all_digits`.
 
-    `_FRACTION` is taken only if power 1 does not settle and `_FRACTION` does. With log-concave sites power 1 is kept:
-    there rounding or the hyperparameters are the reason where it does not settle.
+    `_FRACTION` is taken only if power 1 does not settle and `_FRACTION` does. It is not tried if all sites are
+    log-concave: the power is then not the reason, but rounding or the hyperparameters.
     """
     if settings.get("power") != "auto":
         return with_all_digits(settings, fit)

@@ -16,16 +16,16 @@ __all__ = ["BlockTerms", "SideTerms", "log_bound", "side_terms", "updated_gammas
 
 
 class BlockTerms(NamedTuple):
-    """Sums over factors, or over biases, except entries of infinite prior precision, which are constants.
+    """Sums over factors, or over biases, of terms of the bound; entries of infinite prior precision, fixed, have none.
 
     Attributes
     ----------
     squares : ndarray, (K,) or ()
         Sum over rows of p E (u - m)^2, with the prior mean m and the prior precision p without its learned factor.
     n : float
-        Number of entries of each column.
+        Number of entries of each column that are not fixed.
     constants : float
-        2 (E log q - E log prior), with the posterior q, without the terms of `squares` and of the learned precision.
+        Sum of 2 (E log q - E log prior), q the posterior, less the parts with p E (u - m)^2 and the learned precision.
         Entries of variance zero are points, which have no E log q.
     """
 

@@ -133,12 +133,13 @@ def _ridge(sites: FactorSites, data_precision: float) -> np.ndarray:
 
 
 def _expected_precision(sites: BoundedSites, prior: FactorValues, smooth: Inner, solver: PrecisionSolver) -> np.ndarray:
-    """Return the expected precision of each mixture given the data, (n,); NaN for other sites.
+    """Return E[1 / V | data], (n,), where V is the variance of a mixture in its state; NaN for other sites.
 
     Let s and z be mean and variance of a coefficient eta in the interpolation, and r the precision of its potential.
-    Its likelihood is then exp(s / z eta - lambda eta^2 / 2) with lambda = 1 / z - r, and a state of variance V has the
-    evidence (1 + lambda V)^{-1/2} exp((s / z)^2 V / (1 + lambda V) / 2). This evidence accounts for noise. By the
-    states' densities at the bound's x = z + s^2 a learned tree would assign whole families of noise to the high state.
+    The likelihood of eta is then exp(s eta / z - lambda eta^2 / 2), lambda = 1 / z - r, and a state of variance V has
+    the evidence (1 + lambda V)^{-1/2} exp((s / z)^2 V / (1 + lambda V) / 2). It accounts for the noise in s. The
+    states' densities at x = z + s^2, as in the bound, do not: by them a learned tree would assign whole families of
+    noise to the high state.
     """
     out = np.full(len(smooth.fitted), np.nan)
     z = solver.variances(smooth.bounded.precision).values

@@ -266,7 +266,7 @@ def _averaged(form: CompiledSparseLinear, fit: BoundFit, call: Call[CompiledSpar
 
 
 def _by_level(form: CompiledSparseLinear, fit: BoundFit) -> np.ndarray:
-    """Return the variances of a fit, (n,); for potentials that can be translated, medians over each level."""
+    """Return the variances of a fit, (n,), with medians over each level for potentials on a grid that is translated."""
     out = fit.state.variance.copy()
     for block_map, places in zip(form.form.maps, group_slices(fit.observed)[len(form.form.groups) :]):
         if block_map is not None and block_map[1].period is not None:
