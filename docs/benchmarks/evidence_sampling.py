@@ -291,7 +291,8 @@ def page(results: dict[str, Any]) -> list[str]:
 
 
 INTRODUCTION = """\
-`marginalize` leaves one or two hyperparameters. "Evidence" is the model that it makes, "full" the one it was made from.
+`marginalize` leaves one or two hyperparameters. "Evidence" is the model that it makes, "full" the one it was made from;
+of preferences NUTS takes utilities as linear maps of standard normals, without which it hardly mixes.
 
 - Effective samples (ESS): the lesser of bulk and tail, of the slowest hyperparameter.
 - Seconds are those of the processor, as the machine had other work to do. They include tuning. Compilation stands by
@@ -299,7 +300,7 @@ INTRODUCTION = """\
 - Chains run one after another on one core; seed {seed}.
 - "Loose": EP's tolerance is {loose:g}, else 1e-8.
 - Gradients are those of the draws after tuning.
-- Evaluations are EP fits with gradient. A failed one counts as density zero.
+- Evaluations are fits with gradient, by EP or by the bound. A failed one counts as density zero.
 """
 RATIOS = """## Effective samples a second
 

@@ -22,15 +22,15 @@ from pymc_ep.predict.log_predictive import (
     at_predictors,
     likelihoods,
     require_observations,
-    require_one_predictor,
 )
 from pymc_ep.predict.rebuild import own_predictions, posterior_of, single_posterior_of
 from pymc_ep.predict.response import LINES
 from pymc_ep.results import labelled
 from pymc_ep.sites import CompiledSite, check_finite
+from pymc_ep.sites.base import Tilted
 from pymc_ep.sites.nested_moments import Cavity
 from pymc_ep.sites.rows_of_many import number_of_rows
-from pymc_ep.sites.two_predictors import CompiledTwoPredictorSite
+from pymc_ep.sites.two_predictors import CompiledTwoPredictorSite, TwoPredictorSite
 
 __all__ = ["loo_pit", "predictive_pit"]
 
@@ -48,6 +48,10 @@ _INTEGRAL_ERROR = 1e-3
 _SECOND = 20
 """Gauss-Hermite nodes of a second predictor: transforms change by less than 1e-6 from 20 to 40 where it is a log scale
 with a standard deviation of a half."""
+_NO_WEIGHT = 1e-8
+"""Weight of such a node from which its density counts: farther out a scale or shape may be of any size."""
+_BELOW = (-1.0, -2.0, -3.0)
+"""Whole numbers at which a density is looked at for mass below zero."""
 
 
 @one_at_a_time
@@ -87,7 +91,7 @@ def loo_pit(idata: Container, model: pm.Model | None = None, var_name: str | Non
     form = posterior.form.form
     name = only_name([group.name for group in form.groups], var_name)
     k = [group.name for group in form.groups].index(name)
-    _require_two_predictors(form.groups[k])
+    _require_few_predictors(form.groups[k])
     y, site = posterior.form.observed()[k], posterior.form.sites[k]
     log_weights, scores, per_component = [], [], []
     for weight, component in posterior.components():
@@ -110,11 +114,12 @@ def _loo_transforms(posterior: SitePosterior, site: CompiledSite, name: str, k: 
     mean, variance, *_ = (moment[group_slice] for moment in cavities(gaussian, posterior.precision, 1.0, joint=joint))
     improper = variance < 0
     variance = np.where(variance > 0, variance, KNOWN)
-    n = observed[k].size // number_of_rows(predictors)
-    values = prior.parameters[k]
-    score = _log_predictive(site, name, observed[k], np.arange(observed[k].size), mean, variance, values)[:n]
-    first_rows = [np.asarray(value)[:n] for value in values]
-    transforms = np.array(_transforms(site, name, observed[k][:n], mean, variance, first_rows))
+    # Observations of two predictors are repeated for each of their rows, and parameters are not.
+    rows = number_of_rows(predictors)
+    n, values = observed[k].size // rows, [np.asarray(value) for value in prior.parameters[k]]
+    repeated = [np.tile(value, rows) for value in values]
+    score = _log_predictive(site, name, observed[k], np.arange(n * rows), mean, variance, repeated)[:n]
+    transforms = np.array(_transforms(site, name, observed[k][:n], mean, variance, values))
     return np.where(improper[:n], np.nan, transforms), score
 
 
@@ -153,7 +158,7 @@ def predictive_pit(idata: Container, model: pm.Model | None, data: Mapping[str, 
     ((name, values),) = data.items()
     y, posterior = np.asarray(values), posterior_of(idata, model, [name])
     (group,) = likelihoods(posterior.form.form, [name])
-    _require_two_predictors(group)
+    _require_few_predictors(group)
     mixed = np.zeros((2, *y.shape))
     for weight, component in posterior.components():
         if group.site.predictors == 1:
@@ -179,10 +184,17 @@ def _labelled(model: pm.Model, name: str, transforms: Iterable[np.ndarray], doma
     return labelled(model, {f"{name}_{suffix}": (name, values) for suffix, values in pairs}).assign_attrs(domain=domain)
 
 
-def _require_two_predictors(group: Likelihood) -> None:
-    """Raise for a likelihood with more than two predictors."""
-    if group.site.predictors > 2:
-        require_one_predictor(group)
+def _require_few_predictors(group: Likelihood) -> None:
+    """Raise for a likelihood with several predictors, unless of two whose first has moments without a search.
+
+    A search of 0.1 ms at each of some thousand nodes an observation would take minutes.
+    """
+    site = group.site
+    if site.predictors > 1 and (not isinstance(site, TwoPredictorSite) or site.inner.interpreted):
+        raise UnsupportedModelError(
+            f"{group.name!r} has a {site.name} site, whose transforms would take minutes, or are not known: compare "
+            f"draws of pm.sample_posterior_predictive(idata, var_names=[{group.name!r}]) with the data instead."
+        )
 
 
 def _transforms(
@@ -197,16 +209,36 @@ def _transforms(
 
     With two predictors an observation, their moments are in rows, (3 n,) each.
     """
+    lower, upper, total = _masses(site, name, y, mean, variance, parameters)
+    wrong = ~(np.abs(total - 1.0) <= _INTEGRAL_ERROR)
+    if wrong.any():
+        index = int(np.argmax(wrong))
+        raise UnsupportedModelError(
+            f"The predictive density of {name!r} for position {index} adds up to {total[index]:.4g} rather than 1, so "
+            f"its transforms are not known; compare draws of pm.sample_posterior_predictive with the data instead."
+        )
+    return lower / total, upper / total
+
+
+def _masses(
+    site: CompiledSite,
+    name: str,
+    y: np.ndarray,
+    mean: np.ndarray,
+    variance: np.ndarray,
+    parameters: Sequence[np.ndarray],
+) -> np.ndarray:
+    """Return P(Y < y), P(Y <= y), and the integral of the predictive density, which should be one, (3, n)."""
     if isinstance(site, CompiledTwoPredictorSite):
         return _of_pairs(site, name, y, mean, variance, parameters)
-    transform = _TRANSFORMS.get(site.site.domain)
-    if transform is None:
+    masses = _MASSES.get(site.site.domain)
+    if masses is None:
         raise UnsupportedModelError(
             f"{name!r} has a {site.site.name} site, whose observations ({site.site.domain}) have no transforms here, "
-            f"but those have that are {', '.join(_TRANSFORMS)}; compare draws of pm.sample_posterior_predictive with "
+            f"but those have that are {', '.join(_MASSES)}; compare draws of pm.sample_posterior_predictive with "
             f"the data instead."
         )
-    return transform(site, name, y.astype(float), mean, variance, parameters)
+    return masses(site, name, y.astype(float), mean, variance, parameters)
 
 
 def _of_pairs(
@@ -216,16 +248,16 @@ def _of_pairs(
     mean: np.ndarray,
     variance: np.ndarray,
     parameters: Sequence[np.ndarray],
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return P(Y < y) and P(Y <= y), (n,) each, for two predictors: means over eta_2, given which eta_1 is Gaussian."""
-    z, weight = standard_normal_rule(_SECOND)
-    pairs = Cavity.of_rows(mean, variance)
-    second, first = pairs.at(np.repeat(z[:, None], y.size, axis=1))
-    inner, arguments = site.given_second(second, parameters)
-    observed, given = (np.tile(values, len(z)) for values in (y, pairs.first**2))
-    transforms = _transforms(inner, name, observed, first.ravel(), given, [argument.ravel() for argument in arguments])
-    lower, upper = (weight @ transform.reshape(first.shape) for transform in transforms)
-    return lower, upper
+) -> np.ndarray:
+    """Return `_masses` for two predictors, (3, n): means over eta_2, given which eta_1 is Gaussian."""
+    pairs, out = Cavity.of_rows(mean, variance), np.zeros((3, y.size))
+    nodes, weights = standard_normal_rule(_SECOND)
+    kept = weights > _NO_WEIGHT
+    for z, weight in zip(nodes[kept], weights[kept] / weights[kept].sum()):
+        second, first = pairs.at(np.full((1, y.size), z))
+        inner, arguments = site.given_second(second, parameters)
+        out += weight * _masses(inner, name, y, first[0], pairs.first**2, [argument[0] for argument in arguments])
+    return out
 
 
 def _counts(
@@ -235,8 +267,8 @@ def _counts(
     mean: np.ndarray,
     variance: np.ndarray,
     parameters: Sequence[np.ndarray],
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return P(Y < y) and P(Y <= y), (n,) each: sums of the predictive probabilities of counts."""
+) -> np.ndarray:
+    """Return `_masses` of counts, (3, n): sums of the predictive probabilities of counts up to y."""
     sizes = y.astype(np.int64) + 1
     if sizes.sum() > _MOST_COUNTS:
         raise UnsupportedModelError(
@@ -247,10 +279,21 @@ def _counts(
     # Counts 0, ..., y of each observation in turn; P(Y < y) = P(Y <= y) - P(Y = y).
     row = np.repeat(np.arange(len(y)), sizes)
     first = np.cumsum(sizes) - sizes
-    count = np.arange(len(row)) - first[row]
-    mass = np.exp(_log_predictive(site, name, count.astype(float), row, mean, variance, parameters))
+    count = (np.arange(len(row)) - first[row]).astype(float)
+    mass, possible = np.zeros(len(row)), _possible(site, count, row, mean, parameters)
+    mass[possible] = np.exp(_log_predictive(site, name, count[possible], row[possible], mean, variance, parameters))
     upper = np.add.reduceat(mass, first)
-    return upper - mass[first + sizes - 1], upper
+    return np.array([upper - mass[first + sizes - 1], upper, np.ones(len(y))])
+
+
+def _possible(
+    site: CompiledSite, count: np.ndarray, row: np.ndarray, mean: np.ndarray, parameters: Sequence[np.ndarray]
+) -> np.ndarray:
+    """Whether each count, (k,), has a probability; a density of whole numbers, such as a truncated one, says so."""
+    if site.site.domain != "integer":
+        return np.ones(len(count), dtype=bool)
+    log_density = site.log_density(count, mean[row], *(np.asarray(value)[row] for value in parameters))
+    return np.asarray(log_density) > -np.inf
 
 
 def _integers(
@@ -260,14 +303,14 @@ def _integers(
     mean: np.ndarray,
     variance: np.ndarray,
     parameters: Sequence[np.ndarray],
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return `_counts`, for a density of whole numbers; raise unless it has no mass below zero."""
-    below = site.log_density(np.full_like(y, -1.0), mean, *parameters)
-    if not np.all(np.isneginf(below)):
-        raise UnsupportedModelError(
-            f"{name!r} has whole numbers below zero, whose probabilities are not added up here; compare draws of "
-            f"pm.sample_posterior_predictive with the data instead."
-        )
+) -> np.ndarray:
+    """Return `_counts`, for a density of whole numbers; raise where one of the first below zero has a probability."""
+    for below in _BELOW:
+        if np.isfinite(site.log_density(np.full_like(y, below), mean, *parameters)).any():
+            raise UnsupportedModelError(
+                f"{name!r} has whole numbers below zero, whose probabilities are not added up here; compare draws of "
+                f"pm.sample_posterior_predictive with the data instead."
+            )
     return _counts(site, name, y, mean, variance, parameters)
 
 
@@ -278,27 +321,37 @@ def _continuous(
     mean: np.ndarray,
     variance: np.ndarray,
     parameters: Sequence[np.ndarray],
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return P(Y <= y) twice, (n,) each, as P(Y < y) is the same: the integral of the predictive density up to y.
+) -> np.ndarray:
+    """Return `_masses`, (3, n), of which the first two are equal: integrals of the predictive density up to y.
 
-    Observations are mapped to w on the real line, by a logarithm or logit where needed. With w = mean + d t / (1 - t^2)
-    the integrand is smooth in t on (-1, 1), power-law tails included, where d is the standard deviation of the normal
-    with the same density at the mean. Panels have an edge at t(y) and are shorter towards the ends. The integrals below
-    and above y must sum to one, which tests the rule.
+    Observations are mapped to w on the real line, by a logarithm or logit where needed. With w = c + d t / (1 - t^2)
+    the integrand is smooth in t on (-1, 1), power-law tails included, where c is the mean or y, whichever has the
+    higher density, and d the standard deviation of the normal with the same density at c. Panels have an edge at t(y)
+    and are shorter towards the ends. The integrals below and above y must sum to one, which tests the rule.
     """
     to_line, from_line, log_slope = LINES[site.site.domain]
+
+    def density_at(w: np.ndarray, row: np.ndarray) -> np.ndarray:
+        """Return the density of w, (k,): p(y) dy/dw. Far out moments may not be finite, and it is zero."""
+        with np.errstate(all="ignore"):
+            log_p = np.asarray(_tilted(site, from_line(w), row, mean, variance, parameters).log_z) + log_slope(w)
+            return np.exp(np.where(np.isfinite(log_p), log_p, -np.inf))
+
     rows = np.arange(len(y))
-    log_peak = _log_predictive(site, name, from_line(mean), rows, mean, variance, parameters) + log_slope(mean)
-    # 1 / (d (2 pi)^1/2) = density at the mean.
-    scale = np.exp(-log_peak) / np.sqrt(2 * np.pi)
-    with np.errstate(divide="ignore"):
-        cut = _to_unit_interval((to_line(y) - mean) / scale)
+    with np.errstate(divide="ignore", over="ignore"):
+        at_y = to_line(y)
+        heights = np.array([density_at(mean, rows), np.where(np.isfinite(at_y), density_at(at_y, rows), 0.0)])
+        centre = np.where(heights[0] >= heights[1], mean, at_y)
+        # 1 / (d (2 pi)^1/2) = density at c; where both densities have underflowed, d is of no use.
+        highest = heights.max(axis=0)
+        scale = 1.0 / (np.where(highest > 0.0, highest, 1.0) * np.sqrt(2 * np.pi))
+        cut = _to_unit_interval((at_y - centre) / scale)
     edges = np.sort(np.concatenate([np.broadcast_to(_EDGES, (len(y), len(_EDGES))), cut[:, None]], axis=1), axis=1)
     unit, weight = np.polynomial.legendre.leggauss(_NODES)
     width = np.diff(edges)[:, :, None]
     # Nodes (n, panels, nodes in each), and dw/dt = d (1 + t^2) / (1 - t^2)^2.
     t = edges[:, :-1, None] + width * (unit + 1) / 2
-    w = mean[:, None, None] + scale[:, None, None] * t / (1 - t**2)
+    w = centre[:, None, None] + scale[:, None, None] * t / (1 - t**2)
     weight = width * weight / 2 * scale[:, None, None] * (1 + t**2) / (1 - t**2) ** 2
     with np.errstate(over="ignore"):
         point = from_line(w)
@@ -306,24 +359,14 @@ def _continuous(
     used = (width > 0) & np.isfinite(point)
     if site.site.domain != "real":
         with np.errstate(divide="ignore"):
-            used &= (np.abs(w - mean[:, None, None]) < _FAR) & np.isfinite(to_line(point))
+            used &= (np.abs(w - centre[:, None, None]) < _FAR) & np.isfinite(to_line(point))
     row, *_ = np.nonzero(used)
     density = np.zeros(t.shape)
-    log_density = _log_predictive(site, name, point[used], row, mean, variance, parameters)
-    # Density of w: p(y) dy/dw.
-    density[used] = np.exp(log_density + log_slope(w[used]))
+    density[used] = density_at(w[used], row)
     mass = density * weight
     is_below = t < cut[:, None, None]
     below, above = (np.where(side, mass, 0.0).sum(axis=(1, 2)) for side in (is_below, ~is_below))
-    total = below + above
-    wrong = ~(np.abs(total - 1.0) <= _INTEGRAL_ERROR)
-    if wrong.any():
-        index = int(np.argmax(wrong))
-        raise UnsupportedModelError(
-            f"The predictive density of {name!r} for position {index} adds up to {total[index]:.4g} rather than 1, so "
-            f"its transforms are not known; compare draws of pm.sample_posterior_predictive with the data instead."
-        )
-    return below / total, below / total
+    return np.array([below, below, below + above])
 
 
 def _to_unit_interval(x: np.ndarray) -> np.ndarray:
@@ -344,10 +387,21 @@ def _log_predictive(
     parameters: Sequence[np.ndarray],
 ) -> np.ndarray:
     """Return the log predictive density of new observations y, (k,), each under the cavity of its row."""
-    tilted = site.moments(y, mean[row], variance[row], 1.0, *(np.asarray(p)[row] for p in parameters))
+    tilted = _tilted(site, y, row, mean, variance, parameters)
     check_finite(tilted, y, mean[row], variance[row], name)
     return np.asarray(tilted.log_z)
 
 
-_TRANSFORMS = {**dict.fromkeys(("count", "binary"), _counts), "integer": _integers, **dict.fromkeys(LINES, _continuous)}
-"""Function that computes transforms, by the domain of a site."""
+def _tilted(
+    site: CompiledSite,
+    y: np.ndarray,
+    row: np.ndarray,
+    mean: np.ndarray,
+    variance: np.ndarray,
+    parameters: Sequence[np.ndarray],
+) -> Tilted:
+    return site.moments(y, mean[row], variance[row], 1.0, *(np.asarray(p)[row] for p in parameters))
+
+
+_MASSES = {**dict.fromkeys(("count", "binary"), _counts), "integer": _integers, **dict.fromkeys(LINES, _continuous)}
+"""Function that computes `_masses`, by the domain of a site."""

@@ -94,8 +94,9 @@ def _moments(at: AtPredictor) -> np.ndarray:
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
             mu, spread = response.mean(eta, *values), response.variance(eta, *values)
             first = np.where(seen, mass * mu, 0.0).sum(axis=0)
-            squared = np.where(np.isfinite(mu), (mu - first) ** 2, np.inf)
-            out[0, places], out[1, places] = first, np.where(seen, mass * squared, 0.0).sum(axis=0)
+            # The square of mu alone would overflow where its share does not; infinity less infinity is infinite here.
+            squared = np.where(np.isinf(mu), np.inf, (np.sqrt(mass) * (mu - first)) ** 2)
+            out[0, places], out[1, places] = first, np.where(seen, squared, 0.0).sum(axis=0)
             out[2, places] = np.where(seen, mass * spread, 0.0).sum(axis=0)
     return out.reshape(3, *shape)
 

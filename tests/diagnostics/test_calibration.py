@@ -112,9 +112,41 @@ def test_too_many_counts_are_refused():
 
 
 def test_other_observations_are_refused(poisson, monkeypatch):
-    monkeypatch.delitem(calibration._TRANSFORMS, "count")
+    monkeypatch.delitem(calibration._MASSES, "count")
     with pytest.raises(pmep.UnsupportedModelError, match=r"'y' has a poisson site, whose observations \(count\)"):
         loo_pit(poisson[1], poisson[0])
+
+
+@pytest.mark.parametrize("lower", [1, 3])
+def test_counts_that_do_not_begin_at_zero(lower):
+    y = np.array([3, 4, 3, 6, 5, 9])
+    with pm.Model() as model:
+        rate = pm.math.exp(pm.Normal("f", 1.0, 0.5, shape=1))[np.zeros(6, dtype=int)]
+        pm.Truncated("y", pm.Poisson.dist(rate), lower=lower, observed=y)
+    transforms = loo_pit(pmep.fit(model=model, draws=0, progressbar=False), model)
+    f = np.linspace(-2.0, 4.0, 2001)
+    law = stats.poisson(np.exp(f))
+    log_density = law.logpmf(y[:, None]) - law.logsf(lower - 1)
+    log_weight = log_density.sum(axis=0) - log_density + stats.norm.logpdf(f, 1.0, 0.5)
+    weight = np.exp(log_weight - log_weight.max(axis=1, keepdims=True))
+    weight /= weight.sum(axis=1, keepdims=True)
+    upper = (law.cdf(y[:, None]) - law.cdf(lower - 1)) / law.sf(lower - 1)
+    np.testing.assert_allclose(transforms["y_upper"], (weight * upper).sum(axis=1), atol=4e-3)
+
+
+def test_a_positive_density_without_a_site_of_its_own():
+    y = np.array([0.4, 1.3, 0.7, 2.5, 0.9])
+    with pm.Model() as model:
+        f = pm.Normal("f", 0.0, 0.7, shape=1)[np.zeros(5, dtype=int)]
+        pm.InverseGamma("y", alpha=3.0, beta=2.0 * pm.math.exp(f), observed=y)
+    transforms = loo_pit(pmep.fit(model=model, draws=0, progressbar=False), model)
+    f = np.linspace(-4.0, 4.0, 2001)
+    law = stats.invgamma(3.0, scale=2.0 * np.exp(f))
+    log_density = law.logpdf(y[:, None])
+    log_weight = log_density.sum(axis=0) - log_density + stats.norm.logpdf(f, 0.0, 0.7)
+    weight = np.exp(log_weight - log_weight.max(axis=1, keepdims=True))
+    weight /= weight.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(transforms["y_upper"], (weight * law.cdf(y[:, None])).sum(axis=1), atol=4e-3)
 
 
 POSITIVE = np.array([0.001, 0.5, 2.0, 30.0])
@@ -131,6 +163,5 @@ def test_bounded_observations_by_quadrature(name):
     y, parameters, cdf = CONTINUOUS[name]
     site = compile_site(name)
     arrays = [np.full(4, p) for p in parameters]
-    transform = calibration._TRANSFORMS[site.site.domain]
-    _, upper = transform(site, "y", y, np.full(4, 0.4), np.full(4, 0.64), arrays)
+    _, upper = calibration._transforms(site, "y", y, np.full(4, 0.4), np.full(4, 0.64), arrays)
     np.testing.assert_allclose(upper, cdf(y[:, None]) @ MASS, rtol=1e-4)

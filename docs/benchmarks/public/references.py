@@ -120,8 +120,10 @@ def _sampled(compiled: Any, draws: int, limit: float, seed: int, **options: Any)
     except TimeoutError:
         trace = sampler.abort()
     seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
-    posterior = group(trace, "posterior").dropna("draw") if has_group(trace, "posterior") else None
-    return Trace(posterior, group(trace, "warmup_sample_stats"), group(trace, "sample_stats")), seconds, cpu
+    if not has_group(trace, "posterior"):
+        return Trace(None, xr.Dataset(), xr.Dataset()), seconds, cpu
+    stats = (group(trace, name) for name in ("warmup_sample_stats", "sample_stats"))
+    return Trace(group(trace, "posterior").dropna("draw"), *stats), seconds, cpu
 
 
 def _quality(trace: Trace, names: list[str]) -> dict[str, Any]:

@@ -196,7 +196,8 @@ def _whole_sites(rows: np.ndarray, pairs: Sequence[slice]) -> np.ndarray:
 def _first_of_largest(values: np.ndarray) -> int:
     """Return the first index of the largest value, NaN apart, where values that differ by rounding count as equal."""
     largest = np.nanmax(values)
-    return int(np.argmax(values >= largest - _ROUNDING * abs(largest)))
+    rounding = _ROUNDING * abs(largest) if np.isfinite(largest) else 0.0
+    return int(np.argmax(values >= largest - rounding))
 
 
 def _shortfall(error: float) -> float:

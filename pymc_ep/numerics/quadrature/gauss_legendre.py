@@ -292,7 +292,8 @@ def moments_from_nodes(rule: TiltedNodes, *, log_concave: bool = True) -> tuple[
         precision = xp.maximum(precision, 0.0)
     if rule.jump is not None:
         gradient = np.where(rule.jump, (mean - rule.mean) / rule.variance, gradient)
-        precision = np.where(rule.jump, 1 / variance - 1 / rule.variance, precision)
+        with np.errstate(divide="ignore"):
+            precision = np.where(rule.jump, 1 / variance - 1 / rule.variance, precision)
     return rule.log_z, mean, variance, gradient, precision
 
 

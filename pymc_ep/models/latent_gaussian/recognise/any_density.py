@@ -12,7 +12,9 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pymc.distributions.mixture import MixtureRV
+from pymc.distributions.transforms import _default_transform
 from pymc.logprob.basic import logp as pymc_logp
+from pymc.logprob.transforms import LogOddsTransform, LogTransform
 from pytensor.gradient import NullTypeGradError
 from pytensor.graph.basic import Apply
 from pytensor.graph.traversal import explicit_graph_inputs
@@ -111,7 +113,7 @@ def find_generic(
             rebuilder,
             affine,
             with_checks,
-            domain="integer" if discrete else "real",
+            domain="integer" if discrete else _line_of(node),
             log_concave=log_scale,
             logp=logp,
             holds_observations=holds,
@@ -134,6 +136,14 @@ def find_generic(
             f"pymc_ep.supported() lists."
         ) from error
     return match
+
+
+def _line_of(node: Apply) -> str:
+    """Return the domain of continuous observations, by the transform with which PyMC would sample them."""
+    transform = _default_transform(node.op, node.default_output())
+    if isinstance(transform, LogTransform):
+        return "non-negative"
+    return "unit interval" if isinstance(transform, LogOddsTransform) else "real"
 
 
 def interpreted_site(
