@@ -84,7 +84,7 @@ class BoundAt(NamedTuple):
 
 
 class BoundEvidence(LogEvidence[BoundAt]):
-    """max_Q B(theta, Q), by fits that depend on theta alone.
+    """max_Q B(theta, Q) as a log evidence, by fits that depend on theta alone and not on earlier fits.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ class BoundEvidence(LogEvidence[BoundAt]):
         self.maximum_at = maximum_at
 
     def at(self, theta: np.ndarray, start: FitState | None = None) -> BoundAt:
-        """Fit at unconstrained hyperparameters `theta`, (p,), from the method's own start."""
+        """Return the fit at unconstrained hyperparameters `theta`, (p,), from the method's own start, not `start`."""
         log_prior, slope = self.prior_at(theta)
         fit = BoundAt(theta, self.maximum_at(self.form, theta), log_prior, slope)
         if fit.status.interrupted:
@@ -148,7 +148,7 @@ class BoundSampling:
         return EvidenceOp(form, partial(self._evidence, self.settings(form, options)))
 
     def condition(self, call: Call[Any], thetas: np.ndarray) -> Solution:
-        """Return the solution from fits at k draws of the hyperparameters, (k, p), whose draws come from all fits."""
+        """Return the solution from fits at k draws of the hyperparameters, (k, p); its draws come from all fits."""
         settings = self.settings(call.form, call.options)
         evidence = self._evidence(settings, call.form, "none", call.report)
         return self.solution(call.form, fit_many(evidence, thetas), settings)

@@ -9,7 +9,7 @@ from pymc_ep.engines.base import Status
 __all__ = ["MOST_DIMENSIONS", "choose", "fits_of", "most_draws", "most_fits", "most_posteriors"]
 
 MOST_DIMENSIONS = 25
-"""Most hyperparameters that are integrated over. With so many a fit has 26 rows of the emulator's matrix, so that
+"""Most hyperparameters that are integrated over. With 25 of them a fit adds 26 rows to the emulator's matrix, so that
 `_MOST_ROWS` are the rows of 230 fits."""
 _OPERATIONS = 2e12
 """Floating-point operations of all fits together, some minutes on one core."""
@@ -17,7 +17,7 @@ _LEAST_FITS, _MOST_FITS = (10, 6), (60, 25)
 """Least and most fits as (a, b), for a + b p with p hyperparameters. The least covers the 2 p fits of the first frame
 and one round that tests the emulator, 6 + 3 p; the most trades time for accuracy of the emulator."""
 _OPTIMISED, _INTEGRATED = 20, 30
-"""Fits of a search for the mode, and of an integration for each hyperparameter, on average."""
+"""Average number of fits of a search for the mode, and of an integration for each hyperparameter."""
 _SAMPLED = 5e4
 """Fits that NUTS takes for 1000 draws after 1000 steps of tuning, to an order of magnitude: 25 leapfrog steps each."""
 _MOST_ROWS = 6000
@@ -29,9 +29,9 @@ number a + b p, as (a, b); and the most. With the usual number, means differ fro
 0.002 standard deviations for one or two hyperparameters, and by 0.007 for eight; standard deviations differ by 0.3 and
 1 per cent."""
 _VARIATION = 0.4
-"""Variation of posterior means with the hyperparameters, in posterior standard deviations, for which the usual number
-of draws is taken. It is typical of small models: 0.43 in eight schools and a GP of 200 bits. The variation is 0.23 for
-4000 crossed bits, 0.13 in a walk of 10^4 counts, 0.07 in a map of 10^4, and 0.04 for 5000 groups."""
+"""Variation of posterior means with the hyperparameters, in posterior standard deviations, to which the usual number of
+draws, `_POSTERIORS`, belongs. It is typical of small models: 0.43 in eight schools and a GP of 200 bits. The variation
+is 0.23 for 4000 crossed bits, 0.13 in a walk of 10^4 counts, 0.07 in a map of 10^4, and 0.04 for 5000 groups."""
 _SHARES = 1.0 / 3.0, 2.0
 """Least and largest factor of the usual number of draws, however little or much posterior means vary."""
 
@@ -41,7 +41,7 @@ def _least_fits(form: HyperForm) -> int:
 
 
 def most_fits(form: HyperForm) -> int:
-    """Return the largest number of fits of an integration, which follow the search for the mode."""
+    """Return the largest number of fits of an integration, without the search for the mode."""
     p = form.start.size
     affordable = _OPERATIONS / form.operations
     most = min(_MOST_FITS[0] + _MOST_FITS[1] * p, _MOST_ROWS // (p + 1), affordable)
@@ -65,7 +65,7 @@ def most_posteriors(form: HyperForm, variation: float = _VARIATION) -> int:
 
     `variation` is the largest variation of a predictor's posterior mean with the hyperparameters, in posterior standard
     deviations. An average over m draws that are stratified in p dimensions has an error in proportion to
-    variation m^(-1/2 - 1/p). At least a third of the usual number is taken, as predictors without data may vary more.
+    variation m^(-1/2 - 1/p). The number is at least a third of the usual one, as predictors without data may vary more.
     """
     p = form.start.size
     least, most = _SHARES

@@ -13,21 +13,22 @@ __all__ = ["ManyFits", "fit_many"]
 
 
 class ManyFits(NamedTuple, Generic[OwnFit]):
-    """Fits at k draws.
+    """Fits at k draws of the hyperparameters.
 
     Attributes
     ----------
     thetas : ndarray, (k, p)
+        The draws.
     states : list of tuple of ndarray
-        States of the fits.
+        State of the fit at each draw.
     kept : list
-        Results of `LogEvidence.kept` for each.
+        Result of `LogEvidence.kept` for each fit.
     centre : EvidenceFit
         The fit nearest to the mean of the draws.
     stalled : int
-        Fits that did not converge.
+        Number of fits that did not converge.
     unfitted : int
-        Draws without a fit after an interruption; they have the state of the nearest fit.
+        Number of draws without a fit after an interruption; they have the state and kept parts of the nearest fit.
     """
 
     thetas: np.ndarray
@@ -43,7 +44,7 @@ class ManyFits(NamedTuple, Generic[OwnFit]):
         return not (self.stalled or self.unfitted)
 
     def sentence(self, noun: str) -> str:
-        """Return a description of the fits, for the status of the result; `noun` names their states, as "sites"."""
+        """Return a description of the fits for the status of the result; `noun` says what states are, as "sites"."""
         fits = f"fits at {len(self.thetas)} draws of the hyperparameters"
         lost = f"{self.stalled} of them did not converge" if self.stalled else ""
         left = f"interrupted: {self.unfitted} of them have the {noun} of a near one" if self.unfitted else ""
@@ -51,7 +52,7 @@ class ManyFits(NamedTuple, Generic[OwnFit]):
 
 
 def fit_many(evidence: LogEvidence[OwnFit], thetas: np.ndarray) -> ManyFits[OwnFit]:
-    """Fit at each row of `thetas`, (k, p).
+    """Return fits at all rows of `thetas`, (k, p).
 
     The first draw is the one nearest to the mean of all. Each further one is the draw nearest to any fit so far, and
     starts from the state of that fit: a minimum spanning tree (Prim 1957). Distances are in standard deviations of the

@@ -11,9 +11,9 @@ from pymc_ep.evidence.mixtures import mixed_moments
 __all__ = ["FitMixture", "FullPosterior", "stacked", "unstacked"]
 
 _PREFIX = "draw_"
-"""Prefix of the state entries of the fits at draws, (k, ...)."""
+"""Prefix of the names under which a saved state has the arrays of its k fits, (k, ...)."""
 _NO_DENSITY = "draws come from a mixture over the hyperparameters, whose density is not evaluated"
-"""Reason for missing densities of draws: each would need all components."""
+"""Reason for missing densities of draws: the density of each draw would need all components."""
 
 
 class FullPosterior(Posterior, Protocol):
@@ -28,7 +28,7 @@ Component = TypeVar("Component", bound=FullPosterior)
 
 
 class FitMixture(Generic[Component]):
-    """Mixture of posteriors of one form.
+    """Mixture of posteriors of one form with equal weights.
 
     Parameters
     ----------
@@ -78,12 +78,12 @@ class FitMixture(Generic[Component]):
         return self.draws_of(order, rng, log_likelihood=log_likelihood)
 
     def in_turn(self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False) -> JointDraws:
-        """Return joint draws, equally many from each fit, in the order of the fits."""
+        """Return joint draws in the order of the k fits, ``size // k`` from each."""
         order = np.repeat(np.arange(len(self.posteriors)), size // len(self.posteriors))
         return self.draws_of(order, rng, log_likelihood=log_likelihood)
 
     def draws_of(self, fits: np.ndarray, rng: np.random.Generator, *, log_likelihood: bool = False) -> JointDraws:
-        """Return s joint draws, one from each fit of `fits`, (s,) indices that may repeat."""
+        """Return s joint draws, one from the fit of each index in `fits`, (s,); indices may repeat."""
         values: dict[str, np.ndarray] = {}
         densities: dict[str, np.ndarray] = {}
         left_out = _NO_DENSITY if log_likelihood else ""
@@ -98,12 +98,12 @@ class FitMixture(Generic[Component]):
 
 
 def stacked(states: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Return the states of k fits as one state with arrays (k, ...), whose names have a prefix."""
+    """Return the states of k fits as one state, whose arrays, (k, ...), have names with a prefix."""
     return {_PREFIX + name: np.stack([state[name] for state in states]) for name in states[0]}
 
 
 def unstacked(state: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
-    """Return the states of the fits that a saved state holds; empty for a single fit."""
+    """Return the states of the k fits of a `stacked` state; empty for the state of a single fit."""
     arrays = {name.removeprefix(_PREFIX): rows for name, rows in state.items() if name.startswith(_PREFIX)}
     count = len(next(iter(arrays.values()))) if arrays else 0
     return [{name: rows[k] for name, rows in arrays.items()} for k in range(count)]

@@ -17,12 +17,12 @@ WIDEST = 5.0
 """Largest standard deviation of a logarithm or logit for a Gaussian about the mode: a factor of 150. With a wider one
 the data do not determine the hyperparameter."""
 FAR = 6.0
-"""Distance of a logarithm or logit from its start, a factor of 400, beyond which a rising density counts as running to
-a boundary."""
+"""Distance of a logarithm or logit from its start, a factor of 400, beyond which it counts as running to a boundary if
+the density still rises."""
 
 _ROUND = 100
-"""Most evaluations of one round. After a round of so many, hyperparameters are taken for coupled or badly scaled. The
-search then goes on in whitened coordinates, whose Hessian costs two evaluations for each hyperparameter."""
+"""Most evaluations of one round. After so many, hyperparameters count as coupled or badly scaled. The search then goes
+on in whitened coordinates, whose Hessian costs two evaluations for each hyperparameter."""
 _EVALUATIONS = 1000
 """Most evaluations of the evidence in one search, ten rounds: a bound on its time."""
 _REACH = 4.0
@@ -38,14 +38,14 @@ _FARTHEST = 16.0
 """Distance of a logarithm or logit from its start, a factor of 9 million, at which a search that still rises is ended.
 A larger one costs fits where the density has no mode; a smaller one misjudges a start that is far off."""
 _AHEAD, _FORETOLD, _OTHER_MODE = np.arange(0.5, _FARTHEST, 0.5), 3.0, 4.0
-"""Distances at which `_better_fit_foreseen` foretells the density, the foretold gain, in nats, for which it fits, and
-the least distance of such a fit. The integration finds nearer modes by itself; on the way to farther ones the prior
-falls by some nats."""
+"""Distances to which `_better_fit_foreseen` extrapolates the density, the extrapolated gain, in nats, above which it
+makes a fit, and the least distance of such a fit. The integration finds nearer modes by itself; on the way to farther
+ones the prior falls by some nats."""
 _LEVEL = 1e-5
 """Largest derivative, in nats, at which a search ends: a mode of curvature 1 errs by as much."""
 _STILL, _OFF = 1e-8, 0.1
-"""Largest slope of a real hyperparameter, in nats, that is rounding, and the standard deviation of the step by which a
-start with such a slope is moved."""
+"""Slope of an untransformed hyperparameter, in nats, below which it counts as zero, and the standard deviation of the
+random step by which a start with such a slope is moved."""
 _NEGLIGIBLE_GAIN = 1e-3
 """Gain of an iteration on the border of its box, relative to slope times half-width, below which the box moves on."""
 _FAILED = 1e30
@@ -54,13 +54,13 @@ finite, so that its arithmetic goes on."""
 
 
 class _BoxExhausted(Exception):
-    """Ends a search on the border of its box, where iterations gain little next to the slope across the border."""
+    """Raised to end a search on the border of its box, where iterations gain far less than a move of the box would."""
 
 
 class Objective(Generic[OwnFit]):
-    """Function of theta, (p,): minus `EvidenceFit.value` and minus its gradient, (p,), each by one fit.
+    """Function of theta, (p,), that returns minus `EvidenceFit.value` and minus its gradient, (p,), both from one fit.
 
-    It keeps the best fit. Each fit starts from the state of the last.
+    The object stores the best fit. Each fit starts from the state of the last.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ class Objective(Generic[OwnFit]):
         return self.best
 
     def end_at_border(self, _: np.ndarray) -> None:
-        """End a search on the border of its box once the gain is below `_NEGLIGIBLE_GAIN` of slope times half-width."""
+        """Raise `_BoxExhausted` on the border of the box if the gain is below `_NEGLIGIBLE_GAIN` slope * half-width."""
         gain, self._value_before = self.at.value - self._value_before, self.at.value
         if self.box is None:
             return
@@ -150,7 +150,7 @@ class Objective(Generic[OwnFit]):
 
 
 def _rank(at: EvidenceFit) -> tuple[bool, float]:
-    """Return the key by which fits compare: convergence before value, since an unconverged value is not an evidence."""
+    """Return the sort key of fits: convergence, then value, since the value of an unconverged fit is no evidence."""
     return at.status.converged, at.value
 
 
@@ -203,7 +203,7 @@ def search(objective: Objective, theta: np.ndarray) -> bool:
 
 
 def _off_saddle(objective: Objective, theta: np.ndarray, transformed: np.ndarray) -> np.ndarray:
-    """Return the start theta, (p,), moved off a point of symmetry with zero gradient, such as W = 0 of a W W^T."""
+    """Return the start theta, (p,), off points of symmetry with zero gradient, as W = 0 is for a covariance W W^T."""
     objective(theta)
     still = ~transformed & (np.abs(objective.slope) < _STILL)
     if not still.any():
@@ -226,7 +226,7 @@ def _better_fit_uphill(objective: Objective, transformed: np.ndarray) -> bool:
 
 
 def _better_fit_foreseen(objective: Objective, transformed: np.ndarray) -> bool:
-    """Whether a fit at a far larger scale is better, as where the mode found is the prior's alone.
+    """Whether a fit at a far larger scale is better than the best so far, which may be a mode of the prior alone.
 
     A variance too small to matter adds a multiple of itself to log Z. With s the slope of log Z in the log variance,
     log Z therefore rises by s (exp(d) - 1) over a distance d; in the log of a standard deviation, by
@@ -286,7 +286,7 @@ def _search_in_box(objective: Objective, centre: np.ndarray, width: np.ndarray) 
 
 
 def _search_whitened(objective: Objective, centre: np.ndarray, factor: np.ndarray, reach: np.ndarray) -> bool:
-    """Search in u, theta = centre + factor u; return whether L-BFGS ended before its limit of evaluations."""
+    """Search in u, (p,), theta = centre + factor u; return whether L-BFGS ended before its limit of evaluations."""
 
     def scaled(u: np.ndarray) -> tuple[float, np.ndarray]:
         theta = centre + factor @ u
@@ -330,9 +330,9 @@ def _lbfgs(
 
 
 def _whitening(objective: Objective) -> np.ndarray | None:
-    """Return the factor, (p, p), of coordinates with unit curvature at the best point; None without a curvature.
+    """Return F, (p, p), of coordinates u, theta = theta_best + F u, with unit curvature; None without a curvature.
 
-    A column has length `WIDEST` at most, which bounds flat directions.
+    A column of F has length `WIDEST` at most, which bounds flat directions.
     """
     at = objective.at
     if at.theta.size > _ROUND:

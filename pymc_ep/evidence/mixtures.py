@@ -13,7 +13,7 @@ __all__ = ["left_out_of_all", "mixed_moments", "weighted_mean_and_sd"]
 def mixed_moments(components: Iterable[tuple[float, dict[str, Moments]]]) -> dict[str, Moments]:
     """Return the moments of variables under a mixture, by name, from the weight and the moments of each component.
 
-    Components are taken one at a time, so that a generator of them saves memory.
+    A generator of components saves memory, as only one is needed at a time.
     """
     total = 0.0
     means: dict[str, np.ndarray] = {}

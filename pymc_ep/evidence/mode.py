@@ -32,14 +32,15 @@ _BEYOND = 15.0, 20.0
 """Two distances of a logarithm or logit from its start, factors of 3e6 and 5e8, at which the density is compared. A
 proper density falls from the first to the second."""
 _NEARER = 8.0, 12.0
-"""Two such distances for use where fits at `_BEYOND` fail. The data may have a scale as large as this, so that a rising
-density need not be improper. Only a density that is constant between the two counts as not falling."""
+"""Two such distances for use where fits at `_BEYOND` fail. The scale of the data may be as large as these factors, so
+that a rising density need not be improper. Only a density that is constant between the two counts as not falling."""
 _OFF_CENTRE = 1e-3
-"""Standard deviation, relative to 1 + |theta|, of random steps by which the other hyperparameters leave theta. At the
-initial point of PyMC they may equal their prior mean to the last digit. Even a proper density is then infinite where
-the scale of that prior goes to zero."""
+"""Standard deviation, relative to 1 + |theta|, of random steps from theta of the hyperparameters that do not move far
+out. At the initial point of PyMC they may equal their prior mean to the last digit. Even a proper density is then
+infinite where the scale of that prior goes to zero."""
 _NO_FALL = 1e-3
-"""Fall of the log density between two such distances, in nats, up to which it counts as constant: above rounding."""
+"""Change of the log density between the distances of `_BEYOND` or `_NEARER`, in nats, up to which the density counts as
+constant: above rounding."""
 
 
 class Hyper(NamedTuple, Generic[OwnFit]):
@@ -58,7 +59,7 @@ class Hyper(NamedTuple, Generic[OwnFit]):
     converged : bool
         Whether the search settled at a maximum.
     sentence : str
-        Why it did not, or why there is no covariance; empty where neither needs a remark.
+        Why the search did not settle, or why there is no covariance; empty where there is nothing to explain.
     interrupted : bool
         Whether the user interrupted the search.
     """
@@ -73,7 +74,7 @@ class Hyper(NamedTuple, Generic[OwnFit]):
 
 
 def fit_fixed(evidence: LogEvidence[OwnFit], theta: np.ndarray, start: FitState | None = None) -> Hyper[OwnFit]:
-    """Fit at `theta`, (p,), from the state `start`, with the hyperparameters held fixed there."""
+    """Return the fit at `theta`, (p,), from the state `start`, as a `Hyper` whose hyperparameters are held fixed."""
     try:
         at = evidence.at(theta, start)
     except INTERRUPTS as stop:
@@ -99,7 +100,7 @@ def maximise(
     start : tuple of ndarray, optional
         State of a fit to start from.
     spread : bool
-        Whether the curvature is computed; without it the hyperparameters are fixed at the mode.
+        Whether the curvature is computed; if not, the hyperparameters are held fixed at the mode.
 
     Returns
     -------

@@ -122,7 +122,10 @@ class EvidenceOp(Op):
             return at.log_z, gradient
 
     def endless_directions(self, theta: np.ndarray) -> list[str]:
-        """Return the hyperparameters along which the density about theta, (p,), does not fall; empty if it falls."""
+        """Return the hyperparameters along which the density does not fall far out, the others being near theta, (p,).
+
+        The list is empty if the density falls along all.
+        """
         return endless_directions(self.evidence_of(self.form, "unconstrained"), theta)
 
     def _fit(self, theta: np.ndarray) -> tuple[EvidenceFit, np.ndarray]:

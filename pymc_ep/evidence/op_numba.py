@@ -14,7 +14,7 @@ from pymc_ep.evidence.op import EvidenceOp
 def numba_evidence(
     op: EvidenceOp, node: Apply, **kwargs: object
 ) -> tuple[Callable[..., tuple[np.ndarray, np.ndarray]], None]:
-    """Return a function that calls back into Python, and None as cache key: it holds this very model and its data."""
+    """Return a function that calls back into Python, and None as cache key, since the function refers to this `op`."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Numba will use object mode")
         return generate_fallback_impl(op, node, **kwargs), None

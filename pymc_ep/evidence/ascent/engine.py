@@ -13,11 +13,11 @@ N(m, V). In this order they maximise
     variational Gaussian:  sum E log t - KL(posterior || prior)  (Opper and Archambeau 2009),
     local bounds:          sum E log bound - KL(posterior || prior)  (Seeger and Nickisch 2011).
 
-A step goes from the present sites towards the sites of g and c: a full one is Newton's method, a natural gradient step
-(Khan and Lin 2017), or one of expectation maximisation. The function rises along it: its derivative is a quadratic form
-in the posterior covariance, or in the inverse of Fisher's information. The step is halved until the function does not
-fall. The steps of bounds converge linearly. There an extrapolation of the last steps is tried first, and taken if the
-bound does not fall.
+A step goes from the present sites towards the sites of g and c. A full step is Newton's for Laplace, a natural gradient
+step (Khan and Lin 2017) for the variational Gaussian, and one of expectation maximisation for local bounds. The
+function rises along it at first: its derivative is a quadratic form in the posterior covariance, or in the inverse of
+Fisher's information. The step is halved until the function does not fall. The steps of the two bounds converge
+linearly. For these an extrapolation of the last steps is tried first, and accepted if the bound does not fall.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,24 +41,25 @@ __all__ = ["EXPECTED", "LAPLACE", "LOCAL", "Ascent", "Rule", "State"]
 _DEPTH = 5
 """Number of steps in the extrapolation, as in EP."""
 _LEAST_STEP = 2.0**-30
-"""Share of a step at which the ascent gives up: the function does not rise by more than its rounding."""
+"""Fraction of a full step below which the ascent gives up: the function then changes by no more than its rounding."""
 
 
 class Rule(NamedTuple):
-    """The function that is maximised.
+    """The function that is maximised, by its terms for single sites.
 
     Attributes
     ----------
     expected : callable
-        ``expected(site, y, mean, variance, *parameters)`` returns (expected) log t, (n,), with slope and negative
-        curvature.
+        ``expected(site, y, mean, variance, *parameters)`` returns log t, its expectation, or the expected log of the
+        bound, (n,), with slope g and negative curvature c, at marginals of the given moments, (n,) each.
     slopes : callable
         ``slopes(site, y, mean, variance, moved, *parameters)`` returns the derivatives of the log evidence in the
         parameters of sites, (n,) each. `moved` is K u of `pymc_ep.evidence.ascent.evidence`, (n,), zero for bounds.
     of_variance : bool
-        Whether the function depends on the variances of the posterior, as bounds do: it is then the log evidence.
+        Whether the function depends on the variances of the posterior, as the two bounds do, whose maximum is the log
+        evidence.
     lacks : callable
-        ``lacks(site)`` returns why a site has no such maximum; empty where it may have one.
+        ``lacks(site)`` returns the reason why the function is not defined for a site; empty where it is.
     """
 
     expected: Callable[..., Expected]
@@ -67,7 +68,7 @@ class Rule(NamedTuple):
     lacks: Callable[[Site], str]
 
     def refusal(self, site: Site) -> str:
-        """Return why sites of a likelihood cannot be found by this rule; empty where they can."""
+        """Return the reason why the rule does not apply to a likelihood with this site; empty where it does."""
         return f"a site is a {site.name}, known to EP alone" if site.predictors > 1 else self.lacks(site)
 
 
@@ -121,14 +122,15 @@ class State(NamedTuple):
     ----------
     shift, precision : ndarray, (n,)
     sweep : Sweep
-        Its sites are the ones to which a full step leads. Its ``tilted`` has (expected) log t and derivatives, its
-        cavities are the posterior's own marginals, and ``log_z`` is Laplace's log evidence or the bound.
+        Its sites are the ones to which a full step leads. Its ``tilted`` has the values and derivatives of
+        `Rule.expected`, its cavities are the posterior's own marginals, and ``log_z`` is Laplace's log evidence or the
+        bound.
     objective : float
         The value that is maximised.
     damping : float
-        Share of the last step that was taken; zero where no share raises the objective.
+        Length of the last step, as a fraction of a full one; zero where steps of any length lower the objective.
     points, residuals : ndarray, (k, 2 n)
-        Last sites and their full steps, for the extrapolation of a bound.
+        The last k sites and their full steps, for the extrapolation of a bound; k = 1 for Laplace.
     """
 
     shift: np.ndarray
@@ -184,7 +186,7 @@ class Ascent:
         return self
 
     def init(self, problem: Problem, start: tuple[np.ndarray, np.ndarray] | None = None) -> State:
-        """Start from given sites (shift, precision), or from the prior.
+        """Return the state at sites `start`, (shift, precision), (n,) each, or at the prior.
 
         Raises
         ------
@@ -201,7 +203,11 @@ class Ascent:
         return state
 
     def step(self, problem: Problem, state: State) -> State:
-        """Go towards the sites of the rule, by the longest of the halved steps that does not lower the function."""
+        """Return the state after an extrapolation or, if that lowers the function, a step to the sites of g and c.
+
+        The step is the longest of a full one, a half, a quarter, ... that does not lower the function beyond rounding.
+        Without any, return `state` with damping zero.
+        """
         least = state.objective - _rounding(problem, state)
         if len(state.points) > 1:
             shift, precision = np.split(self._extrapolated(state), 2)
@@ -234,7 +240,7 @@ class Ascent:
         damping: float,
         before: State | None = None,
     ) -> State | None:
-        """Return the state at given sites, after `before`; None where it is improper or the function not finite."""
+        """Return the state after `before`, at given sites; None for an improper posterior or an infinite function."""
         log_concave = self.log_concave and bool((precision >= 0.0).all())
         posterior = problem.prior.posterior(problem.mean, shift, precision, log_concave=log_concave)
         variance = posterior.variance
@@ -290,7 +296,7 @@ class Ascent:
         return float(state.sweep.change)
 
     def rounding(self, state: State) -> float:
-        """Return the rounding error of posterior means, in standard deviations, and relatively of variances."""
+        """Return the rounding error of posterior means, in standard deviations; it is the relative one of variances."""
         return max(float(state.sweep.rounding), ROUNDING * self.change(state))
 
     def exhausted(self, state: State, iterations: int) -> str:
@@ -321,9 +327,9 @@ class Ascent:
 
 
 def _rounding(problem: Problem, state: State) -> float:
-    """Return the rounding error of the function, in nats, which is a difference of large sums.
+    """Return the rounding error, in nats, of the maximised function, a difference of large sums.
 
-    The relative error of each sum is the posterior's. When that was left out, a fit of 234 bits under a smooth process
+    The relative error of each sum is the posterior's. Without this error a fit of 234 bits under a smooth process
     stalled 7e-6 from its mode.
     """
     at = state.sweep

@@ -44,8 +44,9 @@ class AscentEvidence(Evidence):
     def at(self, theta: np.ndarray, start: FitState | None = None, **others: Any) -> EvidenceAt:
         """Fit at unconstrained hyperparameters; see `Evidence.at`.
 
-        Sites that are not log-concave may have several maxima. Without a start there are two fits, from the sites alone
-        and from the prior alone, and the higher maximum is taken.
+        With sites that are not log-concave there may be several maxima. Without `start` there are then two fits, from
+        `first_sites` and from the prior. The one with the higher maximum is returned; its status says if there may be
+        others.
         """
         at = super().at(theta, start, **others)
         if start is not None or self.engine.log_concave:
@@ -68,7 +69,10 @@ class AscentEvidence(Evidence):
         return best._replace(run=best.run._replace(status=status))
 
     def first_sites(self, prior: Prior) -> FitState:
-        """Return sites with the typical moments of each factor: full steps from a prior far from the data overshoot."""
+        """Return shift and precision, (n,) each, of sites with the typical moments of each factor.
+
+        From a prior that is far from the data, full steps overshoot.
+        """
         return self.form.typical_sites(prior)
 
     def gradient(self, at: EvidenceAt) -> np.ndarray:

@@ -68,12 +68,12 @@ def cavities(
     power : float
         Fraction of a site that is removed.
     exact : array of bool, (n,)
-        Which sites are Gaussian. The cavity of a Gaussian site may be improper, as where the other sites, such as
-        mixtures with two peaks, have a negative precision in all. It is then replaced, by default by the posterior. No
-        result depends on its variance: the evidence takes log t at the posterior mean.
+        Which sites are Gaussian. The cavity of a Gaussian site may be improper, as where the precisions of the other
+        sites, such as mixtures with two peaks, add up to a negative one. A proper Gaussian then replaces it, by default
+        the posterior. The evidence does not depend on its variance: the site's term equals log t at the posterior mean.
     flat : float
-        Precision of this replacement, relative to the posterior's. The gradient in a parameter of the site, at a fixed
-        cavity, is right where it is small.
+        Precision of this Gaussian, relative to the posterior's. The gradient in a parameter of the site, at a fixed
+        cavity, is right only where `flat` is small.
     joint : sequence of (slice, int)
         Rows of each group of sites of several predictors, and their number of predictors.
     """
@@ -132,10 +132,10 @@ def change_of_sites(
 
 
 def without_negative(precision: np.ndarray, variance: np.ndarray, joint: Sequence[JointRows]) -> np.ndarray:
-    """Return precisions, (n,), with negative ones set to zero; of two predictors, negative eigenvalues of L^T Pi L.
+    """Return precisions, (n,), with negative ones set to zero; for pairs, the negative eigenvalues of L^T Pi L.
 
-    V = L L^T is the covariance of a site's predictors, from the variances of rows, (n,). Sites of more than two
-    predictors are log-concave, and stay as they are.
+    Here Pi is the precision of a site of two predictors, and V = L L^T their covariance, from the variances of rows,
+    (n,). Sites of more than two predictors are log-concave, and stay as they are.
     """
     out = np.maximum(precision, 0.0)
     for rows, predictors in joint:

@@ -44,16 +44,16 @@ __all__ = [
 _LARGEST = 50_000
 """Most predictors with a correction: to form the pairs of a sample with all others takes a second or two."""
 _ALL, SAMPLE, _FEWEST = 2000, 1000, 100
-"""Most predictors whose pairs are all formed. Of more, a sample is paired with all others; the second and the third are
-its largest and its smallest size. For 4000 crossed counts and bits the standard error by a sample of 500 was 4% of
-corrections of 0.06 to 0.4 nats."""
+"""Most predictors all pairs of which are formed. Of more predictors, a sample is paired with all others; the second and
+third number are the largest and smallest size of the sample. For 4000 crossed counts and bits the standard error by a
+sample of 500 was 4% of corrections of 0.06 to 0.4 nats."""
 _STANDARD_ERROR = 0.01, 0.02
-"""Standard errors of a sampled correction, in nats and relative to it, the larger of which is small enough: more pairs
-are not worth their time. For 10^4 areas of a map or values of an autoregression, with corrections of 0.3 to 1.1 nats, a
+"""Standard error up to which a sampled correction is accurate enough: the larger of the first, in nats, and the second
+times the correction. For 10^4 areas of a map or values of an autoregression, with corrections of 0.3 to 1.1 nats, a
 sample of 100 to 200 predictors is enough."""
 _MOST_OF_ONE_SITE = 1.0
-"""Largest share of one site in a correction, in nats. Beyond it the series in the cumulants diverges: its higher terms
-are larger still."""
+"""Largest share of one site in a correction, in nats, beyond which the series in the cumulants counts as divergent: its
+higher terms are larger still."""
 _NEGLIGIBLE = 0.01
 """Bound on a correction, in nats, below which it counts as zero: the pairs of sites need not be formed."""
 SHIFTED = 0.7
@@ -78,7 +78,7 @@ class Correction(NamedTuple):
     shares: np.ndarray
 
     def of_sample(self, size: int) -> "Correction":
-        """Return the correction by a sample of `size` within this one's; itself where it is not sampled."""
+        """Return the correction by `size` predictors of this one's sample; itself where all shares are known."""
         if np.isfinite(self.shares).all():
             return self
         chosen = sample_of(len(self.shares), size)
@@ -88,7 +88,7 @@ class Correction(NamedTuple):
 
     @property
     def sufficient(self) -> int:
-        """Size of a sample whose correction is accurate enough; `SAMPLE` where this correction is not sampled."""
+        """Size of a sample, between `_FEWEST` and `SAMPLE`, for `_STANDARD_ERROR`; `SAMPLE` if this is no sample."""
         sampled = self.shares[np.isfinite(self.shares)]
         if sampled.size in (0, len(self.shares)):
             return SAMPLE
@@ -130,7 +130,7 @@ def all_cumulants(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the standardised third and fourth cumulants of all tilted distributions, (n,) each.
 
-    Zero for Gaussian sites, NaN for a site that couples predictors, or has several.
+    Zero for Gaussian sites. NaN for sites of several predictors, and for a factor that couples all its predictors.
     """
     skewness, kurtosis = np.zeros((2, len(cavity_mean)))
     cavity_variance = np.where(cavity_variance > 0, cavity_variance, KNOWN)
@@ -171,9 +171,10 @@ def cumulants_at(at: EvidenceAt) -> tuple[np.ndarray, np.ndarray]:
 def correction_at(
     at: EvidenceAt, size: int = SAMPLE, cumulants: tuple[np.ndarray, np.ndarray] | None = None
 ) -> Correction:
-    """Return the correction of the log evidence at a fit that converged; of many predictors, by a sample of `size`.
+    """Return the correction of the log evidence at a fit that converged.
 
-    `cumulants`: the result of `cumulants_at`, if it is known.
+    Of more than 2000 predictors, pairs are formed within parts that are nearly independent, or by a sample of `size`.
+    `cumulants` is the result of `cumulants_at`, if it is known.
     """
     skewness, kurtosis = cumulants or cumulants_at(at)
     # A bound, with all correlations equal to one. Many observations of few coefficients need no pairs then.
@@ -239,5 +240,5 @@ def evidence_correction(
 
 
 def inverse_sd(variance: np.ndarray) -> np.ndarray:
-    """Return V^{-1/2} of variances V, and 0 where V is zero or, by rounding, negative: no correlation then."""
+    """Return V^{-1/2} of variances V; 0 where V is zero or, by rounding, negative, so that correlations are zero."""
     return np.where(variance > 0, 1.0 / np.sqrt(np.where(variance > 0, variance, 1.0)), 0.0)

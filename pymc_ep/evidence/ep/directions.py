@@ -30,14 +30,14 @@ from pymc_ep.sites.two_predictors import CompiledJointSite
 __all__ = ["MOST_ROWS", "Directions", "direction_map", "directions_at", "pairs_of"]
 
 MOST_ROWS = 3000
-"""Most rows of predictors with directions: correlations of the directions, four for three rows, take 128 MB."""
+"""Most rows whose directions are formed. With four directions for three rows, their correlations take 128 MB."""
 _COUPLED = 1e-9
 """Least 1 - rho^2, with rho the correlation of a site's two predictors: below it one is a function of the other."""
 
 
 @dataclass(frozen=True, eq=False)
 class Directions:
-    """Directions of all sites, in the order of `direction_map`.
+    """The k directions of all sites, linear functions of the n rows, in the order of `direction_map`.
 
     Attributes
     ----------
@@ -46,9 +46,9 @@ class Directions:
     correlation : ndarray, (k, k)
         Posterior correlations of the directions.
     site : ndarray of int, (k,)
-        Site of each direction, by the row of the site's first predictor.
+        Site of each direction, as the index of the row of its first predictor.
     of_rows : sparse array, (n, k)
-        Each direction, a column, as a linear function of the rows.
+        Coefficients of the rows in each direction, a column.
     """
 
     skewness: np.ndarray
@@ -69,7 +69,7 @@ class Directions:
 
     @cached_property
     def _terms(self) -> np.ndarray:
-        """h_i h_j rho_ij^2, zero within a site, (k, k)."""
+        """h_i h_j rho_ij^2 of directions i and j, (k, k); zero for two directions of one site."""
         terms = self.skewness[:, None] * self.skewness * self.correlation**2
         terms[self.site[:, None] == self.site] = 0.0
         return terms
@@ -86,7 +86,7 @@ class Directions:
         return 0.5 * np.einsum("ij,ij->i", self.root @ (self.root.T @ (self._terms @ self.root)), self.root)
 
     def precisions(self, w: np.ndarray, pairs: Sequence[slice]) -> np.ndarray:
-        """Return the precisions of the rows, (n,), that equal precisions w, (k,), along the directions.
+        """Return the precisions of the rows, (n,), that are equivalent to precisions w, (k,), along the directions.
 
         `pairs` are the rows of the groups of sites of two predictors.
         """
@@ -129,9 +129,10 @@ def direction_map(variance: np.ndarray, pairs: Sequence[slice]) -> sparse.csc_ar
 def _sums_and_differences(
     variance: np.ndarray, pairs: Sequence[slice]
 ) -> Iterator[tuple[slice, slice, slice, np.ndarray, float]]:
-    """Yield rows of eta_1 and eta_2, places of unit (zeta_1 +- zeta_2), and unit and sign, of the sites of each group.
+    """Yield the directions u (zeta_1 + zeta_2), then u (zeta_1 - zeta_2), of each group of c sites.
 
-    With zeta = eta / V^1/2, of posterior variances V of the rows, (n,), the unit is (2 +- 2 rho)^-1/2.
+    Each is a tuple of the rows of eta_1, the rows of eta_2, the indices of the directions, u, (c,), and the sign. With
+    zeta = eta / V^1/2, for posterior variances V of the rows, (n,), u is (2 +- 2 rho)^-1/2.
     """
     end, scale = len(variance), inverse_sd(variance)
     for rows in pairs:
@@ -146,7 +147,7 @@ def _sums_and_differences(
 def _correlations(covariance: np.ndarray, variance: np.ndarray, pairs: Sequence[slice]) -> np.ndarray:
     """Return the correlations D^T C D of directions, (k, k), from the covariance C of the rows, (n, n).
 
-    By sums of slices: products with the sparse D take four times as long.
+    They are computed by sums of slices: products with the sparse D take four times as long.
     """
     n, scale = len(variance), inverse_sd(variance)
     combined = list(_sums_and_differences(variance, pairs))
@@ -161,7 +162,7 @@ def _correlations(covariance: np.ndarray, variance: np.ndarray, pairs: Sequence[
 
 
 def pairs_of(form: CompiledSiteForm) -> list[slice]:
-    """Return the rows of each group of sites of two predictors, of all observations."""
+    """Return the rows of each group of sites of two predictors, among the rows of all observations."""
     return Kinds.of(form.sites).pairs(form.residuals())
 
 
@@ -172,9 +173,9 @@ def _variance_along(rho: np.ndarray, sign: float) -> np.ndarray:
 
 
 def directions_at(at: EvidenceAt, chosen: np.ndarray | None = None) -> Directions:
-    """Return the directions of all sites, or of `chosen` rows, (m,), ascending, at a fit that converged.
+    """Return the directions at a fit that converged: of all sites, or of the sites with the rows `chosen`.
 
-    All rows of a site are chosen, or none.
+    `chosen`, (m,), are ascending indices of either all rows of a site or none.
     """
     sweep, prior = at.run.state.sweep, at.problem.prior
     rows = np.arange(len(at.problem.mean)) if chosen is None else chosen

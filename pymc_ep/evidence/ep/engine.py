@@ -1,8 +1,9 @@
 """Expectation propagation on the latent Gaussian form (Minka 2001; Ko and Seeger 2015).
 
-Sites exp(b f - pi f^2 / 2) replace the likelihood factors t(f). A sweep removes (a fraction eta of) each site
-from the posterior, matches the moments of the cavity times t^eta, and reads off the new site. A fixed point of
-all n updates is sought; the sweep is one pure function of arrays, run by NumPy or jitted by JAX.
+Sites exp(b f - pi f^2 / 2) replace the likelihood factors t(f) of n predictors f. A sweep updates all n sites. For each
+it divides the posterior by the site to the power eta, in (0, 1], which gives the cavity. A Gaussian with the mean and
+variance of the cavity times t^eta, divided by the cavity, is the new site to the power eta. `EP` seeks a fixed point of
+all n updates. The sweep is a pure function of arrays, run by NumPy or jitted by JAX.
 """
 
 from collections.abc import Sequence
@@ -28,30 +29,31 @@ __all__ = ["EP", "settled_status", "with_slopes"]
 _DEPTH = 5
 """Number of iterates in the Anderson extrapolation; more gained nothing on the benchmark's problems."""
 _NEAR = 1.0
-"""Change, in posterior standard deviations, below which steps are extrapolated. Farther away the update is not nearly
-linear in the sites, as extrapolation assumes."""
+"""Change, in posterior standard deviations, below which steps are extrapolated. Farther away the update is too
+nonlinear in the sites."""
 _CAREFUL_DAMPING, _CLOSE = 0.5, 0.3
-"""Damping of the first steps where the prior is flat in all coefficients, and the change below which full steps follow.
-Under such a prior all sites move together, and full steps overshoot."""
+"""Damping of the first steps from given sites where the prior is flat in all coefficients, and the change below which
+longer steps follow. Under such a prior all sites move together, and full steps overshoot."""
 _GROWTH = 3.0
 """Factor by which the change may grow in one accepted step. EP is not monotone: a lower limit rejects useful steps, a
 higher one accepts overshooting."""
 _SMALL_CHANGE = 1e-2
 """Change below which growth is no sign of overshooting: steps this short cannot lead far."""
 _FIRST_DECREASE = 0.5
-"""Factor by which the first plain update must reduce the change to be accepted; else sites start from the tilted
-marginals. Trades off the better start of the two against the risk that the plain one overshoots."""
+"""Largest change after the first plain update, relative to the change before it, with which the update is accepted;
+else sites start from the tilted marginals. The plain update is the better start unless it overshoots."""
 _DAMPING_FLOOR = 0.1
-"""Damping that a growing change does not reduce further, unlike an improper posterior. Trades off stability against
-slow progress."""
+"""Damping at or below which a growing change causes no further halving; an improper posterior still does. A lower value
+makes EP more stable but slower."""
 _LEAST_DAMPING = 1e-3
 """Damping below which EP gives up: after ten halvings posteriors are still improper."""
 _PATIENCE, _LAST_PATIENCE = 10, 50
 """Numbers of steps without a new least change after which automatic damping halves, and after which EP gives up. The
 second allows for four halvings."""
 _DIVERGED = 2.0
-"""Change, in posterior standard deviations and relative to the least so far, above which the iteration counts as
-divergent. Trades off restarts at the mode where EP would have come back against sweeps wasted on a diverging one."""
+"""Change above which the iteration counts as divergent, in units of a posterior standard deviation or of the least
+change so far, whichever is larger. A lower limit restarts at the mode where EP would have come back; a higher one
+wastes sweeps on a diverging iteration."""
 _NARROW = 1e-8
 """Cavity variance, relative to the prior variance, at which tilted moments give the site's slope and curvature at a
 point: narrow next to any site, and well above rounding."""
@@ -59,26 +61,27 @@ _NEWTON_STEPS, _NEWTON_TOL = 20, 0.1
 """Largest number of Newton steps, and the step, in posterior standard deviations, at which they end. The mode is only
 a start for EP, so that a tenth is enough."""
 _CLOSE_TO_MODE, _MODE_STEPS = 1e-3, 40
-"""Cavity variance, relative to the prior variance, at which the first sites of several predictors are computed, and
-most steps towards the mode with such sites. With a location far from the observations, the log of a scale rises by one
-half in each step."""
+"""Cavity variance, relative to the prior variance, at which the first sites of several predictors are computed, and the
+largest number of steps that such sites make towards the mode. Many are needed where a location is far from the
+observations: the log of a scale rises by one half in each step."""
 _OUT_OF_REACH = 1e3
-"""Prior mean of a predictor that is out of reach of the proper prior by which a flat one is replaced at first: a
-hundred standard deviations of the proper one."""
+"""Largest absolute prior mean of a predictor at which a fit under a flat prior starts: a hundred standard deviations of
+the proper prior that replaces the flat one at first."""
 _TOLD_ROUNDING, _MOST_ROUNDING = 1e-5, 1e-2
 """Rounding errors of posterior moments, in standard deviations: above the first the status mentions rounding, and above
 the second a fit has not converged. Nobody reads digits as small as the first off a result, and the second is below the
 Monte Carlo error of a thousand draws."""
 _STILL = 1e-6
-"""Change, in posterior standard deviations, at which a fit that gets no further counts as converged. It stays at 3e-8
-to 2e-7 where quadrature passes over a kink of which the site has no record, as of a censored Laplace density."""
+"""Change, in posterior standard deviations, at which a fit counts as converged although further steps do not lower it.
+The change stays at 3e-8 to 2e-7 where quadrature crosses a kink that the site does not declare, as in a censored
+Laplace density."""
 _ROUGH_FROM, _ROUGHEST, _ROUGH_ERROR = 10.0, 1e3, 1e-6
-"""Limits of the tolerance of rough fits: the number of sites above which it grows in proportion to this number, its
-largest factor, and the error of log Z that it may lead to, in nats. Fits of few sites cost little at the full
-tolerance, and two ways of writing a model then agree to 1e-6."""
+"""Limits of the tolerance of rough fits, see `EP.rough`: the number of sites above which the tolerance grows in
+proportion to that number, the largest factor by which it grows, and the largest error of log Z that it may cause, in
+nats. Fits of few sites cost little at the full tolerance, and two ways of writing a model then agree to 1e-6."""
 _INNER = 12
-"""Largest number of updates of the means alone in an automatic sweep. They cost matrix-vector products and save
-factorisations."""
+"""Largest number of updates of the means alone in a sweep with automatic damping. They cost matrix-vector products and
+save factorisations."""
 
 
 class EP:
@@ -91,8 +94,8 @@ class EP:
     power : float
         Fraction of a site that is removed and matched at a time, in (0, 1]; 1 is plain EP.
     damping : float or "auto"
-        Fraction of an update that is taken. "auto" starts at 1, extrapolates once near the fixed point, and halves
-        the fraction whenever the change grows or a posterior is improper.
+        Length of a step, as a fraction of the full update. ``"auto"`` starts at 1 and extrapolates near the fixed
+        point. It halves the fraction where the change grows or stops falling, and where a posterior is improper.
     tol : float
         Largest change of a site at which the iteration ends.
     schedule : {"parallel", "sequential"}
@@ -118,7 +121,8 @@ class EP:
         self.inner = _INNER if self.automatic and schedule == "parallel" else 0
         self.joint = any(s.site.predictors > 1 for s in self.sites)
         self.one_fixed_point = all(s.site.log_concave or s.site.predictors > 1 for s in self.sites)
-        """Whether a fit is the same from any start, in practice; sites of several predictors start near the mode."""
+        """Whether fits from any start agree in practice: each site is log-concave, or has several predictors and so
+        starts near the mode."""
 
     def with_sites(self, sites: Sequence[CompiledSite]) -> "EP":
         """Return the engine with the same options and other sites."""
@@ -141,7 +145,10 @@ class EP:
         return out
 
     def sweep(self, problem: Problem, shift: Array, precision: Array, inner: int = 0) -> Sweep:
-        """Return the sweep at given sites, with at most `inner` updates of the means; jitted for arrays of JAX."""
+        """Return the sweep at sites `shift` and `precision`, (n,) each, with at most `inner` updates of the means.
+
+        For arrays of JAX it is jitted.
+        """
         on_jax = is_jax(problem.mean)
         # Its pattern is the host's: JAX has the arrays of its blocks.
         divided = problem.prior if on_jax and isinstance(problem.prior, SparseFactorPrior) else None
@@ -153,13 +160,14 @@ class EP:
         return result if divided is None else result._replace(posterior=divided.posterior_on_host(result.posterior))
 
     def init(self, problem: Problem, start: tuple[np.ndarray, np.ndarray] | None = None) -> State:
-        """Return the first state, at sites (shift, precision), (n,) each, or after one update of all sites.
+        """Return the first state: at sites `start`, (shift, precision), (n,) each, or after an update from the prior.
 
-        The update starts from the prior. There sites with a strong pull (a count of zero under a rectified link, say)
-        overshoot together, as each is updated on its own. If the update does not halve the change, each site becomes a
-        Gaussian with the moments of its tilted distribution instead, as if that were an independent observation: the
-        posterior under such sites cannot overshoot. Under a flat prior whose means are out of reach, the means start
-        from the least-squares fit of the predictors to zero.
+        All sites are updated where there is no `start`, or its posterior is improper. Sites with a strong pull (a count
+        of zero under a rectified link, say) then overshoot together, as each is updated on its own. If the update does
+        not halve the change, each site becomes a Gaussian with the moments of its tilted distribution instead, like an
+        independent observation: the posterior under such sites cannot overshoot. Under a flat prior with a mean beyond
+        `_OUT_OF_REACH`, the means start from the least-squares fit of the predictors to zero. Without `start`, sites of
+        several predictors start near the posterior mode where they can.
         """
         n = problem.mean.shape[0]
         if start is not None:
@@ -205,7 +213,7 @@ class EP:
         )
 
     def _trial(self, problem: Problem, shift: np.ndarray, precision: np.ndarray, before: State) -> State | None:
-        """Return the state at given sites, which follows on `before`; None if their posterior is improper."""
+        """Return the state after `before` at new sites, (n,) each; None where their sweep is not `proper`."""
         inner = 0 if before.careful else self.inner
         at = self.sweep(problem, shift, precision, inner)
         if not bool(at.proper):
@@ -213,7 +221,10 @@ class EP:
         return self._accept(shift, precision, at, before, inner)
 
     def step(self, problem: Problem, state: State) -> State:
-        """Return the state after one damped or extrapolated step; if that overshoots, `state` with half the damping."""
+        """Return the state after a damped or extrapolated step, or at the mode if the step diverges.
+
+        If that state is improper or overshoots, `state` with half the damping.
+        """
         if self.schedule == "sequential":
             shift, precision = sequential_pass(self, problem, state)
         else:
@@ -231,12 +242,15 @@ class EP:
         return _without_history(state)._replace(damping=state.damping / 2, stale=state.stale + 1)
 
     def _diverges(self, trial: State) -> bool:
-        """Return whether the iteration diverges where Newton's method would not."""
+        """Return whether the change in `trial` exceeds `_DIVERGED`, in a fit that may restart at the mode.
+
+        Such a fit is automatic and parallel, with log-concave sites, for which Newton's method finds the mode.
+        """
         runs = self.change(trial) > _DIVERGED * max(1.0, trial.best)
         return self.automatic and self.log_concave and self.schedule == "parallel" and runs
 
     def _at_mode(self, problem: Problem) -> State | None:
-        """Return the state at the posterior mode, found by Newton's method; None if it is improper.
+        """Return the state at the posterior mode, found by Newton's method; None if its sweep is not `proper`.
 
         Sites must be log-concave. Slope and curvature of a site are its tilted gradient and precision under a cavity
         of nearly zero variance.
@@ -257,16 +271,16 @@ class EP:
         return self._accept(shift, precision, first, None, self.inner) if bool(first.proper) else None
 
     def _near_mode(self, problem: Problem) -> State | None:
-        """Return the state near the posterior mode, for sites of several predictors; None if it is improper.
+        """Return the state near the posterior mode, for sites of several predictors; None without a proper sweep.
 
         Under wide priors the tilted distributions of such sites have ridges and several peaks. Under narrow cavities at
-        the mode they have none.
+        the mode they have neither.
         """
         narrow = _CLOSE_TO_MODE * np.asarray(problem.prior.regular().variances()) + KNOWN
         joint = Kinds.of(self.sites).joint(problem.observed)
 
         def at(sites: np.ndarray) -> tuple[float, GaussianPosterior, np.ndarray]:
-            """Return the log joint density at the posterior mean under `sites`, the posterior, and the next sites."""
+            """Return the log joint density at the mean under `sites`, (2, n), the posterior, and the next sites."""
             posterior = problem.prior.posterior(problem.mean, *sites)
             eta = np.asarray(posterior.mean)
             tilted, _ = joined_moments(self.sites, 1.0, eta, narrow, problem.observed, problem.parameters)
@@ -304,10 +318,10 @@ class EP:
         return float(state.sweep.change)
 
     def rounding(self, state: State) -> float:
-        """Return the rounding error of posterior means, in standard deviations, and relatively of variances.
+        """Return the rounding error of posterior means, in standard deviations; it is the relative one of variances.
 
-        Far from the fixed point the error of the next posterior counts: its variances may be smaller by a factor of the
-        change, and relative rounding errors are larger by as much.
+        Far from the fixed point the error of the next posterior counts. Its variances may be smaller by a factor as
+        large as the change, and its relative rounding errors larger by that factor.
         """
         return max(float(state.sweep.rounding), ROUNDING * self.change(state))
 
@@ -344,7 +358,7 @@ class EP:
         return self.automatic and state.damping == 1.0 and self.change(state) < _NEAR
 
     def _propose(self, state: State) -> tuple[np.ndarray, np.ndarray]:
-        """Return the next sites: extrapolated near the fixed point, a damped update elsewhere."""
+        """Return the next sites, (n,) each: extrapolated near the fixed point, a damped update elsewhere."""
         n = len(state.shift)
         damped = state.points[-1] + state.damping * state.residuals[-1]
         if self._is_near(state):
@@ -417,7 +431,7 @@ class EP:
 
 
 def settled_status(change: float, rounding: float, *, settled: bool, ended: bool) -> Status | None:
-    """Return the status of sites that have settled to a tolerance or to rounding, or are lost to rounding; else None.
+    """Return the status of an iteration that has converged, if only to rounding, or that rounding spoils; else None.
 
     Parameters
     ----------
@@ -466,18 +480,21 @@ def _iterate(shift: np.ndarray, precision: np.ndarray, at: Sweep) -> tuple[np.nd
 
 
 def _without_history(state: State) -> State:
-    """Return the state with its last iterate alone: earlier ones belong to another map, or diverged."""
+    """Return the state with its last iterate alone: extrapolation cannot use the earlier ones."""
     return state._replace(points=state.points[-1:], residuals=state.residuals[-1:])
 
 
 def with_slopes(rows: np.ndarray, mean: np.ndarray, sign: float) -> np.ndarray:
-    """Add ``sign * precision * mean`` to the shifts in rows of (shift, precision), (k, 2 n)."""
+    """Return rows of (shift, precision), (k, 2 n), with ``sign * precision * mean`` added to the shifts.
+
+    With sign -1 shifts b become slopes b - pi m at `mean` m, (n,), and with sign 1 slopes become shifts.
+    """
     n = len(mean)
     return np.concatenate([rows[:, :n] + sign * rows[:, n:] * mean, rows[:, n:]], axis=1)
 
 
 def sequential_pass(engine: EP, problem: Problem, state: State) -> tuple[np.ndarray, np.ndarray]:
-    """Return shift and precision, (n,) each, after updates of the sites one by one, and of the posterior after each.
+    """Return shift and precision, (n,) each, after updates of the sites one by one, each followed by the posterior's.
 
     This is algorithm 3.5 of Rasmussen and Williams (2006).
     """

@@ -41,18 +41,19 @@ _NAMED = 6
 """Most coefficients named in one message, so that it stays readable."""
 _MOST_ROUNDING = 1e-6
 """Rounding error of posterior moments, in standard deviations, above which ``solver="auto"`` changes to the
-representation that loses no digits. A smaller limit would buy digits that nobody reads with sweeps that take up to five
-times as long."""
+representation that loses no digits. With a smaller limit sweeps would take up to five times as long, for digits that
+nobody reads."""
 _COARSE = 0.1
 """Distance of neighbouring doubles at an observation, in standard deviations of its site, above which the data count as
 rounded away: uniform rounding adds a twelfth of the squared distance to the variance, 0.1 per cent here."""
 
 _BETWEEN = 6
-"""Number of nearest fits between which the start of the next one is interpolated, divided by p + 1. A field of 10^4
-areas took 2.0 sweeps a fit from such starts, and 3.0 from the state of the nearest fit."""
+"""Number of nearest fits between which the start of the next one is interpolated, divided by p + 1, with p
+hyperparameters. A field of 10^4 areas took 2.0 sweeps a fit from such starts, and 3.0 from the state of the nearest
+fit."""
 _MOST_CORRECTED = 500
-"""Most predictors for which every fit has a correction. It costs a term for each pair of predictors: for 2000 of them
-as much as a fit."""
+"""Most predictors for which every fit has a correction. A correction costs a term for each pair of predictors: for 2000
+predictors as much as a fit."""
 
 
 def evidence_of(form: CompiledSiteForm, settings: dict[str, Any], **others: Any) -> "Evidence":
@@ -75,17 +76,18 @@ class Evidence(LogEvidence[EvidenceAt]):
     form : CompiledSiteForm
     engine : EP
     max_iter : int
-        Iterations of one fit.
+        Largest number of iterations of one fit.
     report : Report, optional
         Called in each iteration with log evidence and change.
     checkpoint : Checkpoint, optional
-        Keeps each fit, under `grid`, its hyperparameters and its start.
+        Stores the state of each fit, by `grid` and the fit's hyperparameters and start.
     grid : str
         Name by which the checkpoint tells several forms of one call apart.
     density : {"natural", "unconstrained", "none"}
         See `LogEvidence`.
     exact : str
-        Name of the representation that `at` asks for where rounding limits the form's own; empty to keep the form's.
+        Name of the prior's representation that loses no digits: where rounding limits the form's own, `at` raises a
+        `LostDigits` with this name. Empty to accept rounding.
 
     Raises
     ------
@@ -185,7 +187,7 @@ class Evidence(LogEvidence[EvidenceAt]):
         return self._repeats
 
     def _reporter(self, prior: Prior) -> Callable[[float, float], None]:
-        """Return a callback that reports log evidence on the scale of `EvidenceAt.log_z`, and the change."""
+        """Return a callback that reports an iteration's log evidence, as in `EvidenceAt.log_z`, and its change."""
         return lambda value, change: self.report(value + prior.log_excess, change)
 
     def settled(self, theta: np.ndarray, start: FitState | None = None, *, engine: EP | None = None) -> EvidenceAt:
@@ -228,7 +230,7 @@ class Evidence(LogEvidence[EvidenceAt]):
         return KeptFit(*at.predictors, self.leave_one_out(at), skewness)
 
     def shape(self, at: EvidenceAt) -> Shape:
-        """Return the shape at a fit: all zero, as a Gaussian's, without convergence or finite third cumulants."""
+        """Return the shape of the posterior; all zero, as for a Gaussian, without convergence or known cumulants."""
         if self.joint and self._has_shape(at):
             return shape_of_two(at, self.directions(at))
         if self.joint or (skewness := self._skewness(at)) is None:
@@ -236,7 +238,7 @@ class Evidence(LogEvidence[EvidenceAt]):
         return shape_at(at, skewness)
 
     def _has_shape(self, at: EvidenceAt) -> bool:
-        """Whether EP converged at this fit, and the form's sites have the cumulants of an expansion about it."""
+        """Whether EP converged at this fit, and `why_no_correction` is empty, so that there may be cumulants."""
         return at.status.converged and not self.why_no_correction(len(at.problem.mean))
 
     def _skewness(self, at: EvidenceAt) -> np.ndarray | None:
@@ -251,14 +253,14 @@ class Evidence(LogEvidence[EvidenceAt]):
     def cumulants(self, at: EvidenceAt) -> tuple[np.ndarray, np.ndarray]:
         """Return skewness and kurtosis of the sites of the m distinct predictors, (m,) each, by `cumulants_at`.
 
-        The last result is kept until another fit is asked for.
+        The result for the last fit is cached.
         """
         if self._last is None or self._last[0] is not at:
             self._last = at, cumulants_at(at)
         return self._last[1]
 
     def why_no_correction(self, predictors: int) -> str:
-        """Return the reason why the evidence of so many predictors has no correction; empty where it has one."""
+        """Return why the evidence has no correction with this number of predictors; empty where it has one."""
         many = self.joint and predictors > MOST_ROWS
         no_room = (
             f"over {MOST_ROWS} rows of sites of two predictors, for all pairs of which there is no room" if many else ""
@@ -266,7 +268,7 @@ class Evidence(LogEvidence[EvidenceAt]):
         return why_no_correction(self.form, self.engine.power, predictors) or no_room
 
     def directions(self, at: EvidenceAt) -> Directions:
-        """Return `directions_at` a fit, for sites of two predictors; cached until the next fit's are asked for."""
+        """Return `directions_at` a fit, for sites of two predictors; the result for the last fit is cached."""
         if self._directions is None or self._directions[0] is not at:
             self._directions = at, directions_at(at)
         return self._directions[1]
@@ -307,7 +309,10 @@ class Evidence(LogEvidence[EvidenceAt]):
         )
 
     def variation(self, points: Sequence[DesignPoint], shares: np.ndarray) -> float:
-        """Return the largest variation of a predictor's mean between fits with given shares, in standard deviations."""
+        """Return the largest variation of a predictor's mean between k fits, weighted by `shares`, (k,).
+
+        It is the standard deviation of the fits' posterior means over the root of their mean posterior variance.
+        """
         # Sums over fits one at a time, whose moments together may take gigabytes.
         mean = sum(share * point.kept.mean for share, point in zip(shares, points))
         square = sum(share * (point.kept.mean - mean) ** 2 for share, point in zip(shares, points))
@@ -317,7 +322,7 @@ class Evidence(LogEvidence[EvidenceAt]):
         return float(np.sqrt(np.divide(square, variance, out=np.zeros_like(square), where=variance > 0.0).max()))
 
     def interpolation_error(self, points: Sequence[DesignPoint], new_points: Sequence[DesignPoint]) -> float:
-        """Return the error of predictors, at `new_points`, from sites interpolated between `points`."""
+        """Return the error at `new_points` from sites interpolated between `points`; see `error_between`."""
         return error_between(self.form, points, new_points)
 
     def _explained(self, ended: Run) -> Run:
@@ -371,8 +376,8 @@ class Evidence(LogEvidence[EvidenceAt]):
 
         EP's cavity is the posterior without the observation, so that the log normaliser of the cavity times the
         likelihood is its log predictive density. With a fractional power the whole site is removed first. Where
-        observations share a site, the site of all but one is multiplied in again. NaN where the cavity is improper,
-        since one Gaussian observation alone determines its predictor.
+        observations share a site, the site of all but one is multiplied in again. NaN where the cavity is improper, as
+        where one Gaussian observation alone determines its predictor.
         """
         sweep = at.run.state.sweep
         if self.engine.power != 1.0:
@@ -454,10 +459,10 @@ class Evidence(LogEvidence[EvidenceAt]):
         return f"observation {(predictor - places.start) % ((places.stop - places.start) // rows)} of {group.name!r}"
 
     def require_covariance(self, theta: np.ndarray, prior: Prior) -> None:
-        """Raise for a prior covariance with a negative eigenvalue beyond rounding, or values that nothing determines.
+        """Raise where the prior covariance has a negative eigenvalue beyond rounding, or nothing determines a value.
 
-        These are values under a flat prior that the observations do not determine either. The check is a factorisation,
-        and is made at the first hyperparameters and at the result's alone.
+        Such a value has a flat prior, and the observations do not determine it either. The check takes a factorisation,
+        and is made at two values of the hyperparameters only: at the first, and at the result.
         """
         undetermined = prior.gaussian.undetermined()
         if undetermined.size:

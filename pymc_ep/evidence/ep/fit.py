@@ -21,9 +21,9 @@ class EvidenceAt(NamedTuple):
     theta : ndarray, (p,)
     prior : Prior
     problem : Problem
-        Prior and sites of the distinct predictors.
+        Prior and likelihood of the distinct predictors.
     run : Run
-        The iteration and its last state, of the sites of `problem`.
+        The iteration on `problem`, with its last state.
     repeats : Repeats
         Which observations share a predictor.
     """
@@ -41,7 +41,7 @@ class EvidenceAt(NamedTuple):
 
     @property
     def state(self) -> tuple[np.ndarray, np.ndarray]:
-        """The sites, from which a fit at near hyperparameters starts."""
+        """The same as `sites`, from which a fit at near hyperparameters starts."""
         return self.sites
 
     @property
@@ -75,7 +75,7 @@ class EvidenceAt(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """Skewness and width of a posterior beyond EP's Gaussian, see `pymc_ep.evidence.ep.shape`; zero if it is Gaussian.
+    """Skewness and width of a posterior beyond EP's Gaussian, see `pymc_ep.evidence.ep.shape`; all zero for a Gaussian.
 
     Attributes
     ----------

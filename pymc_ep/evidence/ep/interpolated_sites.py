@@ -11,16 +11,17 @@ from pymc_ep.numerics.interpolation.spline import Spline
 __all__ = ["InterpolatedSites", "error_between"]
 
 _SAME = 1e-9
-"""Difference between fits of a site's mean b / pi, relative to the mean or to the site's standard deviation, that is
-rounding: a Gaussian site has the same mean in all fits."""
+"""Difference between fits of a site's mean b / pi that counts as rounding, relative to the larger of the mean and the
+site's standard deviation: a Gaussian site has the same mean in all fits."""
 
 
 class InterpolatedSites:
     """Spline of the sites in the hyperparameters.
 
-    A site with the same mean in all fits, as of Gaussian noise, is interpolated in its mean and log precision, which is
-    linear in the log of a scale. Other sites are interpolated in shift and precision. Where the precision would leave
-    its range over the fits, both are taken at theta clipped to the range of the fits, so that they match each other.
+    A site with the same mean in all fits, as of Gaussian noise, is interpolated in its mean and in its log precision,
+    which is linear in the log of a scale. Other sites are interpolated in shift and precision. Where the interpolated
+    precision leaves its range over the fits, shift and precision are both interpolated at theta clipped to the range
+    of the fits, so that they match each other.
 
     Parameters
     ----------
@@ -43,7 +44,7 @@ class InterpolatedSites:
         # A spline is linear in the values that it interpolates: that of unit vectors gives their weights.
         self._weights = Spline(thetas, np.eye(len(thetas)))
         self.varies = self._weights.varies
-        """Whether there are enough fits for an interpolation; otherwise sites are the mean over all fits."""
+        """Whether there are enough fits for an interpolation; otherwise each site is its mean over all fits."""
 
     @classmethod
     def between(cls, points: Sequence[DesignPoint]) -> "InterpolatedSites":
@@ -67,7 +68,7 @@ class InterpolatedSites:
         return np.where(self._gaussian, first * precision, first), precision
 
     def between_fits(self, values: np.ndarray, thetas: np.ndarray) -> np.ndarray:
-        """Return `values` at the fits, (k, d), interpolated to rows of theta, (s, d), and cut off at their range."""
+        """Return `values`, (k, d) at the fits, interpolated to s rows of theta, (s, d), and clipped to their range."""
         return np.clip(self._weights(thetas) @ values, values.min(axis=0), values.max(axis=0))
 
     def _interpolated(self, thetas: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -83,8 +84,8 @@ decide the average."""
 def error_between(form: CompiledSiteForm, points: Sequence[DesignPoint], new_points: Sequence[DesignPoint]) -> float:
     """Return the mean error, over the fits `new_points`, of predictors from sites interpolated between `points`.
 
-    The error of a fit is the largest over its predictors: of the mean, in standard deviations, or of the log of the
-    standard deviation.
+    The error of a fit is the largest of two errors over its predictors: of the posterior mean, in standard deviations,
+    and of the log of the standard deviation. It is cut off at `_MOST_ERROR`.
     """
     sites = InterpolatedSites.between(points)
     log_concave = all(site.site.log_concave for site in form.sites)

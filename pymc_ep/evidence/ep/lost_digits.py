@@ -1,4 +1,4 @@
-"""Another representation of the prior where rounding limits the one that was chosen."""
+"""Fits in another representation of the prior, where rounding limits the one that ``solver="auto"`` chose."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -25,9 +25,10 @@ class LostDigits(Exception):
 
 
 def with_all_digits(settings: dict[str, Any], fit: Callable[[dict[str, Any]], Result]) -> Result:
-    """Return ``fit(settings)``; where it raises `LostDigits`, fit in the representation that loses no digits.
+    """Return ``fit(settings)``; where it raises `LostDigits`, the fit in the representation that loses no digits.
 
-    Where that one fails, as for a singular prior covariance, which has no factor, fit in the first one after all.
+    Where that fit fails, as for a singular prior covariance, which has no factor, return the fit in the chosen
+    representation after all.
     """
     try:
         return fit(settings)

@@ -29,7 +29,7 @@ class EPEvidenceOp(EvidenceOp):
     form : CompiledSiteForm
         Data are read from its shared variables at each evaluation.
     settings : dict
-        All options of the method.
+        All options of the method, by name.
     make : callable
         ``make(form, settings, density=)`` returns the evidence, by default EP's; for pickling see `EvidenceOp`.
     """
@@ -54,9 +54,9 @@ class EPEvidenceOp(EvidenceOp):
         EPEvidenceOp.__init__(self, **state)
 
     def endless_directions(self, theta: np.ndarray) -> list[str]:
-        """Return the hyperparameters along which the density about theta, (p,), does not fall; empty if it falls.
+        """Return the hyperparameters along which the density does not fall far out, the others being near theta, (p,).
 
-        Empty also for sites whose quadrature searches for peaks: so far out each fit may take minutes.
+        Empty also for sites whose quadrature searches for peaks, as each fit so far out may take minutes.
         """
         if any(group.site.scanned for group in self.form.form.factors):
             return []
@@ -79,7 +79,7 @@ class EPEvidenceOp(EvidenceOp):
 
     @cached_property
     def _shared(self) -> list[SharedVariable]:
-        """Data that observations, predictors and site parameters depend on."""
+        """Shared variables that observations, predictors and site parameters depend on."""
         return [v for v in self.form.form.made_of(())[0] if isinstance(v, SharedVariable)]
 
     def _present(self) -> LogEvidence:

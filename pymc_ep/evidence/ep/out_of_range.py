@@ -12,9 +12,9 @@ __all__ = ["of_hyperparameters"]
 def of_hyperparameters(
     form: CompiledSiteForm, theta: np.ndarray, group: Likelihood, error: InvalidDataError
 ) -> InvalidDataError:
-    """Return an error of a likelihood's parameters at theta, (p,), that names the hyperparameters they depend on.
+    """Return an error like `error`, of a likelihood's parameters, that names the hyperparameters they depend on.
 
-    Without any, it is `error` itself.
+    It also has their values at theta, (p,). If the parameters depend on no hyperparameter, it is `error` itself.
     """
     behind, values = set(ancestors(group.parameters)), form.constrained(theta)
     named = [f"{n!r} = {values[n]}" for n, v in zip(form.form.hyper_names, form.form.hyper_values) if v in behind]

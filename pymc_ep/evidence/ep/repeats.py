@@ -23,25 +23,26 @@ from pymc_ep.sites.rows_of_many import number_of_rows
 __all__ = ["RepeatedGroup", "Repeats", "repeats_at"]
 
 _FEW = 2
-"""Most observations of one predictor that keep sites of their own where the moments of a single observation have a
-closed form, and the moments of several have none. Quadrature takes ten times as long, and EP's error with two sites is
+"""Most observations of one predictor that keep separate sites, where moments have a closed form for a single
+observation and none for several together. Quadrature takes ten times as long, and EP's error with two sites is
 small."""
 _WORK_IN_C, _WORK_IN_NUMBA, _OF_CALLS = 40_000, 150_000, 600
-"""Number of fits times number of predictors above which a compiled loop for the moments saves time over NumPy: in C,
-and in Numba. The third is the number of predictors whose moments take as long as the overhead of NumPy's calls."""
+"""Number of fits times (m + `_OF_CALLS`), for m predictors, from which a compiled loop for the moments saves time over
+NumPy: in C, and in Numba. `_OF_CALLS` is the number of predictors whose moments take as long as the overhead of NumPy's
+calls."""
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 """Factor of a multiplicative hash (Knuth 1998, section 6.4): 2^64 over the golden ratio, rounded to an odd number."""
 
 
 class _Others(NamedTuple):
-    """Observations of a predictor that remain when one is left out, for each of k different cases.
+    """Observations that remain at a predictor when one is left out, in each of k cases; equal ones are one case.
 
     Attributes
     ----------
     several : ndarray of int, (s,)
         Indices of the observations that share a predictor.
     place : ndarray of int, (s,)
-        Index of the case in which each of these is left out.
+        Index of the case in which each of `several` is left out.
     owner : ndarray of int, (k,)
         Predictor of each case.
     observed : ndarray, (k,)
@@ -67,9 +68,9 @@ class RepeatedGroup:
         Site of one observation.
     y : ndarray, (n,)
     owner : ndarray of int, (n,)
-        The predictor of each observation.
+        Index of the predictor of each observation.
     first : ndarray of int, (m,)
-        The first observation of each predictor.
+        Index of the first observation of each predictor.
     """
 
     single: CompiledSite
@@ -97,13 +98,13 @@ class RepeatedGroup:
 
     @cached_property
     def observed(self) -> np.ndarray:
-        """Observations of `site`, (m,): the average over each predictor's."""
+        """Observations of `site`, (m,): the average of each predictor's observations."""
         return self._sums(self.y) / self.count if self.repeats else self.y
 
     def for_fits(self, fits: int) -> "RepeatedGroup":
-        """Return the group with a compiled loop for its moments, if NumPy computes them and `fits` fits repay that.
+        """Return the group with a compiled loop for its moments, if NumPy computes them and `fits` fits repay it.
 
-        Work is counted, not timed: the fits of a model are the same whatever was fitted before.
+        Work is counted, not timed, so that a fit does not depend on the machine's load or on earlier fits.
         """
         single, least = self.single, _WORK_IN_C if pytensor.config.cxx else _WORK_IN_NUMBA
         if not single.site.interpreted or fits * (len(self.first) + _OF_CALLS) < least:
@@ -118,7 +119,7 @@ class RepeatedGroup:
     def shares(
         self, values: Sequence[Array], mean: np.ndarray, shift: np.ndarray, precision: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return shift and precision of a site of each observation, (n,) each; their products are the given sites.
+        """Return shift and precision of one site an observation, (n,) each; a predictor's sites multiply to its own.
 
         `mean`, `shift` and `precision`, (m,), are the predictors' posterior means and sites, and `values` the
         observations' parameters, (n,) each. Observations of a predictor have equal precisions. The slope of a site at
@@ -145,8 +146,8 @@ class RepeatedGroup:
     ) -> tuple[Array, ...]:
         """Return the derivatives of log Z / power in the parameters of the observations, (n,) each.
 
-        They include the derivative of the constant of `site`: by this, the log densities of the observations of one
-        predictor exceed their number times the log density of their average.
+        They include the derivative of the constant of `site`: the sum of the log densities of a predictor's k
+        observations, less k times the log density of their average.
 
         Parameters
         ----------
@@ -243,20 +244,21 @@ class RepeatedGroup:
         ]
 
     def _reference(self, common: Sequence[np.ndarray]) -> np.ndarray:
-        """Return a value of each predictor, (m,), where its densities are not small."""
+        """Return a value of each predictor, (m,), at which the densities of its observations are not small."""
         return np.broadcast_to(self.single.site.typical(self.observed, *common)[0], self.observed.shape)
 
     def _log_densities(self, values: Sequence[Array], common: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the log density of each observation, (n,), at a value of its predictor, and these values, (m,)."""
+        """Return the log density of each observation, (n,), at the `_reference` of its predictor; and that, (m,)."""
         eta = self._reference(common)
         return np.asarray(self.single.log_density(self.y, eta[self.owner], *values)), eta
 
 
 @dataclass(frozen=True)
 class JointGroup(RepeatedGroup):
-    """The n observations of a variable with several predictors each, which have r rows: `y` and `owner` are (r n,).
+    """The n observations of a variable with several predictors each, in r rows: `y` and `owner` are (r n,).
 
-    No two rows are merged, so that `first` is (r n,) as well. Parameters have one value for each observation, (n,).
+    There is a row for each predictor, and for the sum of each two. No two rows are merged, so that `first` is (r n,) as
+    well. Parameters have one value for each observation, (n,).
     """
 
     def subset(self, index: np.ndarray) -> "JointGroup":
@@ -295,13 +297,13 @@ class Repeats:
 
     @cached_property
     def first(self) -> np.ndarray:
-        """The first observation of each predictor, (m,)."""
+        """Index of the first observation of each predictor, (m,)."""
         starts = np.cumsum([0, *(len(group.owner) for group in self.groups)])
         return np.concatenate([start + group.first for start, group in zip(starts, self.groups)])
 
     @cached_property
     def owner(self) -> np.ndarray:
-        """The predictor of each observation, (n,)."""
+        """Index of the predictor of each observation, (n,)."""
         starts = np.cumsum([0, *(len(group.first) for group in self.groups)])
         return np.concatenate([start + group.owner for start, group in zip(starts, self.groups)])
 
@@ -356,10 +358,11 @@ class Repeats:
         return np.asarray(values)[self.owner] if self.any else np.asarray(values)
 
     def cotangents(self, prior: Prior, mean: Array, array: np.ndarray | None) -> tuple[Array, np.ndarray | None]:
-        """Return the gradients in mean, (n,), and array of `prior`, from `mean`, (m,), and `array`, the problem's.
+        """Return a function's gradients in the mean, (n,), and in the array of `prior`.
 
-        The problem's prior is of the distinct predictors alone. The array of a prior is the one that its method
-        `cotangent` differentiates in, such as a covariance; None where it is constant.
+        `mean`, (m,), and `array` are its gradients in the prior of the m distinct predictors. The array of a prior is
+        the one in which its method `cotangent` is the derivative, such as a covariance; its gradient is None where it
+        is constant.
         """
         if not self.any:
             return mean, array
@@ -369,7 +372,7 @@ class Repeats:
 
 
 def repeats_at(form: CompiledSiteForm, theta: np.ndarray, prior: Prior) -> Repeats:
-    """Return the observations of a form that share a predictor, from its prior at theta, (p,)."""
+    """Return the `Repeats` of a form: predictors that are equal at theta, (p,), and at a point nearby are one."""
 
     def priors() -> Iterator[Prior]:
         yield prior
@@ -384,7 +387,7 @@ def repeats_at(form: CompiledSiteForm, theta: np.ndarray, prior: Prior) -> Repea
 
 
 def repeats_of(sites: Sequence[CompiledSite], observed: Sequence[np.ndarray], priors: Iterable[Prior]) -> Repeats:
-    """Return the observations that share a predictor under all given priors.
+    """Return the `Repeats` of observations: predictors that are equal under all given priors are one.
 
     Parameters
     ----------
@@ -434,7 +437,7 @@ def hashed(columns: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _distinct(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the index of the first of each set of equal rows, (m,), ascending, and the set of each row, (n,)."""
+    """Return the first index of each set of equal rows, (m,), ascending, and the index of each row's set, (n,)."""
     _, first, owner = np.unique(hashed(columns), return_index=True, return_inverse=True)
     order = np.argsort(first)
     place = np.empty_like(order)

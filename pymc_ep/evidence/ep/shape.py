@@ -61,13 +61,13 @@ __all__ = [
 ]
 
 MOST_PAIRED, _ROWS = 2000, 20
-"""Most predictors whose correlations are held in full, 32 MB; and the number of predictors whose errors are computed
-first, the ones with the largest error from pairs of their own site."""
+"""Most predictors whose whole matrix of correlations is formed, 32 MB; and the number of predictors whose variance
+errors are computed first, the ones with the largest error from pairs that include their own site."""
 _LEAST_WIDENED = 0.01
 """Relative error of posterior variances up to which no variance is corrected. It is an error of half a per cent in a
 standard deviation, where 4000 draws err by one per cent."""
 _SMOOTH = 0.1
-"""The constant a of (rho * rho + a I) w, which bounds w where predictors are nearly the same. With a from 0.001 to 0.1
+"""The constant a of (rho * rho + a I) w, which bounds w where predictors are nearly the same. For a from 0.001 to 0.1,
 standard deviations of linear functions of a process agree within 0.3%."""
 _NOTHING = 1e-9
 """Size of a negative pi_j V_j, a site's share of the posterior precision, below which it counts as rounding."""
@@ -75,12 +75,12 @@ _MOST_OF_PRECISION = 0.5
 """Largest share of the posterior precision, in any direction, that the correction takes from sites of two predictors.
 At relative errors of variances of up to 0.5 it takes 0.31."""
 _HALVINGS = 8
-"""Most of the shares 1, 1/2, 1/4, ... of w that are tried at hyperparameters other than the centre's, where predictors
-may be far more correlated."""
+"""Number of shares 1, 1/2, 1/4, ... of w that are tried, at most, at hyperparameters other than the centre's, where
+predictors may be far more correlated."""
 _PASSES = 4
-"""Most solutions for w until no element exceeds its bound; after the last, elements are cut off at their bounds."""
+"""Most linear systems solved for w until no element exceeds its bound; after the last, larger elements are cut off."""
 _MOST_MORE = 2.0
-"""Largest ratio of w at other hyperparameters to w at the centre; hyperparameters with more have little weight."""
+"""Largest ratio of w at other hyperparameters to w at the centre; hyperparameters with a larger one weigh little."""
 _LEAST_SKEWED = 0.01
 """Sum of the absolute skewness of sites up to which posteriors count as Gaussian: no quantile then moves by more
 than 0.3 per cent of a standard deviation."""
@@ -95,9 +95,9 @@ more has a far peak, about which the third cumulant tells little."""
 def shape_at(at: EvidenceAt, skewness: np.ndarray) -> Shape:
     """Return the shape of the posterior at a fit that converged.
 
-    Where more than `MOST_PAIRED` sites are skewed, their correlations cannot be held. Each marginal then has the
-    skewness of its own site, and EP's width. If a sample of the predictors shows that all posterior skewness is
-    negligible, it is zero.
+    Where more than `MOST_PAIRED` sites are skewed, their correlations would take too much memory. Each marginal then
+    has the skewness of its own site, and EP's width. If the posterior skewness of a sample of the predictors, and of
+    all coefficients, is negligible, the whole shape is zero instead.
 
     Parameters
     ----------
@@ -181,11 +181,11 @@ def _is_negligible(at: EvidenceAt, skewness: np.ndarray, skew: np.ndarray) -> bo
 
 
 def used_skewness(skewness: np.ndarray, variance: np.ndarray) -> np.ndarray:
-    """Return the skewness of sites, (m,), with zeros where it is not used; all are zero where their sum is negligible.
+    """Return the skewness of sites, (m,), with zeros where it is not used; all zero if the sum of sizes is negligible.
 
-    A skewness is used if it is at most `_MOST_OF_ONE`, and `MOST_PAIRED` sites with it would be notable together. The
-    latter leaves out rounding errors, as of a site with a kink far from all posterior mass. The sites in use then do
-    not depend on where such data lie.
+    A skewness is used if its size is above `_LEAST_SKEWED` / `MOST_PAIRED` and at most `_MOST_OF_ONE`, and the
+    predictor has a variance. The lower limit leaves out rounding errors, as of a site with a kink far from all
+    posterior mass, so that results do not depend on where such data lie.
     """
     size = np.abs(skewness)
     used = np.where((size > _LEAST_SKEWED / MOST_PAIRED) & (size <= _MOST_OF_ONE) & (variance > 0.0), skewness, 0.0)
@@ -236,7 +236,8 @@ def wide_sites(
 def _proper_share(prior: Prior, shift: np.ndarray, precision: np.ndarray, added: np.ndarray) -> float:
     """Return the largest of the shares 1, 1/2, 1/4, ... of `added`, (n,), that leaves enough posterior precision.
 
-    `added` are changes of the sites' precisions, which may take `_MOST_OF_PRECISION` at most. 0 if no share is allowed.
+    `added` are changes of the sites' precisions. They may take at most the fraction `_MOST_OF_PRECISION` of the
+    posterior precision in any direction. 0 if no share is allowed.
     """
     for share in 0.5 ** np.arange(_HALVINGS):
         # With c = `_MOST_OF_PRECISION`, P + s A / c > 0 means that -s A, which is taken from P, is below c P.
@@ -264,22 +265,22 @@ def _rescaled(
 
 
 def most_removed(share: np.ndarray) -> np.ndarray:
-    """Return the largest w, (n,), that leaves the posterior proper, for sites' shares pi_j V_j of its precision, (n,).
+    """Return bounds of w, (n,), that keep the posterior proper: the sites' shares pi_j V_j, (n,), of its precision.
 
-    All zero where a share is negative beyond rounding.
+    All zero if any share is negative beyond rounding.
     """
     return np.maximum(share, 0.0) if share.min() > -_NOTHING else np.zeros_like(share)
 
 
 def variance_ratio(error: np.ndarray) -> np.ndarray:
-    """Return r(d), the ratio of exact to EP's posterior variance, for d, its relative error to second order."""
+    """Return r(d), the ratio of exact to EP's posterior variance, from d, their relative difference to second order."""
     size = np.abs(error)
     ratio = (1.0 + 1.5 * size) / (1.0 + 0.5 * size)
     return np.where(error >= 0.0, ratio, 1.0 / ratio)
 
 
 def _removed(skewness: np.ndarray, correlation: np.ndarray, bound: np.ndarray) -> np.ndarray:
-    """Return w, (m,), at most `bound`, from the skewness of sites, (m,); all zero where no variance errs notably."""
+    """Return w, (m,), at most `bound`, from the skewness of sites, (m,); zero if the largest errors are negligible."""
     terms = pair_terms(skewness, correlation)
     sample = _with_most(_own_error(terms, correlation))
     if np.abs(error_of_pairs(terms, correlation[sample])).max() <= _LEAST_WIDENED:
@@ -306,7 +307,7 @@ def _weights(error: np.ndarray, correlation: np.ndarray, bound: np.ndarray) -> n
 
 
 def _unbounded_weights(directions: Directions) -> np.ndarray:
-    """Return w, (k,), that corrects the variances of directions: `_weights` without a bound, by the root of rho."""
+    """Return w, (k,), that corrects the variances of directions: `_weights` without a bound, faster by F F^T = rho."""
     root, error = directions.root, directions.variance_errors
     first, second = np.triu_indices(root.shape[1])
     if 2 * len(first) > len(error):
@@ -343,7 +344,7 @@ def pair_terms(cumulants: np.ndarray, correlation: np.ndarray) -> np.ndarray:
 
 
 def _own_error(terms: np.ndarray, correlation: np.ndarray) -> np.ndarray:
-    """Return the size of each predictor's variance error from pairs of its own site alone, (m,)."""
+    """Return the size of each predictor's relative variance error from pairs that include its own site, (m,)."""
     # Pairs with j = i, where rho_ii = 1: sum_k terms_ik rho_ik.
     return np.abs(np.einsum("ij,ij->i", terms, correlation))
 
@@ -354,7 +355,7 @@ def _with_most(own_error: np.ndarray) -> np.ndarray:
 
 
 def error_of_pairs(terms: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return relative errors of k predictors' variances, (k,), from `pair_terms` and their correlations, (k, m)."""
+    """Return relative errors of k predictors' variances, (k,), from `pair_terms`, (m, m), and correlations, (k, m)."""
     # sum_{j < k} rho_ij rho_ik terms_jk, half of the sum over all j and k.
     return 0.5 * np.einsum("ij,ij->i", rows @ terms, rows)
 
@@ -362,8 +363,8 @@ def error_of_pairs(terms: np.ndarray, rows: np.ndarray) -> np.ndarray:
 def variance_error(skewness: np.ndarray, kurtosis: np.ndarray, correlation: np.ndarray) -> np.ndarray:
     """Return the relative excess of exact posterior variances over EP's by third and by fourth cumulants, (2, n).
 
-    To second order in the cumulants; NaN for all but the predictors with the largest error from pairs of their own
-    site.
+    To second order in the cumulants. NaN for all but the `_ROWS` predictors with the largest error from pairs that
+    include their own site.
 
     Parameters
     ----------

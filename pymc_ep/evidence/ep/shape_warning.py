@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["error_warning", "sampled_errors"]
 
 _NARROW, _NARROW_AT_KINKS = 1.0, 0.56
-"""Relative errors d of a posterior variance, by third and fourth cumulants, that give a warning: for analytic sites,
-and for others.
+"""Relative errors d of a posterior variance, by third and fourth cumulants, from which there is a warning: for analytic
+sites, and for others.
 
 Measured on 12 likelihoods, for 2 to 57 copies of an observation of one predictor of prior standard deviation 0.5 to 10.
 Up to d = 0.56 corrected standard deviations are 0.97 to 1.01 of the exact ones, EP's are 0.82 to 0.95 of them, and
@@ -38,16 +38,16 @@ means err by at most 0.08 standard deviations. At d = 0.56 to 0.8 these three ar
 and at d = 2 to 3 they are 0.81 to 0.87, 0.55 to 0.62 and 0.2. With copies of an observation at the kink of an
 asymmetric Laplace density, the first two are 0.75 and 0.63 at d = 0.56."""
 _NARROW_BY_A_TENTH = 0.27
-"""Relative error d of a variance, by third cumulants, that gives a warning: for sites of two predictors, and where
-predictors are too many for a correction.
+"""Relative error d of a variance, by third cumulants, from which there is a warning: for sites of two predictors, and
+where predictors are too many for a correction.
 
 Measured for a location and the logarithm of a scale with 2 to 20 observations, of prior standard deviations 1 to 5 and
 0.5 to 2. Up to d = 0.27 corrected standard deviations are 0.91 to 1.04 of the exact ones, and EP's are 0.82 to 1.12 of
 them; at d = 0.27 to 0.5 these two are 0.76 to 0.98 and 0.65 to 0.89."""
 _SAMPLED, _SAMPLED_OF, _NEAR = (2, 10), 10**5, 40
-"""Sample whose errors are computed where predictors are too many for a correction. Its size is 10^5 over the number of
-predictors, but at least 2 and at most 10. The error of each is from the 40 sites most correlated with it: a solution of
-40 right-hand sides, some seconds in all."""
+"""Sample of the predictors, where they are too many for a correction, whose variance errors are computed. Its size is
+10^5 over the number of predictors, but at least 2 and at most 10. The error of each is from the 40 sites most
+correlated with it: a solution of 40 right-hand sides, some seconds in all."""
 _CAUSE = "observations whose predictors hardly differ under a wide prior"
 _CURE = (
     "round covariates so that counts and bits have one predictor, which is exact, give the latent variables narrower "
@@ -56,7 +56,7 @@ _CURE = (
 _CAUSE_OF_TWO = "few observations of a group with effects in both predictors"
 _CURE_OF_TWO = "give these effects narrower priors, name those of one predictor alone in latent=[...]"
 _ROUGH = 0.08
-"""Difference of two quadrature rules, in standard deviations of the cavity, that gives a warning.
+"""Difference of two quadrature rules, in standard deviations of the cavity, above which there is a warning.
 
 Measured for eight choices among 4 to 15 categories, each of its own log-odds with prior standard deviations of 3 to 10.
 Up to a difference of 0.06 the evidence errs by 0.03 nats at most. From 0.08 on it errs by 0.05 to 0.7 nats, and means
@@ -90,7 +90,7 @@ def error_warning(evidence: "Evidence", at: EvidenceAt) -> str:
 
 
 def _warning_of_rules(evidence: "Evidence", at: EvidenceAt) -> str:
-    """Return a warning where the quadrature of a site of several predictors errs; empty where it does not."""
+    """Return a warning where the quadrature of a site of several predictors errs by more than `_ROUGH`; else empty."""
     sweep, observed = at.run.state.sweep, at.problem.observed
     groups = zip(at.repeats.sites, observed, at.problem.parameters, group_slices(observed))
     for site, y, values, rows in groups:
@@ -142,7 +142,7 @@ def _warning_of_one(evidence: "Evidence", at: EvidenceAt) -> str:
 
 
 def _warning_of_sample(evidence: "Evidence", at: EvidenceAt) -> str:
-    """Return a warning where standard deviations of a sample of many predictors are far too small; empty where not."""
+    """Return a warning where a standard deviation in a sample of many predictors is far too small; else empty."""
     errors = dict(sampled_errors(evidence, at))
     row = max(errors, key=errors.__getitem__)
     if errors[row] < _NARROW_BY_A_TENTH:
@@ -161,7 +161,8 @@ def _warning_of_sample(evidence: "Evidence", at: EvidenceAt) -> str:
 def sampled_errors(evidence: "Evidence", at: EvidenceAt) -> Iterator[tuple[int, float]]:
     """Yield the index of each predictor of a sample, and the relative excess of its exact variance over EP's.
 
-    The excess is from third cumulants of the sites whose predictors are most correlated with the one in question.
+    The excess is from third cumulants of the `_NEAR` sites with the largest correlation with the predictor or, for
+    sites of one predictor, squared correlation times skewness.
     """
     posterior, rng = at.run.state.sweep.posterior, np.random.default_rng(0)
     variance, pairs = np.asarray(posterior.variance), Kinds.of(at.repeats.sites).pairs(at.problem.observed)
@@ -194,14 +195,14 @@ def _whole_sites(rows: np.ndarray, pairs: Sequence[slice]) -> np.ndarray:
 
 
 def _first_of_largest(values: np.ndarray) -> int:
-    """Return the first index of the largest value, NaN apart, where values that differ by rounding count as equal."""
+    """Return the first index of the largest value, NaN left out; values that differ by rounding count as equal."""
     largest = np.nanmax(values)
     rounding = _ROUNDING * abs(largest) if np.isfinite(largest) else 0.0
     return int(np.argmax(values >= largest - rounding))
 
 
 def _shortfall(error: float) -> float:
-    """Return the share by which EP's standard deviation is below the exact one, at the relative error d of V."""
+    """Return the fraction by which EP's standard deviation is below the exact one, from the relative error d of V."""
     # EP's over the exact standard deviation is r(d)^-1/2.
     return 1.0 - 1.0 / float(np.sqrt(variance_ratio(np.asarray(error))))
 

@@ -26,10 +26,10 @@ class State(NamedTuple):
     stale : int
         Number of steps since that least change.
     careful : bool
-        Whether steps are plain and damped. Where the prior is flat in all coefficients, full steps from far away
-        overshoot, as all sites move together.
+        Whether steps are damped, and sweeps make no updates of the means alone. Where the prior is flat in all
+        coefficients, full steps from far away overshoot, as all sites move together.
     inner : int
-        Largest number of updates of the means in the sweep, at fixed precisions.
+        Largest number of updates of the means alone in `sweep`, at fixed precisions.
     """
 
     shift: np.ndarray

@@ -36,10 +36,11 @@ _MATCHED = 0.03
 """Distance of tilted and posterior means, relative to the distance at the start, at which they count as matched. A
 closer match is wasted, as the next update of the precisions moves the means by more."""
 _EXACT = 1e-11
-"""Euclidean distance of all tilted and posterior means, in posterior standard deviations, that is rounding."""
+"""Euclidean distance of the n tilted means from the posterior means, in posterior standard deviations, that is
+rounding."""
 _REJECTED_COST = 4
-"""Number of evaluations for which a rejected step counts towards the limit. The means then hardly match before the
-precisions change, and further tries are wasted."""
+"""Number of evaluations for which a rejected step counts towards their limit. After a rejection the means will hardly
+match before the precisions change, and further tries are wasted."""
 
 
 class Problem(NamedTuple):
@@ -106,12 +107,12 @@ class Sweep(NamedTuple):
     log_z : scalar
         EP's log evidence for the given sites; stationary in them at a fixed point.
     change : scalar
-        Largest change of a site, free of the predictor's unit: the larger of |d pi_i| V_i and of the change of the
-        slope at the mean times the standard deviation.
+        Largest change of a site, free of the predictor's unit: the larger of |d pi_i| V_i and |d a_i| V_i^1/2, with the
+        slope a_i = b_i - pi_i m_i at the posterior mean.
     proper : bool scalar
         Whether posterior and cavities are proper and the tilted moments finite.
     rounding : scalar
-        Rounding error of posterior means, in standard deviations, and relatively of variances.
+        Rounding error of posterior means, in standard deviations; it is the relative one of variances.
     """
 
     shift: Array
@@ -130,8 +131,9 @@ def log_evidence(problem: Problem, posterior: GaussianPosterior, cavity: Cavitie
     """Return EP's log evidence, in a form that is safe for zero precisions and singular covariances.
 
     At the posterior mean m a site of shift b and precision pi has the slope a = b - pi m. With eta = `power`, its
-    cavity of variance v has the mean m - eta v a, and Zhat is the integral of the cavity times t^eta. The terms common
-    to the site normalisers (Rasmussen and Williams 2006, section 3.6.3) and the Gaussian integral cancel analytically:
+    cavity of variance v has the mean m - eta v a, and Zhat, whose log is `log_z`, (n,), is the integral of the cavity
+    times t^eta. Terms common to the site normalisers (Rasmussen and Williams 2006, section 3.6.3) and the Gaussian
+    integral cancel analytically:
 
         log Z = sum_i [(log Zhat_i + log(1 + eta pi_i v_i) / 2) / eta + eta v_i a_i^2 / 2]
                 - (m - m0)^T K^{-1} (m - m0) / 2 - log|I + K Pi| / 2.
@@ -158,8 +160,8 @@ def sweep(
     """Return all site updates at given sites: one cubic factorisation, and up to 1 + inner evaluations of n moments.
 
     With ``inner = 0`` this is the update of plain EP. Otherwise the means are matched first, see `match_means`, and the
-    sites are updated from there. If no site would change by more than `enough`, the tolerance, EP has converged, and
-    the means are not matched. Both updates have the same fixed points.
+    sites are updated from there. The two updates have the same fixed points. If no site would change by more than
+    `enough`, the tolerance, EP has converged, and the means are not matched.
     """
     xp = namespace(problem.mean)
     posterior = problem.prior.posterior(problem.mean, shift, precision, log_concave=log_concave)
@@ -213,11 +215,11 @@ def match_means(
     limit: Array,
     centres: Callable[[GaussianPosterior], Array],
 ) -> Tilted:
-    """Move the shifts until posterior and tilted means agree, at fixed precisions and cavity variances.
+    """Return tilted moments at shifts with which posterior and tilted means agree, at fixed precisions.
 
-    This costs matrix-vector products only. A step leads to the shift that reproduces the tilted mean at the site's
-    precision. It is Newton's step if the updated precision equals the site's, and too long if the updated one is
-    larger. Its length is reduced until the means come closer.
+    Cavity variances are fixed as well, so that this costs matrix-vector products only. A full step leads to the shift
+    that reproduces the tilted mean at the site's precision. It is Newton's step if the updated precision equals the
+    site's, and too long if the updated precision is larger. Its length is reduced until the means come closer.
 
     Parameters
     ----------
@@ -270,7 +272,7 @@ def match_means(
 def sweep_of(
     sites: tuple[CompiledSite, ...], power: float, log_concave: bool, inner: int, on_jax: bool
 ) -> Callable[..., Sweep]:
-    """Return `sweep` with its static arguments fixed; on JAX it is jitted, and cached for all fits."""
+    """Return `sweep` with its keyword arguments fixed; for JAX it is jitted, and cached for later fits."""
     if on_jax:
         return _jitted_sweep(sites, power, log_concave, inner)
     moments = partial(joined_moments, sites, power)
