@@ -12,7 +12,8 @@ from pymc_ep.numerics.interpolation.stratified_draws import nearest
 __all__ = ["Cloud", "bridged", "by_cells", "outermost", "tails", "weighted"]
 
 _LOG2_POINTS = 14
-"""Binary logarithm of the number of weighted points, 16384: at the least efficiency accepted, a tenth, 1600 count."""
+"""Binary logarithm of the number of weighted points, 16384. At the least relative effective sample size accepted, a
+tenth, they count as 1600 draws."""
 _FREEDOM, _WIDER = 5.0, 1.2
 """Degrees of freedom and scale, in standard deviations, of the Student-t proposal: tails heavier than most densities'
 keep the importance weights bounded."""
@@ -25,7 +26,7 @@ LogDensity = Callable[[np.ndarray], np.ndarray]
 
 
 class Cloud(NamedTuple):
-    """Weighted points.
+    """Weighted points that represent a density, and its integral.
 
     Attributes
     ----------
@@ -54,10 +55,10 @@ class Cloud(NamedTuple):
 
 
 def weighted(log_density: LogDensity, draws: np.ndarray, share: float = 1.0) -> Cloud:
-    """Return points of a Sobol sequence with importance weights, from the moments of draws, (m, p).
+    """Return points of a Sobol sequence with importance weights; the proposal is fitted to draws, (m, p).
 
-    Their number is `share` times 16384, rounded to a power of two. The proposal is a multivariate Student-t
-    distribution with the moments of the draws, widened by `_WIDER` (Geweke 1989).
+    Their number is `share`, at most 1, times 16384, rounded up to a power of two. The proposal is a multivariate
+    Student-t distribution with the moments of the draws, widened by `_WIDER` (Geweke 1989).
     """
     p = draws.shape[1]
     centre, factor = _moments(draws)
@@ -135,12 +136,12 @@ def by_cells(
 
 
 def tails(points: np.ndarray, weights: np.ndarray, fits: np.ndarray, least: float) -> list[tuple[int, np.ndarray]]:
-    """Return tails of weighted points, (m, p), which are beyond all fits, (n, p), on one side of a column.
+    """Return the tails of weighted points, (m, p): points that are beyond all fits, (n, p), on one side of a column.
 
     Returns
     -------
     list of tuple
-        Column, and indices of the points in outward order, of each tail with a mass above `least`.
+        For each tail with a mass above `least`: its column, and the indices of its points in outward order.
     """
     tail_places = []
     for k, (column, near) in enumerate(zip(points.T, fits.T)):
@@ -152,11 +153,11 @@ def tails(points: np.ndarray, weights: np.ndarray, fits: np.ndarray, least: floa
 
 
 def outermost(where: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return two points of a tail `where`, indices in outward order: within them lie 0.5 and 0.9 of its mass."""
+    """Return two indices from a tail `where`, indices in outward order: up to them lie 0.5 and 0.9 of its mass."""
     mass = np.cumsum(weights[where])
     return where[np.searchsorted(mass, mass[-1] * np.array([0.5, 0.9]))]
 
 
 def _moments(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and Cholesky factor of the covariance of draws, (m, p)."""
+    """Return the mean of draws, (m, p), and the Cholesky factor of their covariance, (p, p)."""
     return draws.mean(axis=0), np.linalg.cholesky(np.atleast_2d(np.cov(draws, rowvar=False)))

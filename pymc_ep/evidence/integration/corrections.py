@@ -11,7 +11,7 @@ from pymc_ep.numerics.interpolation.spline import Spline
 __all__ = ["Corrected", "corrected_weights", "error_of_corrections"]
 
 _DIVERGED = 0.1
-"""Largest share of fits with a diverging series at which corrections are applied: a spline bridges missing ones."""
+"""Largest share of fits with a diverging series at which corrections are applied; a spline fills in missing ones."""
 
 
 class Corrected(NamedTuple):
@@ -43,12 +43,15 @@ class Corrected(NamedTuple):
 def corrected_weights(
     points: Sequence[DesignPoint], new_points: Sequence[DesignPoint], thetas: np.ndarray, weights: np.ndarray
 ) -> Corrected:
-    """Reweight hyperparameters by exp(correction), a spline between corrections of fits, clipped to their range.
+    """Return the weights of hyperparameters times exp(correction), normalised.
+
+    The correction at each of them is a spline between the corrections of fits, clipped to the range of these.
 
     Parameters
     ----------
     points, new_points : sequence of DesignPoint
-        All fits, and the ones among them that represent the posterior.
+        All fits, and the ones among them that represent the posterior. The share of `new_points` without a correction
+        decides whether it is applied.
     thetas : ndarray, (m, p)
     weights : ndarray, (m,)
         Weights of `thetas` under the evidence without correction, adding up to one.
@@ -71,7 +74,7 @@ def corrected_weights(
 def error_of_corrections(points: Sequence[DesignPoint], new_points: Sequence[DesignPoint]) -> float:
     """Return the standard deviation, in nats, of errors at `new_points` of corrections interpolated between `points`.
 
-    Infinite where there are no corrections to interpolate.
+    Infinite where there are no corrections to interpolate, NaN where one of `new_points` has none.
     """
     if not new_points or not any(np.isfinite(point.correction) for point in points):
         return np.inf

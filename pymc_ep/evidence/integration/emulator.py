@@ -5,8 +5,8 @@ Its covariance adds functions of one coordinate to a function of all (Duvenaud, 
     k(x, x') = s^2 (exp(-|x - x'|^2 / (2 l^2)) + w sum_i exp(-(x_i - x'_i)^2 / (2 a^2))).
 
 Value and gradient at a point are jointly Gaussian with values and gradients at all others (Rasmussen and Williams 2006,
-section 9.4), so that an evaluation with its gradient counts for p + 1 observations, and the functions of one coordinate
-are known after few.
+section 9.4), so that an evaluation with its gradient counts for p + 1 observations, and a few evaluations determine the
+functions of one coordinate.
 """
 
 from functools import cached_property
@@ -20,13 +20,14 @@ __all__ = ["FIRST_KERNEL", "Emulator", "Kernel", "least_known"]
 
 _LENGTHS = np.array([0.7, 1.0, 1.4, 2.0, 3.0, 4.2, 6.0, 8.5, 12.0])
 _WEIGHTS = np.array([0.0, 1.0, 10.0, 100.0, 1000.0])
-"""Candidates of the lengths l and a, in units of the coordinates and by factors of about sqrt(2), and of the weight w,
-by factors of ten: a coarse grid keeps the search to a few factorisations."""
+"""Candidates of the lengths l and a, in units of the coordinates, a factor of about sqrt(2) apart, and of the weight w,
+a factor of ten apart: with a coarse grid the search takes few factorisations."""
 _JITTER = 1e-9
 """Noise variance on the diagonal, in units of s^2 (1 + w), which keeps the matrix positive definite. The emulator then
 misses its own points by 3e-5 s. It is multiplied by ten until the factorisation succeeds."""
 _COMPARED_ROWS = 600
-"""Most rows, values and gradients together, on which kernels are compared: 7e7 operations each."""
+"""Most observations, values and elements of gradients together, on which kernels are compared: 7e7 operations a
+kernel."""
 _KNOTS = 20
 """Knots in one length a of the functions of one coordinate: cubic interpolation is then exact to 1e-7."""
 _REACH = 4.0
@@ -69,11 +70,11 @@ class Emulator:
     Parameters
     ----------
     points : ndarray, (n, p)
-        In coordinates with their origin at the centre of the points where the emulator is to be evaluated.
+        Coordinates whose origin is the centre of the points at which the emulator is to be evaluated.
     values : ndarray, (n,)
     gradients : ndarray, (n, p)
     kernel : Kernel
-        Where the search for the kernel of the greatest marginal likelihood starts.
+        Kernel at which the search for the greatest marginal likelihood starts.
     """
 
     def __init__(self, points: np.ndarray, values: np.ndarray, gradients: np.ndarray, kernel: Kernel = FIRST_KERNEL):
@@ -123,7 +124,10 @@ class Emulator:
 
     @cached_property
     def _curves(self) -> list["scipy.interpolate.CubicHermiteSpline | None"]:
-        """Posterior means of the functions of one coordinate, tabulated; None where that takes over `_MOST_KNOTS`."""
+        """Tabulated posterior means of the functions of one coordinate; None for a table of over `_MOST_KNOTS` knots.
+
+        The list is empty if their weight w is zero.
+        """
         _, length, weight = self.kernel.values
         curves: list[scipy.interpolate.CubicHermiteSpline | None] = []
         for i, places in enumerate(self.points.T if weight else ()):
@@ -139,9 +143,9 @@ class Emulator:
     def sd(self, points: np.ndarray, enough: float = 0.0) -> np.ndarray:
         """Return posterior standard deviations of the function, (m,); those below `enough` are upper bounds.
 
-        With L L^T the covariance of the observations, and k the covariance of a point with these, the variance is the
-        prior's minus the squared norm of L^(-1) k. The first elements of L^(-1) k follow from fewer observations, and
-        give an upper bound: later blocks are left out for points whose bound is below `enough`.
+        With L L^T the covariance of the observations, and k the covariances of a point with them, the variance is the
+        prior's minus the squared norm of L^(-1) k. The first elements of L^(-1) k follow from the first observations,
+        and give an upper bound. Points whose bound is below `enough` leave out the other observations.
         """
         n, p = self.points.shape
         sd, left = np.full(len(points), self.prior_sd), np.arange(len(points))
@@ -171,7 +175,10 @@ def _by_point(values: np.ndarray, gradients: np.ndarray) -> np.ndarray:
 
 
 def _best_kernel(points: np.ndarray, observed: np.ndarray, start: Kernel) -> Kernel:
-    """Return the kernel with the largest marginal likelihood of the last points, by steps to the best neighbour."""
+    """Return the kernel with the largest marginal likelihood of the last points, by steps to the best neighbour.
+
+    The steps begin at `start`; `observed` is `_by_point` of all n points, (n, p).
+    """
     numbers_per_point = 1 + points.shape[1]
     last_points = points[-(_COMPARED_ROWS // numbers_per_point) :]
     likelihoods: dict[Kernel, float] = {}
@@ -222,7 +229,10 @@ def _covariance(a: np.ndarray, b: np.ndarray, kernel: Kernel) -> np.ndarray:
 
 
 def _factor(points: np.ndarray, kernel: Kernel) -> np.ndarray:
-    """Return the Cholesky factor of the covariance, (n (1 + p), n (1 + p)), with as little jitter as it takes."""
+    """Return the Cholesky factor, (n (1 + p), n (1 + p)), of the covariance of values and gradients at points, (n, p).
+
+    It is in units of s^2, with as little jitter as the factorisation takes.
+    """
     n, p = points.shape
     length, single_length, weight = kernel.values
     differences, joint, single = _parts(points, points, kernel)
@@ -247,7 +257,10 @@ def _factor(points: np.ndarray, kernel: Kernel) -> np.ndarray:
 
 
 def _log_likelihood(factor: np.ndarray, observed: np.ndarray) -> float:
-    """Return the log marginal likelihood, maximised over the scale s."""
+    """Return the log marginal likelihood of `observed`, (m,), but for a constant, maximised over the scale s.
+
+    `factor`, (m, m), is the Cholesky factor of the covariance in units of s^2.
+    """
     half = scipy.linalg.solve_triangular(factor, observed, lower=True, check_finite=False)
     m = len(observed)
     # A single fit where the density is stationary tells of no scale.

@@ -36,7 +36,7 @@ class Explorer(Generic[OwnFit]):
         return len(self.points) + len(self.failed)
 
     def record(self, at: OwnFit, gradient: np.ndarray) -> DesignPoint:
-        """Store a converged fit, given the gradient of its value, (p,)."""
+        """Store a converged fit, given the gradient of its value, (p,); return what is stored."""
         prior_gradient = self.evidence.form.rows.log_prior_gradients(at.theta[None])[1][0]
         point = DesignPoint(
             at.theta.copy(),
@@ -52,7 +52,7 @@ class Explorer(Generic[OwnFit]):
         return point
 
     def __call__(self, theta: np.ndarray) -> DesignPoint | None:
-        """Fit at `theta`, (p,); None where there is no converged fit."""
+        """Return a new fit at `theta`, (p,), and store it; None where there is no converged fit."""
         self.evidence.report.advance()
         try:
             at = self.evidence.explored(theta, self.points)
@@ -66,7 +66,7 @@ class Explorer(Generic[OwnFit]):
         return self.record(at, gradient)
 
     def settled(self, theta: np.ndarray, start: FitState) -> OwnFit | None:
-        """Fit at `theta`, (p,), at the full tolerance, without a record; None where there is no converged fit."""
+        """Return a fit at `theta`, (p,), to the full tolerance, without storing it; None where it does not converge."""
         self.evidence.report.advance()
         try:
             at = self.evidence.settled(theta, start)
@@ -75,7 +75,7 @@ class Explorer(Generic[OwnFit]):
         return at if at.status.converged and np.isfinite(at.value) else None
 
     def node(self, theta: np.ndarray, _: DesignPoint) -> tuple[float, DesignPoint] | None:
-        """Return log density and fit at `theta`, (p,), as a lattice takes them; None without a converged fit."""
+        """Return log density and fit at `theta`, (p,), as `lattice.Fit` does; None without a converged fit."""
         point = self(theta)
         return None if point is None else (point.value, point)
 

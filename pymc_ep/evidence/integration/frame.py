@@ -15,9 +15,9 @@ _DROP = 0.05, 4.0
 """Least and most fall of the log density, in nats, over a step that measures the curvature. A smaller fall depends on
 rounding and on the tolerance of EP, a larger one on the tails."""
 _TRIES, _STRETCH = 4, (0.01, 10.0)
-"""Most steps tried along an axis, and bounds of the factor from one to the next."""
+"""Most steps tried along an axis, and bounds of the factor between the lengths of a step and of the next."""
 _FLAT = 0.05
-"""Least curvature of a direction, in units of the steps: a flat direction gets a standard deviation of 4.5 steps."""
+"""Least curvature of a direction, in nats per squared step: a flat one gets a standard deviation of 4.5 steps."""
 
 
 class Frame(NamedTuple):
@@ -44,7 +44,10 @@ def first_frame(
     highest: float,
     transformed: np.ndarray,
 ) -> tuple[Frame, np.ndarray]:
-    """Standardise by the curvature at the mode: differences of gradients over steps of about one nat along each axis.
+    """Return the frame that standardises by the curvature at the mode.
+
+    The curvature is from differences of gradients, over steps along each axis in which the density falls by about one
+    nat.
 
     Parameters
     ----------
@@ -52,7 +55,7 @@ def first_frame(
         Log density and its gradient, (p,), at unconstrained hyperparameters, (p,); None where no fit converges.
     mode : ndarray, (p,)
     highest : float
-        Log density there.
+        Log density at the mode.
     transformed : ndarray of bool, (p,)
         Which coordinates are logarithms or logits.
 
@@ -60,7 +63,7 @@ def first_frame(
     -------
     Frame
     edge : ndarray of bool, (p,)
-        Axes along which no step has a converged fit.
+        Axes along which the last step tried had no converged fit on one side or both.
     """
     p, steps = mode.size, np.where(transformed, _FIRST_STEP, 1.0)
     hessian, edge = np.zeros((p, p)), np.zeros(p, dtype=bool)

@@ -13,23 +13,23 @@ __all__ = ["Integral", "not_integrated"]
 
 
 class Integral(NamedTuple, Generic[OwnFit]):
-    """The posterior of the hyperparameters as draws, and the fits between which states are interpolated.
+    """The posterior of the hyperparameters as draws, and the fits between which sites are interpolated.
 
     Attributes
     ----------
     mode : Hyper
     thetas : ndarray, (m, p)
     theta_weights : ndarray, (m,)
-        Weighted hyperparameters, for moments.
+        Weighted hyperparameters, from which their moments are computed.
     draws : ndarray, (s, p)
         Equally weighted draws of the hyperparameters.
     components : ndarray, (c, p)
-        Draws at which the latent variables have a posterior, with sites interpolated between `points`; empty where
-        `points` are such draws themselves.
+        Draws at which the posterior of the latent variables is computed, with sites interpolated between `points`;
+        empty where `points` are themselves fits at draws.
     points : list of DesignPoint
-        The fits; empty where nothing was integrated.
+        The k fits; empty where nothing was integrated.
     weights : ndarray, (k,)
-        Share of the draws nearest to each fit.
+        Share of the draws to which each fit is the nearest; where `points` are fits at draws, their weights as draws.
     log_evidence : float
         Log of the integral of Z(theta) p(theta).
     corrected : Corrected, optional
@@ -39,7 +39,7 @@ class Integral(NamedTuple, Generic[OwnFit]):
     spread : float
         Standard deviation of the logarithms of these weights, in nats.
     evaluations : int
-        Fits, the search for the mode included.
+        Number of fits, the search for the mode included.
     converged : bool
     sentence : str
     settled : bool

@@ -2,10 +2,10 @@
 
 The density that is integrated is Z(theta) p(theta) on the unconstrained scale, Jacobian terms included. The prior p is
 known exactly and determines the tails: where a scale runs to zero, log Z tends to a constant. A Gaussian process
-emulates log Z alone, from values and exact gradients. Chains move under emulator times prior, restricted to where the
-emulator's standard deviation is below a nat. Fits at some of their positions test the emulator; fits where its standard
-deviation is largest extend it. At the end, fits at representatives of the chains test it once more. The emulator learns
-from these fits as well before draws are made.
+emulates log Z alone, from values and exact gradients. Chains move under the emulated Z times the prior, restricted to
+where the emulator's standard deviation is below a nat. Fits at some of the chains' positions test the emulator; fits
+where its standard deviation is largest extend it. At the end, fits at representatives of the chains test it once more.
+The emulator learns from these fits as well before draws are made.
 """
 
 from functools import partial
@@ -40,9 +40,11 @@ from pymc_ep.numerics.interpolation.stratified_draws import nearest, stratified
 __all__ = ["integrate"]
 
 _MODE_GAIN = 1e-3
-"""Least gain of an iteration of the search for the mode, in nats. The mode is a centre only, and need not be exact."""
+"""Gain of an iteration, in nats, below which the search for the mode ends. The mode is only a centre of the
+integration, and need not be exact."""
 _WALKERS = 200
-"""Chains, moved as one array: more give a better covariance of the density, and cost evaluations of the emulator."""
+"""Number of chains, moved as one array: more give a better covariance of the density, and cost evaluations of the
+emulator."""
 _MOVES = 10
 """Number of moves by which chains forget an old emulator, and number of moves after these whose positions are kept."""
 _KNOWN = 1.0
@@ -54,9 +56,9 @@ _FAR = 10.0, 2.0
 """Drop (a, b) below the largest log density, a + b p nats, beyond which a fit is left out of the emulator. The mass of
 a Gaussian out there is negligible, and the drop grows with p as its typical drop p / 2 does."""
 _SPREAD, _WORST, _REFUSED = 0.15, 0.3, 0.01
-"""Limits of an accurate emulator: standard deviation of log(exact / emulated) at draws, its largest value where the
-emulator is least certain, and the share of refused moves. With a spread of 0.15 the weights have a relative effective
-sample size of exp(-0.15^2) = 0.98."""
+"""Limits of an accurate emulator: the standard deviation of e = log(exact / emulated) at positions of the chains, the
+largest |e| where the emulator is least certain, and the share of refused moves. With a standard deviation of 0.15 the
+weights exact / emulated have a relative effective sample size of exp(-0.15^2) = 0.98."""
 _EFFECTIVE, _MOST_REFUSED = 0.9, 0.1
 """Limits of a converged result: least relative effective sample size of the weights exact / emulated, and largest share
 of refused moves."""
@@ -67,35 +69,37 @@ _LEAST_VARIANCE = 1e-6
 """Least variance of the chains, relative to the variance of the frame before: keeps the covariance positive definite
 where chains have not moved."""
 _CHECKS = 15, 10, 5
-"""Fits at representatives of the draws, as (a, b, c) for a + b min(p, c): 65 at most."""
+"""Number of fits at representatives of the chains, as (a, b, c) for a + b min(p, c): 65 at most."""
 _FEW_CHECKS, _SETTLED, _CLOSE = 3, 0.02, 3e-3
-"""One in `_FEW_CHECKS` of these fits is enough where errors are below two limits, standard deviations in nats: of the
-emulator at the fits of the last round, and of emulated evidence plus interpolated correction at these few. The integral
-then errs by 1e-3. Emulators that have settled err by 1e-4."""
+"""One in `_FEW_CHECKS` of the fits of `_CHECKS` is enough where two standard deviations of errors, in nats, are below
+`_SETTLED` and `_CLOSE`: of the emulator at the fits of the last round, and of emulated log Z plus interpolated
+correction at the few fits. The integral then errs by 1e-3. Emulators that have settled err by 1e-4."""
 _CORRECTED = 10, 5
-"""Number of fits with a correction where not all have one, not counting fits at representatives: (a, b) for a + b p."""
+"""Number of fits with a correction where not all have one, as (a, b) for a + b p; fits at representatives are not
+counted."""
 _INTERPOLATION_ERROR, _MOST_AT_DRAWS, _AT_ONCE = 0.03, 250, 25
 """Error of predictors from interpolated sites, in standard deviations, beyond which draws get fits of their own; the
-most of these fits; and the number in a batch, which tests the interpolation between all earlier ones. If no batch has a
-smaller error, results come from the fits at draws alone. Sites of outliers under heavy tails jump: 0.10 was measured
-for two groups under Student-t noise, and 0.01 for counts."""
+most of these fits; and the number in a batch, which tests the interpolation between all earlier fits. If no batch has a
+smaller error, results come from the fits at draws alone. Sites of outliers under heavy tails jump: an error of 0.10 was
+measured for two groups under Student-t noise, and 0.01 for counts."""
 _CANDIDATES = 6000
 """Chain positions from which draws are taken, one and a half for each draw."""
 _GUESSED, _MOST_GUESSED, _GUESSES = 0.9, 1e-3, 6
-"""Share of its prior standard deviation above which the emulator has learnt nothing of a point and guesses; the largest
-mass of such points; and the number of rounds of fits that reduce this mass. Half as many more rounds are left for
-tails."""
+"""Fraction of the emulator's prior standard deviation above which its standard deviation at a point counts as a guess;
+the largest mass of such points; and the number of rounds of fits that reduce this mass. Half as many more rounds are
+left for tails."""
 _LIGHTEST = 1e-4
 """Largest total mass of the points that are too light to be examined."""
 _MOST_BEYOND, _FORESEEN = 2.5e-3, 0.1
-"""Largest mass beyond all fits on either side of a hyperparameter, a quarter of the mass beyond its 99% quantile,
-unless the emulator foresaw fits there to within `_FORESEEN` nats."""
+"""Largest mass beyond all fits on either side of a hyperparameter, a quarter of the mass beyond its 99% quantile. More
+is allowed where the emulator predicted fits there to within `_FORESEEN` nats."""
 _MOST_UNTOLD = 5e-3
-"""Largest mass, by the emulator, where fits fail, or that is still beyond all fits when these are used up."""
+"""Largest mass of a converged result, by the emulator, where fits fail, or that is still beyond all fits when no more
+are allowed."""
 _NO_FIT = "no fit on the way to the mode of the hyperparameters converged, and they are held where it ended"
 _OF_PEAK = 10
-"""Least number of draws at a peak for which its mass is computed separately, divided by p + 1, the moments of a
-coordinate."""
+"""Least number of draws at a peak with which the mass of the peak is computed separately, divided by p + 1: the number
+of moments of each coordinate, a mean and p covariances."""
 _IMPORTANCE, _LEAST_EFFECTIVE = 4, 0.1
 """Most dimensions in which importance sampling replaces the chains, and its least relative effective sample size."""
 
@@ -106,7 +110,7 @@ def integrate(evidence: LogEvidence[OwnFit], theta: np.ndarray, start: FitState 
     Parameters
     ----------
     evidence : LogEvidence
-        With the density on the unconstrained scale.
+        Its `density` is ``"unconstrained"``.
     theta : ndarray, (p,)
         Where the search for the mode starts.
     start : tuple of ndarray, optional
@@ -143,7 +147,7 @@ def integrate(evidence: LogEvidence[OwnFit], theta: np.ndarray, start: FitState 
 
 
 class _Integration(Generic[OwnFit]):
-    """Rounds of fits, emulator and chains until the emulator is accurate; then weighted draws."""
+    """Integration by rounds of fits, emulator and chains until the emulator is accurate; then weighted draws."""
 
     def __init__(self, explorer: Explorer[OwnFit], mode: Hyper[OwnFit]):
         self.explorer, self.mode = explorer, mode
@@ -158,7 +162,7 @@ class _Integration(Generic[OwnFit]):
         self.checks = _CHECKS[0] + _CHECKS[1] * min(self.p, _CHECKS[2])
 
     def run(self) -> Integral[OwnFit]:
-        """Repeat rounds until the emulator is accurate, or the fits are used up."""
+        """Return the integral after rounds until the emulator is accurate, or the fits are used up."""
         self.scan = scanned(self.explorer, self.mode, self.most)
         self.mode = self.scan.mode
         # Of fits along the scan, most are far from where the corrections are interpolated.
@@ -244,7 +248,7 @@ class _Integration(Generic[OwnFit]):
         self.unused = np.concatenate([self.failed, low])
 
     def _target(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return emulated log Z plus log prior, and gradients, at rows of z."""
+        """Return emulated log Z plus log prior, (m,), and its gradients, (m, p), at rows of z, (m, p)."""
         value, gradient = self.emulator.mean(z)
         with np.errstate(all="ignore"):
             log_prior, prior_gradient = self.form.rows.log_prior_gradients(self.frame.theta(z))
@@ -258,13 +262,13 @@ class _Integration(Generic[OwnFit]):
         return self._known_where(z, self._target(z)[0])
 
     def _known_where(self, z: np.ndarray, value: np.ndarray) -> np.ndarray:
-        """`_known`, given the emulated log density, (m,)."""
+        """`_known` at rows of z, given the log density `value` of `_target` there, (m,)."""
         is_known = (self.emulator.sd(z, _KNOWN) < _KNOWN) & (value < self._highest)
         return is_known & ~self._nearer_to(self.unused, z) if is_known.any() else is_known
 
     @property
     def _highest(self) -> float:
-        """Largest density that is believed: one far above the mode's is an error of the emulator."""
+        """Log density, `_KNOWN` nats above the highest fit's, from which on emulated values count as errors."""
         return max(point.value for point in self.explorer.points) + _KNOWN
 
     def _nearer_to(self, others: np.ndarray, z: np.ndarray) -> np.ndarray:
@@ -275,13 +279,13 @@ class _Integration(Generic[OwnFit]):
         return to_others <= to_fits
 
     def _chain_starts(self) -> np.ndarray:
-        """Return starting positions of the chains, (walkers, p): fits, drawn by their density."""
+        """Return starting positions of the chains, rows of z, (walkers, p): places of fits, drawn by their density."""
         values = np.array([point.value for point in self._design_points()])
         weights = np.exp(np.maximum(values - values.max(), -4.0))
         return self.places[self.rng.choice(len(values), _WALKERS, p=weights / weights.sum())]
 
     def _standardise(self, kept: np.ndarray, walkers: Walkers) -> None:
-        """Standardise by the chains' moments, emulate anew, and restart chains where log Z is now unknown."""
+        """Set `frame` by the moments of positions `kept`, emulate anew, and restart chains where log Z is unknown."""
         theta, moved = self.frame.theta(kept), self.frame.theta(walkers.positions)
         covariance = np.atleast_2d(np.cov(theta, rowvar=False))
         floor = _LEAST_VARIANCE * np.diag((self.frame.axes**2).sum(axis=0))
@@ -294,9 +298,10 @@ class _Integration(Generic[OwnFit]):
         walkers.positions = np.where(lost[:, None], self._chain_starts(), walkers.positions)
 
     def _emulator_error(self, kept: np.ndarray, refused: np.ndarray, batch: int) -> tuple[float, float]:
-        """Return the standard deviation of log(exact / emulated) at draws, and its largest size where least certain.
+        """Return the standard deviation of e = log(exact / emulated), and the largest |e| at the least certain points.
 
-        Both are from new fits: at `batch` of the kept positions, and half as many where the emulator is least certain.
+        Both are from new fits: the first at `batch` of the positions `kept`, (m, p), and the second at half as many
+        points of `kept` or `refused` where the emulator is least certain.
         """
         random = self.rng.choice(kept, batch, replace=False)
         pool = self.rng.choice(kept, min(len(kept), 400), replace=False)
@@ -311,13 +316,13 @@ class _Integration(Generic[OwnFit]):
         return float(spread), float(np.max(np.abs(worst[np.isfinite(worst)]), initial=0.0))
 
     def _errors(self, z: np.ndarray) -> np.ndarray:
-        """Fit at rows of z, and return log(exact / emulated), NaN where there is no fit."""
+        """Return log(exact / emulated), (m,), from new fits at rows of z, (m, p); NaN where there is no fit."""
         emulated = self.emulator.mean(z)[0]
         points = [self.explorer(theta) for theta in self.frame.theta(z)]
         return np.array([np.nan if point is None else point.log_z for point in points]) - emulated
 
     def _tested(self, walkers: Walkers) -> Integral[OwnFit]:
-        """Fit at representatives of the chains, let the emulator learn from these fits, and return the integral."""
+        """Return the integral after a test by fits at representatives of the chains; the emulator learns from these."""
         moved = np.concatenate(walkers.move(self._target, self._known, _MOVES))
         even, design, before = np.full(len(moved), 1.0 / len(moved)), self._design_points(), len(self.explorer.points)
         counts = (self.checks // _FEW_CHECKS, self.checks) if self.last_spread < _SETTLED else (self.checks,)
@@ -344,7 +349,7 @@ class _Integration(Generic[OwnFit]):
         return integral._replace(corrected=corrected, effective=effective, spread=spread)
 
     def _integral(self, cloud: Cloud, weights: np.ndarray, log_factor: float) -> Integral[OwnFit]:
-        """Return the integral from a cloud's points with `weights`, (m,), and its log integral plus `log_factor`."""
+        """Return the integral from a cloud's points with `weights`, (m,); `log_factor` is added to its log integral."""
         draws = cloud.z[self.rng.permutation(stratified(cloud.z, weights, most_draws(self.form), self.rng))]
         points, thetas = self._design_points(), self.frame.theta(draws)
         shares = self._shares(thetas, points)
@@ -368,7 +373,7 @@ class _Integration(Generic[OwnFit]):
         )
 
     def _fitted_at_draws(self, integral: Integral[OwnFit]) -> Integral[OwnFit]:
-        """Fit at some draws until sites interpolated between all fits are accurate, or else keep these fits alone."""
+        """Return the integral with fits at draws: as many as make interpolated sites accurate, or these fits alone."""
         if self.interpolation_error < _INTERPOLATION_ERROR:
             return integral
         # The draws follow the corrected density already.
@@ -397,10 +402,10 @@ class _Integration(Generic[OwnFit]):
         return np.bincount(nearest(self.frame.z(draws), fits), minlength=len(points)) / len(draws)
 
     def _informed_cloud(self, walkers: Walkers) -> Cloud:
-        """Return `_cloud`, with fits where the emulator guesses or extrapolates, as long as some of the mass is there.
+        """Return `_cloud` after further fits where the emulator guesses or extrapolates, as long as some mass is there.
 
-        It extrapolates in a tail beyond all fits, where an emulator of a small scale or long lengths is too certain.
-        Chains do not come so far, but moments and quantiles may depend on the tail.
+        The emulator extrapolates in a tail beyond all fits, and is too certain there if its scale is small or its
+        lengths are long. Chains do not come so far, but moments and quantiles may depend on the tail.
         """
         cloud, self.untold = self._cloud(walkers), (0.0, 0)
         limit = min(_WORST, _GUESSED * self.emulator.prior_sd)
@@ -428,7 +433,7 @@ class _Integration(Generic[OwnFit]):
         return cloud
 
     def _guessed(self, cloud: Cloud, limit: float) -> np.ndarray:
-        """Return indices of points, but for the lightest, where the emulator's standard deviation is above a limit."""
+        """Return indices of points where the emulator's standard deviation is above `limit`, without the lightest."""
         counting = np.flatnonzero(cloud.weights > _LIGHTEST / len(cloud.weights))
         return counting[self.emulator.sd(cloud.z[counting], limit) > limit]
 
@@ -437,10 +442,10 @@ class _Integration(Generic[OwnFit]):
         return tails(self.frame.theta(cloud.z), cloud.weights, fits, _MOST_BEYOND)
 
     def _cloud(self, walkers: Walkers) -> Cloud:
-        """Return points that represent emulator times prior, restricted to where log Z is known.
+        """Return points that represent the emulated Z times the prior, restricted to where log Z is known.
 
-        In few dimensions it also sets `unknown`: the mass nearest to failed fits, and the index of the coordinate whose
-        mean changes most without the unknown mass.
+        In few dimensions the method also sets `unknown`: the mass, where log Z is unknown, that is nearest to failed
+        fits, and the index of the coordinate whose mean changes most by the restriction.
         """
         draws = np.concatenate(walkers.move(self._target, self._known, _MOVES))
         peaks, flags = self._peaks(draws), []
@@ -472,7 +477,7 @@ class _Integration(Generic[OwnFit]):
         return by_cells(partial(bridged, rng=self.rng), restricted, draws, self._peaks(draws))
 
     def _peaks(self, draws: np.ndarray) -> np.ndarray:
-        """Return the likely peaks of the scan, (k, p) rows of z, with enough draws nearest to each for its moments."""
+        """Return the likely peaks of the scan, rows of z, (k, p), each nearest to enough draws for their moments."""
         peaks = self.frame.z(self.scan.peaks)
         if len(peaks) == 1:
             return peaks
@@ -487,7 +492,7 @@ class _Integration(Generic[OwnFit]):
         )
 
     def _with_sentence(self, integral: Integral[OwnFit], walkers: Walkers) -> Integral[OwnFit]:
-        """Return the integral with its convergence, and a sentence: the number of fits, or the reason for a failure."""
+        """Return the integral with `converged` and `sentence`: the number of fits, or the reason for a failure."""
         mass, k = max(self.untold, self.unknown)
         beyond = mass > _MOST_UNTOLD
         if not beyond and integral.effective > self._least_effective and self.refused_share < _MOST_REFUSED:

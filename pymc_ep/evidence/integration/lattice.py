@@ -1,8 +1,9 @@
 """Integration over few hyperparameters by a lattice of fits, grown from the mode until the density has fallen.
 
 The trapezoidal rule integrates a smooth density over the line with an error that falls exponentially in the inverse of
-its step h (Trefethen and Weideman 2014): 2 exp(-2 pi^2 / h^2) for a Gaussian and h in its standard deviations, which is
-5e-9 for h = 1 and 1e-2 for h = 2. The lattice of every other node tells whether a density is smooth enough.
+its step h (Trefethen and Weideman 2014). For a Gaussian, with h in its standard deviations, the error is
+2 exp(-2 pi^2 / h^2): 5e-9 for h = 1 and 1e-2 for h = 2. The integral by every other node shows whether a density is
+smooth enough.
 """
 
 import heapq
@@ -48,8 +49,8 @@ class Lattice(NamedTuple, Generic[State]):
     coarse_error : float
         Difference of the log integrals by all nodes and by every other node, in nats.
     open_ends : ndarray, (m, p)
-        Nodes beyond which there is no fit though the density had not fallen by half of `fall`, or the last node where
-        fits were too many; empty for a whole lattice.
+        Node beside which a fit failed, or would have been out of reach, though the density had not fallen by half of
+        `fall`; or the last node where the limit of fits was met. Empty for a complete lattice.
     """
 
     thetas: np.ndarray
@@ -82,7 +83,7 @@ def lattice(
     most: int,
     halvings: int = _HALVINGS,
 ) -> Lattice[State]:
-    """Fit at the nodes of a lattice about a place, up to where the density has fallen.
+    """Return fits at the nodes of a lattice about a centre, up to where the density has fallen.
 
     Parameters
     ----------
@@ -90,17 +91,17 @@ def lattice(
     frame : Frame
         Its centre is the first node, its axes, (q, p), the directions of the lattice.
     first : (float, State)
-        Log density and state there.
+        Log density and state at the centre.
     step : float
         First distance of nodes, in units of the frame.
     fall : float
-        Fall below the highest density, in nats, of the last nodes on all sides.
+        Fall of the log density from its highest value, in nats, beyond which nodes have no further neighbours.
     reach : float
         Largest distance from the centre along an axis.
     most : int
         Largest number of fits. A lattice that would need more has open ends.
     halvings : int
-        Most halvings of the step, where every other node gives another integral.
+        Most halvings of the step, made while every other node gives another integral.
     """
     grown = _Growing(fit, frame, first, step, fall, reach, most)
     grown.grow()
@@ -191,7 +192,7 @@ def _neighbours(node: Node) -> Iterator[tuple[Node, Node]]:
 
 
 class Cells:
-    """Continuous draws of hyperparameters from a lattice: each is from the cell about a node.
+    """Continuous draws of hyperparameters from a lattice, each from the cell about a node.
 
     Parameters
     ----------
@@ -211,7 +212,7 @@ class Cells:
         return Spline(self.thetas, np.log(self.shares)[:, None])
 
     def draws(self, nodes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Return a draw, (s, p), from the cell of each of some nodes, (s,).
+        """Return draws, (s, p), one from the cell of each node whose index is in `nodes`, (s,).
 
         Within a cell, draws have the square root of the hyperparameters' density. Means and variances of draws then
         equal means and variances of the nodes, weighted by their shares, up to the fourth power of the step. With the

@@ -28,11 +28,12 @@ element. It is far above the errors that EP's tolerance leaves, and far below th
 _LIKELY = 10.0
 """Largest drop below the highest density, in nats, of fits at which maps are tried."""
 _MOVED = 0.5
-"""Least move by a map, in standard deviations: a smaller one is within the posterior, which needs no image of it."""
+"""Least distance, in standard deviations, by which a map must move a fit: a nearer image is part of the same posterior
+mass."""
 _MOST_TRIED = 12
-"""Most maps that are tried, a fit each."""
+"""Most maps that are tried, by two fits each at most."""
 _MOST_IMAGES = 8
-"""Most images that are represented, all signs of three columns: each has its fits."""
+"""Most images that are represented, enough for all signs of three columns: each image has its own fits."""
 
 
 class _Map(NamedTuple):
@@ -52,7 +53,7 @@ class _Map(NamedTuple):
 
     @property
     def key(self) -> bytes:
-        """Identity of the map."""
+        """Key by which equal maps are found."""
         return self.order.tobytes() + self.sign.tobytes()
 
 
@@ -76,7 +77,7 @@ def mirrored(
         )
 
     def images(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return all images of rows, (m, p), map by map, and p(g theta) / p(theta) of each, zero for rows outside C."""
+        """Return all images of rows theta, (m, p), map by map, and p(g theta) / p(theta) of each; zero outside of C."""
         stacked = np.stack([g(theta) for g in group])
         # Images are (maps, m, p): theta is in C where none is nearer to the mode than the first, theta itself.
         in_cell = np.argmin(((stacked - at.theta) ** 2).sum(axis=-1), axis=0) == 0
@@ -91,7 +92,7 @@ def mirrored(
     places = np.array([point.theta for point in points])
 
     def imaged(rows: np.ndarray) -> np.ndarray:
-        """Return as many rows as given, drawn from the images of the given, equally weighted ones."""
+        """Return s draws, (s, p), from the images of equally weighted draws `rows`, (s, p)."""
         every, ratios = images(rows)
         some = frame.z(every[ratios > 0]), ratios[ratios > 0] / ratios.sum()
         return frame.theta(some[0][rng.permutation(stratified(*some, len(rows), rng))])
@@ -117,7 +118,7 @@ def mirrored(
 
 
 def _candidates(form: HyperForm) -> Iterator[tuple[str, _Map]]:
-    """Yield maps to be tried, with the name of their hyperparameter, which is on the real line.
+    """Yield maps to be tried, each after the name of its hyperparameter, which is untransformed.
 
     A map changes the sign of one column of the hyperparameter, or exchanges two neighbouring columns.
     """
@@ -137,7 +138,7 @@ def _candidates(form: HyperForm) -> Iterator[tuple[str, _Map]]:
 
 
 def _is_symmetry(candidate: _Map, points: list[DesignPoint], explorer: Explorer, frame: Frame) -> bool:
-    """Whether a map leaves evidence and state as they are, tried at the likely fit that it moves farthest.
+    """Whether a map leaves evidence and state unchanged at the likely fit that it moves farthest.
 
     Near zero a change of sign moves a fit so little that its evidence would be nearly the same in any case.
     """
@@ -158,7 +159,7 @@ def _is_symmetry(candidate: _Map, points: list[DesignPoint], explorer: Explorer,
 
 
 def _closed(generators: list[_Map]) -> list[_Map]:
-    """Return the group that maps generate, the identity first; of a larger one, `_MOST_IMAGES` + 1 elements."""
+    """Return the group that maps generate, the identity first, but no more than `_MOST_IMAGES` + 1 elements."""
     p = len(generators[0].order)
     group = [_Map(np.arange(p), np.ones(p))]
     seen = {group[0].key}

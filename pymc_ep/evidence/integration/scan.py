@@ -2,7 +2,7 @@
 
 A change point, a period or a phase may fit the data at several values, and a search finds one of them. The support of
 such a hyperparameter is finite, so that fits spread over its prior see every peak that is not much narrower than their
-distance. Where the values and slopes of a few fits foretell each other, log Z is taken to be smooth between them.
+distance. Where the values and slopes of a few fits predict each other, log Z counts as smooth between them.
 """
 
 from bisect import bisect
@@ -23,10 +23,10 @@ __all__ = ["Scan", "scanned"]
 _POINTS, _FEWEST = 24, 6
 """Fits along one hyperparameter, and the number below which none are made: they would miss most peaks."""
 _EVERY, _FEWEST_OF_THESE, _FORETOLD = 3, 6, 0.05
-"""Every third of these fits is made first, and both ends. The rest are left out if there are at least 6 of the first,
-and the neighbours of each but the ends foretell it to within a share of 0.05 of the range that they span. With 8 of 24
-fits the error is 0.02 for autoregressions and maps, which have one peak, and 0.2 to 0.6 for change points and
-periods."""
+"""Every third of these fits, and both ends, are made first. The rest are left out if all of the first converge, at
+least 6, and the two neighbours of each but the ends predict it with an error of at most 0.05 of the range that they
+span. With 8 of 24 fits this relative error is 0.02 for autoregressions and maps, which have one peak, and 0.2 to 0.6
+for change points and periods."""
 _SHARE = 0.5
 """Largest number of these fits together, as a share of the fits of the integration that follows."""
 _GRID = np.linspace(-40.0, 40.0, 4001)
@@ -50,7 +50,7 @@ class Scan(NamedTuple, Generic[OwnFit]):
     peaks : ndarray, (k, p)
         All likely peaks, the mode first.
     coordinate : int
-        Coordinate along which another peak was seen; zero where there is one peak alone.
+        Index of a coordinate along which another likely peak was found; zero where there is only one peak.
     """
 
     mode: Hyper[OwnFit]
@@ -59,7 +59,7 @@ class Scan(NamedTuple, Generic[OwnFit]):
 
 
 def scanned(explorer: Explorer[OwnFit], mode: Hyper[OwnFit], most: int) -> Scan[OwnFit]:
-    """Fit along each bounded coordinate through the mode, and climb further peaks; fits go to the explorer.
+    """Return the peaks found by fits along each bounded coordinate through the mode; the explorer stores the fits.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def scanned(explorer: Explorer[OwnFit], mode: Hyper[OwnFit], most: int) -> Scan[
 def _further_peaks(
     explorer: Explorer[OwnFit], mode: OwnFit, places: np.ndarray, count: int
 ) -> Iterator[tuple[OwnFit, int]]:
-    """Yield peaks other than the mode, and coordinates along which they were seen, from scans of some coordinates."""
+    """Yield each peak other than the mode, with the index of the coordinate, of `places`, whose scan led to it."""
     starts = []
     for k in places.tolist():
         scan = _scan_of(explorer, mode.theta, k, count)
@@ -109,7 +109,7 @@ def _further_peaks(
 
 
 def _scan_of(explorer: Explorer[OwnFit], theta: np.ndarray, k: int, count: int) -> list[DesignPoint]:
-    """Fit at quantiles of the prior of coordinate k, only some where these foretell the rest; return fits in order."""
+    """Return fits at quantiles of the prior of coordinate k, in order; only some where these predict the rest."""
     rows = _spread_over_prior(explorer, theta, k, count)
     first = np.arange(count) % _EVERY == _EVERY // 2
     first[[0, -1]] = True
@@ -120,7 +120,7 @@ def _scan_of(explorer: Explorer[OwnFit], theta: np.ndarray, k: int, count: int) 
 
 
 def _foretold(scan: list[DesignPoint], k: int) -> bool:
-    """Whether a cubic through values and slopes at its two neighbours foretells log Z at each inner fit of the scan."""
+    """Whether log Z at each inner fit is near the cubic through values and slopes at the fit's two neighbours."""
     at = np.array([point.theta[k] for point in scan])
     if np.any(np.diff(at) <= 0.0):  # A prior so narrow that its quantiles are one.
         return False
@@ -147,5 +147,5 @@ def _spread_over_prior(explorer: Explorer, theta: np.ndarray, k: int, count: int
 
 
 def _inner_maxima(values: np.ndarray) -> list[int]:
-    """Return the indices, counted from the second value, of values above both neighbours."""
+    """Return the indices of values above both neighbours, less one: the second value has index zero."""
     return np.flatnonzero((values[1:-1] > values[:-2]) & (values[1:-1] > values[2:])).tolist()

@@ -9,7 +9,8 @@ __all__ = ["Walkers"]
 Target = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 """Maps positions (m, p) to log densities (m,) and their gradients (m, p)."""
 _FIRST_STEP = 0.5
-"""Leapfrog step, times p^(-1/4), in coordinates in which the density is about standard normal (Beskos et al. 2013)."""
+"""First leapfrog step for p = 1, in coordinates in which the density is about standard normal; it falls as p^(-1/4)
+(Beskos et al. 2013)."""
 _TARGET_ACCEPTANCE = 0.8
 """Acceptance rate to which the step adapts: the default of NUTS in PyMC."""
 _TRAJECTORY = 1.6
@@ -32,9 +33,9 @@ class Walkers:
         self.rng = rng
         self.step = _FIRST_STEP * positions.shape[1] ** -0.25
         self.refused = np.zeros((0, positions.shape[1]))
-        """Ends of the last moves that were refused, as the density is not known there."""
+        """Ends, rows of p, of trajectories in the last call of `move` refused because the density is unknown there."""
         self.refused_share = 0.0
-        """Share of the last moves refused for that reason alone."""
+        """Share of the moves in the last call of `move` that were refused for this reason alone."""
 
     def move(self, target: Target, is_known: Callable[[np.ndarray], np.ndarray], times: int) -> list[np.ndarray]:
         """Move all chains `times` times; return the positions after each.
@@ -65,7 +66,7 @@ class Walkers:
     def _trajectory(
         self, target: Target, value: np.ndarray, gradient: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, float]:
-        """Return ends of trajectories, densities and gradients there, whether each is accepted, and the mean rate."""
+        """Return ends of trajectories, log densities and gradients there, acceptances, and the mean acceptance rate."""
         rng = self.rng
         # Step length and number of steps are random, so that no trajectory is a full period of the motion.
         step = self.step * rng.uniform(0.7, 1.3)
