@@ -11,7 +11,7 @@ class Cost(NamedTuple):
     Attributes
     ----------
     memory : int
-        Largest memory at a time beyond the model and its data, B.
+        Largest memory in use at a time, in bytes, without the model and its data.
     seconds : float
     what : str
         Beginning of a sentence that goes on with the memory: "A fit of 300 observations needs".
@@ -24,7 +24,7 @@ class Cost(NamedTuple):
     quicker : str
         A sentence on alternatives that take less time; by default `cure`.
     on_jax : bool
-        Whether JAX's device holds these arrays.
+        Whether the arrays are on JAX's device.
     """
 
     memory: int

@@ -12,8 +12,8 @@ from pymc_ep.engines.base import Report, Status
 __all__ = ["DesignPoint", "EvidenceFit", "Fit", "FitState", "LogEvidence", "OwnFit", "nearest_points"]
 
 FitState = tuple[np.ndarray, ...]
-"""Arrays of a fit from which fits at other hyperparameters start, such as shift and precision of EP's sites. They are
-smooth functions of the hyperparameters, and each has the same shape in all fits."""
+"""Arrays of a fit from which fits at other hyperparameters start, such as shift and precision of EP's sites. Each array
+is a smooth function of the hyperparameters, of the same shape in all fits."""
 
 
 class EvidenceFit(Protocol):
@@ -45,7 +45,7 @@ class EvidenceFit(Protocol):
 
 
 class Fit(NamedTuple):
-    """A fit that holds its gradient, as where the evidence has a closed form.
+    """A fit with its gradient as a field, for an evidence whose gradient comes with the fit, as from a closed form.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class Fit(NamedTuple):
     log_prior : float
         See `EvidenceFit`.
     gradient : ndarray, (p,)
-        Gradient of ``log_z + log_prior``.
+        Gradient of ``log_z + log_prior`` in `theta`.
     status : pymc_ep.engines.base.Status
     state : tuple of ndarray
         See `EvidenceFit`.
@@ -119,19 +119,20 @@ def nearest_points(points: Sequence[DesignPoint], theta: np.ndarray, count: int)
 
 
 class LogEvidence(ABC, Generic[OwnFit]):
-    """log Z(theta), its gradient, and fits that start from each other.
+    """log Z(theta), its gradient, and fits at values of theta, each of which may start from another.
 
-    A subclass must define `at` and `gradient`. The other methods have defaults, for fits that depend on no start, an
-    evidence without a correction, and a posterior that needs no interpolation between fits.
+    A subclass must define `at` and `gradient`. The other methods have defaults for an evidence whose fits do not depend
+    on their start, without a correction, and for a posterior that needs no interpolation between fits.
 
     Parameters
     ----------
     form : HyperForm
     report : Report, optional
-        Called in each iteration, and for each fit.
+        Reports each iteration, and each fit of a search or an integration.
     density : {"natural", "unconstrained", "none"}
-        Term `EvidenceFit.log_prior`: the hyperparameters' log prior without Jacobian terms, whose maximum
-        `pymc.find_MAP` finds; their log density on the unconstrained scale, which is integrated over; or zero.
+        Meaning of `EvidenceFit.log_prior`. ``"natural"``: the log prior of the hyperparameters without Jacobian terms,
+        as `pymc.find_MAP` maximises it. ``"unconstrained"``: their log density on the unconstrained scale, over which
+        one integrates. ``"none"``: zero.
     """
 
     form: HyperForm
@@ -143,14 +144,14 @@ class LogEvidence(ABC, Generic[OwnFit]):
 
     @abstractmethod
     def at(self, theta: np.ndarray, start: FitState | None = None) -> OwnFit:
-        """Fit at unconstrained hyperparameters, (p,).
+        """Return the fit at unconstrained hyperparameters `theta`, (p,); `start` is the state of another fit.
 
         Raises
         ------
         NumericalError, InvalidDataError
             Where there is no evidence; a search turns back from there.
         pymc_ep.engines.interrupt.Interrupted
-            Where the user interrupts the fit; holds the fit as far as it got.
+            Where the user interrupts the fit; its attribute ``at`` is the unfinished fit.
         """
 
     @abstractmethod
@@ -158,33 +159,33 @@ class LogEvidence(ABC, Generic[OwnFit]):
         """Return the gradient of `EvidenceFit.value`, (p,)."""
 
     def prior_at(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
-        """Return the term `EvidenceFit.log_prior` at theta, (p,), of the kind `density`, and its gradient, (p,)."""
+        """Return `EvidenceFit.log_prior` at theta, (p,), of the kind `density`, and its gradient, (p,)."""
         if self.density == "none":
             return 0.0, np.zeros_like(theta)
         value, gradient = self.form.rows.log_prior_gradients(theta[None], jacobian=self.density == "unconstrained")
         return float(value[0]), gradient[0]
 
     def settled(self, theta: np.ndarray, start: FitState | None = None) -> OwnFit:
-        """Fit at `theta` so that the result does not depend on `start` beyond the tolerance."""
+        """Return a fit at `theta`, (p,), that does not depend on `start` beyond the tolerance."""
         return self.at(theta, start)
 
     def explored(self, theta: np.ndarray, points: Sequence[DesignPoint]) -> OwnFit:
-        """Fit at `theta`, (p,), from earlier fits, `points`, as accurately as interpolation of log Z needs."""
+        """Return a fit at `theta`, (p,), started from earlier ones, `points`, as accurate as emulating log Z needs."""
         return self.settled(theta, nearest_points(points, theta, 1)[0].state)
 
     def kept(self, fit: OwnFit) -> Any:
-        """Return the parts of a fit, without its matrices, that the solution needs."""
+        """Return the parts of a fit that the solution needs, without matrices; None where it needs none."""
         return None
 
     def corrected_fits(self, fit: OwnFit) -> str:
-        """Return which fits of an integration are to be corrected: ``"all"``, ``"some"`` or ``"none"``.
+        """Return which fits of an integration get a correction: ``"all"``, ``"some"`` or ``"none"``.
 
-        With ``"some"``, these are the first fits, and fits that represent the posterior.
+        ``"some"`` are the first fits, and the fits at representatives of the posterior.
         """
         return "none"
 
     def correction(self, fit: OwnFit) -> float:
-        """Return a correction of log Z, in nats; NaN where there is none."""
+        """Return the correction to be added to `EvidenceFit.log_z`, in nats; NaN where there is none."""
         return np.nan
 
     def correction_warning(self, shifts: np.ndarray | None, missing: float) -> str:
@@ -201,7 +202,7 @@ class LogEvidence(ABC, Generic[OwnFit]):
         return ""
 
     def variation(self, points: Sequence[DesignPoint], shares: np.ndarray) -> float:
-        """Return the largest variation of a predictor's posterior mean between k fits with given shares, (k,).
+        """Return the largest variation of a predictor's posterior mean between k fits with the weights `shares`, (k,).
 
         It is in posterior standard deviations, and infinite where it is not known.
         """

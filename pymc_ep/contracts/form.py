@@ -36,7 +36,7 @@ class Factor(Protocol):
 
     @property
     def name(self) -> str:
-        """The variable of the model."""
+        """Name of the variable or potential in the model."""
 
     @property
     def site(self) -> Site | None:
@@ -48,11 +48,11 @@ class Affine(Protocol):
 
     @property
     def name(self) -> str:
-        """The variable of the model."""
+        """Name of the variable in the model."""
 
     @property
     def expression(self) -> TensorVariable:
-        """The variable as a graph of hyperparameters and latent noise."""
+        """The variable as a graph of hyperparameters and latent noise, affine in the noise."""
 
 
 class Representation(Protocol):
@@ -72,7 +72,7 @@ class Representation(Protocol):
 
     @property
     def exact(self) -> str:
-        """Name of the representation that loses no digits under wide priors, where this one does; else empty."""
+        """Name of a representation that keeps its digits under wide priors, where this one loses them; else empty."""
 
 
 class Likelihood(Factor, Protocol):
@@ -88,11 +88,11 @@ class Likelihood(Factor, Protocol):
 
     @property
     def predictor(self) -> TensorVariable:
-        """Predictor eta, of the shape of the observations."""
+        """Predictor eta as a graph, of the shape of the observations."""
 
     @property
     def affine_predictor(self) -> Affine:
-        """The predictor as one of the variables that `SitePosterior.moments` takes."""
+        """The predictor as an affine variable, for `SitePosterior.moments`."""
 
     @property
     def parameters(self) -> tuple[TensorVariable, ...]:
@@ -147,7 +147,7 @@ class SiteForm(Form, Protocol):
 
     @property
     def predictions(self) -> Sequence[Likelihood]:
-        """Likelihoods without observations, which are predicted."""
+        """Likelihoods without observations, whose variables are predicted."""
 
     @property
     def affine(self) -> Sequence[Affine]:
@@ -158,7 +158,10 @@ class SiteForm(Form, Protocol):
         """Latent variables, each with a ``name`` and a bool ``flat``, true for a flat prior."""
 
     def made_of(self, latent: Sequence[str]) -> tuple[set[Variable], dict[str, set[Variable]]]:
-        """Return graph ancestors: of all sites and the named latent variables together, and of each such variable."""
+        """Return the graph ancestors of all sites and of the latent variables named in `latent`, in one set.
+
+        Also return a dict from the name of each of these latent variables to its own graph ancestors.
+        """
 
 
 class CompiledForm(Protocol):
@@ -189,10 +192,10 @@ class CompiledForm(Protocol):
         """Return the hyperparameters on their own scale at theta, (p,)."""
 
     def from_values(self, values: np.ndarray) -> np.ndarray:
-        """Return theta, the form's own unconstrained coordinates, (s, p), for rows of PyMC's values, (s, p)."""
+        """Return theta, the form's own coordinates, (s, p), for rows of PyMC's unconstrained values, (s, p)."""
 
     def restart(self, hyper_start: Sequence[np.ndarray]) -> None:
-        """Replace the initial values of the hyperparameters."""
+        """Replace the initial values of the hyperparameters: one array for each of `form.hyper_values`."""
 
     def describe(self) -> str:
         """Return the text of `pymc_ep.explain`: lines of a name, two or more spaces, and a description."""
@@ -205,7 +208,10 @@ class HyperDensity(Protocol):
         """Return the log density, (s,), of rows of theta, (s, p), Jacobian terms included."""
 
     def log_prior_gradients(self, theta: np.ndarray, *, jacobian: bool = True) -> tuple[np.ndarray, np.ndarray]:
-        """Return the log density, (s,), and its gradients, (s, p), for rows of theta; optionally without Jacobians."""
+        """Return the log density, (s,), and its gradients, (s, p), for rows of theta, (s, p).
+
+        Without `jacobian` the density has no Jacobian terms.
+        """
 
 
 class HyperForm(CompiledForm, Protocol):
@@ -224,18 +230,18 @@ class HyperForm(CompiledForm, Protocol):
 
     @property
     def rows(self) -> HyperDensity:
-        """Functions of many values of the hyperparameters at once, a value in each row."""
+        """Log prior at many values of the hyperparameters at once, one in each row."""
 
     @property
     def operations(self) -> float:
-        """Floating-point operations of one fit, to an order of magnitude: they decide on the number of fits."""
+        """Floating-point operations of one fit, to an order of magnitude, by which the number of fits is chosen."""
 
     @property
     def most_draws(self) -> int:
         """Default number of draws of a chain."""
 
     def in_values(self) -> Self:
-        """Return a shallow copy whose theta is the vector of PyMC's unconstrained values."""
+        """Return a shallow copy of the form whose theta is the vector of PyMC's unconstrained values."""
 
     def to_values(self, theta: np.ndarray) -> np.ndarray:
         """Return PyMC's unconstrained values, (s, p), for rows of theta, (s, p)."""
@@ -271,7 +277,7 @@ class CompiledSiteForm(HyperForm, Protocol):
         """Select the representation of the Gaussian prior, by name or ``"auto"``."""
 
     def prior(self, theta: np.ndarray) -> Prior:
-        """Return the Gaussian prior of all predictors, site parameters and log prior at theta, (p,)."""
+        """Return the Gaussian prior of all predictors, with site parameters and log prior, at theta, (p,)."""
 
     def origins(self) -> Sequence[np.ndarray]:
         """Return the origins from which predictors are counted, (n,) for each factor: the observations, or zeros."""
@@ -283,7 +289,7 @@ class CompiledSiteForm(HyperForm, Protocol):
         """Return shift and precision of sites, (n,) each, with the typical mean and variance of each factor alone."""
 
     def first_sites(self, prior: Prior) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return initial shift and precision of all sites, (n,) each; None stands for zeros."""
+        """Return shift and precision of all sites, (n,) each, where a fit starts; None to let the engine choose."""
 
     def pullback(
         self,
@@ -301,19 +307,19 @@ class CompiledSiteForm(HyperForm, Protocol):
         """
 
     def require_distances(self, theta: np.ndarray, at: str) -> None:
-        """Raise where rounding exceeds the distances that a covariance function sees; `at` is theta in words."""
+        """Raise where squared distances in a covariance function have large rounding errors; `at` is theta in words."""
 
     def distance_cure(self, theta: np.ndarray) -> str:
-        """Return a sentence with the cure where squared distances lose digits, for messages; empty where none do."""
+        """Return the cure, a sentence for messages, where squared distances lose digits at theta; empty if none do."""
 
     def coefficient_places(self, theta: np.ndarray) -> list[tuple[str, tuple[int, ...]]]:
         """Return, for each coefficient of the solver, the name of its variable and the index within it."""
 
     def site_at(self, theta: np.ndarray, group: Likelihood) -> tuple[CompiledSite, list[np.ndarray]]:
-        """Return the compiled site of a likelihood, with or without observations, and its parameters at theta."""
+        """Return the compiled site of a likelihood, and its parameters at theta; the likelihood may be a prediction."""
 
     def fitted_to(self, data: Mapping[Any, np.ndarray]) -> Self | None:
-        """Return the form whose prior is under other data, a fit's, by shared variable; None if there is no such form.
+        """Return a form whose prior is for `data`, the data of an earlier fit, as values by shared variable.
 
-        Its affine variables follow from the present data.
+        Its affine variables are for the present data. None if there is no such form.
         """

@@ -21,7 +21,7 @@ TREATMENTS = ("optimize", "fixed", "integrate", "sample")
 """Treatments of hyperparameters that a method may offer; ``hyper="auto"`` chooses one of them."""
 
 _CONVERGED = Status(True, "")
-"""Status of a treatment chosen without reservation: its empty sentence adds nothing to the status of the result."""
+"""Status of a treatment without a remark: its empty sentence adds nothing to the status of the result."""
 
 
 OwnForm = TypeVar("OwnForm", bound=CompiledForm, covariant=True)
@@ -101,7 +101,7 @@ class Method:
         Whether the method supports a site. None stands for any density by quadrature, and for a factor without a site.
         By default all are supported.
     suits : callable
-        Whether the method is preferred for a site it supports, where ``method`` is left out.
+        Whether the method is preferred for a site that it supports, where ``method`` is left out.
     takes_form : callable
         Whether the method supports a form, apart from its sites. By default all are supported.
     choose_hyper : callable
@@ -112,10 +112,10 @@ class Method:
         ``cost(call) -> Cost``, from sizes alone. It is called before `solve`, which is not called if the memory is too
         small. With ``hyper="sample"`` the cost is of one fit, at fixed hyperparameters. None where nothing is known.
     changeable : tuple of str
-        Options that may be changed when a fit goes on from its checkpoint, since they do not change its iterations: the
-        largest number of these, or the place of its data.
+        Options that may change when a fit goes on from its checkpoint, since no iteration depends on them, such as the
+        largest number of iterations, or the place of the data.
     jax : bool
-        Whether the algorithm runs under JAX where ``compile_kwargs`` ask for its mode; otherwise that is refused.
+        Whether the algorithm runs under JAX if ``compile_kwargs`` select JAX's mode. If not, such a call is refused.
     """
 
     name: str

@@ -34,9 +34,9 @@ class JointDraws(NamedTuple):
     log_likelihood : dict of str to ndarray, (s, *shape)
         Empty where not requested.
     log_p, log_q : ndarray, (s,), or None
-        Log density of each draw and the observations under the model, and of each draw under the approximation. Both
-        are densities of the model's free variables on PyMC's unconstrained scale. Where the hyperparameters are
-        fixed, both are conditional on them.
+        Log joint density of each draw and the observations under the model, and log density of each draw under the
+        approximate posterior. Both are densities of the model's free variables on PyMC's unconstrained scale. Where
+        the hyperparameters are fixed, both are conditional on them.
     left_out : str
         Reason for missing densities, where they were requested.
     """
@@ -49,7 +49,7 @@ class JointDraws(NamedTuple):
 
 
 class Posterior(Protocol):
-    """Posterior of a fitted form, as a method's ``rebuild`` returns it, from a fresh or a saved fit."""
+    """Posterior of a fitted form, as `Method.rebuild` returns it, from a new or a saved fit."""
 
     @property
     def form(self) -> CompiledForm:
@@ -69,10 +69,10 @@ class Posterior(Protocol):
     def draws(
         self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False, budget: float = 0.0
     ) -> JointDraws:
-        """Return joint draws of all variables.
+        """Return `size` joint draws of all variables.
 
-        With `log_likelihood`, densities of the draws are evaluated too. They are left out where they take more than
-        `budget` multiplications and the draws themselves do not need them.
+        With `log_likelihood`, the densities of `JointDraws` are evaluated too. They are left out where they take more
+        than `budget` multiplications and the draws themselves do not need them.
         """
 
 
@@ -115,9 +115,9 @@ class SitePosterior(AffinePosterior, Protocol):
         """Reason for missing `shift` and `precision`; empty where they exist."""
 
     def skewness(self, variables: Sequence[Any], sd: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the skewness of affine variables, whose standard deviations are `sd`, by name.
+        """Return the posterior skewness of affine variables by name, to first order in the skewness of the sites.
 
-        It is to first order in the skewness of the sites.
+        `sd` has their posterior standard deviations, by name.
         """
 
     def components(self) -> "Iterator[tuple[float, SitePosterior]]":

@@ -1,4 +1,4 @@
-"""Solutions: the output of a method, from which the results are written."""
+"""Solutions: the output of a method, from which the result of a fit is written."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from pymc_ep.contracts.posterior import JointDraws
 __all__ = ["Draws", "RandomSeed", "Solution"]
 
 RandomSeed = int | Sequence[int] | np.random.SeedSequence | np.random.BitGenerator | np.random.Generator | None
-"""Seed, as `numpy.random.default_rng` takes it."""
+"""Type of the argument of `numpy.random.default_rng`."""
 
 Draws = Callable[..., JointDraws]
 """Sampler of the posterior, ``draws(size, rng, log_likelihood=...)``."""
@@ -39,7 +39,8 @@ class Solution:
     sites : dict
         Name of a variable, such as an observed one, to a dict of arrays of its shape: precision, shift, loo.
     coefficients : dict
-        Name of a variable with a prior on its coefficients to a dict of arrays, (coefficients,), and numbers.
+        Name of a variable with a prior on its coefficients to a dict of numbers and of arrays, one element for each
+        coefficient.
     state : dict
         Arrays from which the posterior can be rebuilt.
     draws : callable, optional
@@ -47,7 +48,7 @@ class Solution:
     most_draws : int
         Default number of draws of a chain; 1 where all draws are the same, for which the default is one chain.
     numbers_per_draw : int
-        Numbers in one joint draw, from which the default number of draws follows.
+        Count of numbers in one joint draw, from which the default number of draws follows.
     status : str
         How the fit ended, for the user.
     converged : bool
