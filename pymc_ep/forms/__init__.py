@@ -1,4 +1,7 @@
-"""Forms: the mathematical structures of models that can be fitted, each a subpackage with its own registration."""
+"""Registry of forms, the mathematical structures of models that can be fitted, and cache of compiled models.
+
+The subpackages of `pymc_ep.models` register the forms and their methods.
+"""
 
 from pymc_ep.forms.cache import compiled_form
 from pymc_ep.forms.registry import (

@@ -33,7 +33,7 @@ def compiled_form(
     compile_kwargs: dict[str, Any] | None = None,
     wanted: Sequence[str] = (),
 ) -> CompiledForm:
-    """Recognise and compile a model.
+    """Return the compiled functions of a model, whose form is recognised first.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def _is_current(compiled: CompiledForm) -> bool:
 
 
 def _restarted(model: Model, compiled: CompiledForm) -> CompiledForm | None:
-    """Return the form restarted at the model's present initial values; None if it does not hold for present lengths."""
+    """Return the form restarted at the model's present initial values; None if data have lengths it does not fit."""
     with compiling(cxx=""):
         values = initial_values(model, compiled.form.hyper_values)
     compiled.restart(values)
@@ -105,9 +105,10 @@ def _restarted(model: Model, compiled: CompiledForm) -> CompiledForm | None:
 
 
 def require_readable(model: Model) -> None:
-    """Raise for free variables in single precision, variables with named axes, and observations in minibatches.
+    """Raise for free variables in single precision, variables of `pymc.dims`, and observations in minibatches.
 
-    Also for complex variables, and for a variable named "chain" or "draw", as the axes of draws in results are.
+    Raise also for complex parameters or values, and for a variable named "chain" or "draw": axes of the results have
+    these names.
     """
     for rv in model.basic_RVs:
         if rv.name in ("chain", "draw"):

@@ -24,8 +24,8 @@ def marginal_model(
     """Return the model of the hyperparameters alone.
 
     It shares variables, transforms, dims and data with `model`: data set in one are set in both. The evidence is a
-    potential of the value variables, not of the random variables. Applying a transform and its inverse would lose
-    digits in the tails.
+    potential of the value variables, not of the random variables, since a transform and its inverse would lose digits
+    in the tails.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def latents_missing_from(model: Model, names: set[str]) -> list[str]:
 
 
 def unconstrained(model: Model, form: Form, draws: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Transform draws of the hyperparameters, (s, *shape), to PyMC's unconstrained scale, (s, p).
+    """Return draws of the hyperparameters, by name, (s, *shape) each, on PyMC's unconstrained scale, (s, p).
 
     Raises
     ------

@@ -93,7 +93,7 @@ class FormEntry:
         `UnsupportedModelError` for one that misses a condition of this form. Later registrations are tried first.
         None for a form that the recogniser of another form returns.
     ops : tuple of type
-        Types of Ops of random variables. If given, the recogniser is asked only of models with a variable of one.
+        Types of Ops of random variables. If given, the recogniser is only called for models with such a variable.
     fallback : bool
         Whether the recogniser is tried after all others; it then raises for models of no form.
     rows : callable
@@ -101,7 +101,7 @@ class FormEntry:
     gaussian : bool
         Whether the form is a `pymc_ep.contracts.SiteForm`, to which the general predictions and diagnostics apply.
     predictions : Predictions, optional
-        Predictions and diagnostics of any other form.
+        Predictions and diagnostics of any other form; None where it has none.
     verbs : mapping of str to callable
         Functions of results of the form beyond predictions, by name: ``verb(idata, model, **arguments)``, which
         `pymc_ep.predict.call_verb` calls. `pymc_ep.tables.row_verbs` makes ``recommend``, ``rank_items``, ``similar``
@@ -112,8 +112,8 @@ class FormEntry:
         hyperparameters without rows, and ``rows(name)`` is `pymc_ep.contracts.Call.start_rows`. None where
         hyperparameters have the same shapes in all models of the form.
     current : callable
-        ``current(compiled form)`` returns whether the form holds for the lengths that data have now; else the model is
-        recognised again.
+        ``current(compiled form)`` returns whether the form still holds for the present lengths of data. If not, the
+        model is recognised again.
     """
 
     form: type
@@ -138,11 +138,11 @@ _BUILT_IN = [module.name for module in iter_modules([str(Path(__file__).parents[
 first look-up or registration."""
 _IMPORTING = RLock()
 _OF_ALL = ("predict", "log_predictive", "diagnose", "loo", "loo_pit", "start_point")
-"""Names that no verb of a form may have."""
+"""Names that no verb of a form may have, since results of all forms offer functions of these names."""
 
 
 def _import_built_in() -> None:
-    """Import the forms of this package, which register themselves, before other packages'."""
+    """Import the forms of this package, which register themselves before the forms of other packages."""
     with _IMPORTING:
         left = _BUILT_IN.copy()
         _BUILT_IN.clear()  # they call this function in turn
@@ -193,9 +193,9 @@ def register_verb(form: type, name: str, verb: Verb) -> None:
     Raises
     ------
     TypeError
-        For a verb that is no function.
+        For a verb that is no function, and for a name that is no string.
     ValueError
-        Where the form is not registered, and where the name is taken.
+        Where the form is not registered, and where the name is taken or is not allowed.
     """
     _check_verb(name, verb)
     _import_built_in()
@@ -208,7 +208,7 @@ def register_verb(form: type, name: str, verb: Verb) -> None:
 
 
 def _check_verb(name: str, verb: Verb) -> None:
-    """Raise for a name that cannot be a verb's, and for an object that is no function."""
+    """Raise for a name that no verb may have, and for a verb that is no function."""
     require_instance("The name of a verb", name, str, "it is the first argument of pymc_ep.predict.call_verb")
     if not name.isidentifier() or name in _OF_ALL:
         taken = "what all results offer" if name in _OF_ALL else "no name of a function"
@@ -297,7 +297,7 @@ def _has_any(model: Model, ops: tuple[type, ...]) -> bool:
 
 
 def get_method(name: str | None, form: Form) -> Method:
-    """Return the method of that name for a form; for None the first that supports all of its sites.
+    """Return the method of that name for a form; without a name the first of `able_methods`.
 
     Raises
     ------
