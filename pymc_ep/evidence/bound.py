@@ -6,8 +6,9 @@ derivative at fixed Q:
     d/dtheta max_Q B(theta, Q) = dB/dtheta.
 
 Bounds have several maxima, and a factor that a fit has pruned stays at zero in all fits that start from it. Such fits
-would depend on their order: for 3 factors of 3,661 ratings, a fit reached from smaller scales was 21 nats below the fit
-at the same scale reached from larger ones. Instead, every fit starts as `pymc_ep.fit` with ``hyper="fixed"`` does.
+would depend on their order: for 3 factors of 3,661 ratings, a fit that started from one at smaller scales was 21 nats
+below the fit at the same scale that started from one at larger scales. Instead, every fit starts as `pymc_ep.fit` with
+``hyper="fixed"`` does.
 """
 
 from collections.abc import Callable

@@ -44,7 +44,7 @@ class ManyFits(NamedTuple, Generic[OwnFit]):
         return not (self.stalled or self.unfitted)
 
     def sentence(self, noun: str) -> str:
-        """Return a description of the fits for the status of the result; `noun` says what states are, as "sites"."""
+        """Return a description of the fits for the status of the result; `noun` names the states, such as "sites"."""
         fits = f"fits at {len(self.thetas)} draws of the hyperparameters"
         lost = f"{self.stalled} of them did not converge" if self.stalled else ""
         left = f"interrupted: {self.unfitted} of them have the {noun} of a near one" if self.unfitted else ""

@@ -1,6 +1,6 @@
 """The log evidence as a PyTensor Op, so that a sampler of the hyperparameters can differentiate it.
 
-One evaluation is one fit; value and gradient are two outputs of it.
+One evaluation is one fit; the value and its gradient are the two outputs.
 """
 
 import logging
@@ -63,8 +63,8 @@ class EvidenceOp(Op):
     Notes
     -----
     Each fit starts from the state of the last where that cannot change the result beyond the tolerance, see
-    `LogEvidence.settled`. Evaluations are serial: a lock keeps the threads of one process apart. Pickled, the Op takes
-    along the form, not its compiled functions.
+    `LogEvidence.settled`. Evaluations are serial: a lock keeps the threads of one process apart. A pickled Op
+    contains the form, not its compiled functions.
     """
 
     def __init__(self, form: HyperForm, evidence_of: Callable[[Any, str], LogEvidence]):

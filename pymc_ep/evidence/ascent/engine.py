@@ -296,7 +296,7 @@ class Ascent:
         return float(state.sweep.change)
 
     def rounding(self, state: State) -> float:
-        """Return the rounding error of posterior means, in standard deviations; it is the relative one of variances."""
+        """Return the rounding error of posterior means, in standard deviations, and the relative one of variances."""
         return max(float(state.sweep.rounding), ROUNDING * self.change(state))
 
     def exhausted(self, state: State, iterations: int) -> str:

@@ -88,7 +88,7 @@ class Correction(NamedTuple):
 
     @property
     def sufficient(self) -> int:
-        """Size of a sample, between `_FEWEST` and `SAMPLE`, for `_STANDARD_ERROR`; `SAMPLE` if this is no sample."""
+        """Size of a sample, `_FEWEST` to `SAMPLE`, that meets `_STANDARD_ERROR`; `SAMPLE` where this is not sampled."""
         sampled = self.shares[np.isfinite(self.shares)]
         if sampled.size in (0, len(self.shares)):
             return SAMPLE

@@ -175,7 +175,7 @@ def _variance_along(rho: np.ndarray, sign: float) -> np.ndarray:
 def directions_at(at: EvidenceAt, chosen: np.ndarray | None = None) -> Directions:
     """Return the directions at a fit that converged: of all sites, or of the sites with the rows `chosen`.
 
-    `chosen`, (m,), are ascending indices of either all rows of a site or none.
+    `chosen`, (m,), are ascending indices that include all rows of a site, or none of them.
     """
     sweep, prior = at.run.state.sweep, at.problem.prior
     rows = np.arange(len(at.problem.mean)) if chosen is None else chosen

@@ -65,8 +65,8 @@ _CLOSE_TO_MODE, _MODE_STEPS = 1e-3, 40
 largest number of steps that such sites make towards the mode. Many are needed where a location is far from the
 observations: the log of a scale rises by one half in each step."""
 _OUT_OF_REACH = 1e3
-"""Largest absolute prior mean of a predictor at which a fit under a flat prior starts: a hundred standard deviations of
-the proper prior that replaces the flat one at first."""
+"""Largest absolute prior mean of a predictor from which a fit under a flat prior may start: a hundred standard
+deviations of the proper prior that replaces the flat one at first."""
 _TOLD_ROUNDING, _MOST_ROUNDING = 1e-5, 1e-2
 """Rounding errors of posterior moments, in standard deviations: above the first the status mentions rounding, and above
 the second a fit has not converged. Nobody reads digits as small as the first off a result, and the second is below the
@@ -166,8 +166,8 @@ class EP:
         of zero under a rectified link, say) then overshoot together, as each is updated on its own. If the update does
         not halve the change, each site becomes a Gaussian with the moments of its tilted distribution instead, like an
         independent observation: the posterior under such sites cannot overshoot. Under a flat prior with a mean beyond
-        `_OUT_OF_REACH`, the means start from the least-squares fit of the predictors to zero. Without `start`, sites of
-        several predictors start near the posterior mode where they can.
+        `_OUT_OF_REACH`, the means start from the least-squares fit of the predictors to zero. Sites of several
+        predictors start near the posterior mode instead, if there is no `start` and the state there is proper.
         """
         n = problem.mean.shape[0]
         if start is not None:
@@ -318,7 +318,7 @@ class EP:
         return float(state.sweep.change)
 
     def rounding(self, state: State) -> float:
-        """Return the rounding error of posterior means, in standard deviations; it is the relative one of variances.
+        """Return the rounding error of posterior means, in standard deviations, and the relative one of variances.
 
         Far from the fixed point the error of the next posterior counts. Its variances may be smaller by a factor as
         large as the change, and its relative rounding errors larger by that factor.
@@ -494,7 +494,7 @@ def with_slopes(rows: np.ndarray, mean: np.ndarray, sign: float) -> np.ndarray:
 
 
 def sequential_pass(engine: EP, problem: Problem, state: State) -> tuple[np.ndarray, np.ndarray]:
-    """Return shift and precision, (n,) each, after updates of the sites one by one, each followed by the posterior's.
+    """Return shift and precision, (n,) each, after updates of the sites in turn, with a new posterior after each.
 
     This is algorithm 3.5 of Rasmussen and Williams (2006).
     """

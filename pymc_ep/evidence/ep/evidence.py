@@ -142,7 +142,7 @@ class Evidence(LogEvidence[EvidenceAt]):
         Raises
         ------
         Interrupted
-            Where the user interrupts the fit; holds the fit as far as it got.
+            Where the user interrupts the fit; its attribute ``at`` is the unfinished fit.
         LostDigits
             Where rounding limits the representation of the prior, and `exact` names one that loses no digits.
         """

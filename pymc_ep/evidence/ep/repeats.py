@@ -119,7 +119,7 @@ class RepeatedGroup:
     def shares(
         self, values: Sequence[Array], mean: np.ndarray, shift: np.ndarray, precision: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return shift and precision of one site an observation, (n,) each; a predictor's sites multiply to its own.
+        """Return shift and precision, (n,) each, of a site for each observation; their products are the given sites.
 
         `mean`, `shift` and `precision`, (m,), are the predictors' posterior means and sites, and `values` the
         observations' parameters, (n,) each. Observations of a predictor have equal precisions. The slope of a site at
@@ -248,7 +248,7 @@ class RepeatedGroup:
         return np.broadcast_to(self.single.site.typical(self.observed, *common)[0], self.observed.shape)
 
     def _log_densities(self, values: Sequence[Array], common: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the log density of each observation, (n,), at the `_reference` of its predictor; and that, (m,)."""
+        """Return log densities of the observations, (n,), at `_reference` of their predictors, and that, (m,)."""
         eta = self._reference(common)
         return np.asarray(self.single.log_density(self.y, eta[self.owner], *values)), eta
 
@@ -372,7 +372,7 @@ class Repeats:
 
 
 def repeats_at(form: CompiledSiteForm, theta: np.ndarray, prior: Prior) -> Repeats:
-    """Return the `Repeats` of a form: predictors that are equal at theta, (p,), and at a point nearby are one."""
+    """Return the `Repeats` of a form: predictors equal at theta, (p,), and at a point nearby count as one."""
 
     def priors() -> Iterator[Prior]:
         yield prior
@@ -387,7 +387,7 @@ def repeats_at(form: CompiledSiteForm, theta: np.ndarray, prior: Prior) -> Repea
 
 
 def repeats_of(sites: Sequence[CompiledSite], observed: Sequence[np.ndarray], priors: Iterable[Prior]) -> Repeats:
-    """Return the `Repeats` of observations: predictors that are equal under all given priors are one.
+    """Return the `Repeats` of observations: predictors that are equal under all given priors count as one.
 
     Parameters
     ----------

@@ -307,7 +307,7 @@ def _weights(error: np.ndarray, correlation: np.ndarray, bound: np.ndarray) -> n
 
 
 def _unbounded_weights(directions: Directions) -> np.ndarray:
-    """Return w, (k,), that corrects the variances of directions: `_weights` without a bound, faster by F F^T = rho."""
+    """Return w, (k,), that corrects the variances of directions: `_weights` without a bound, by the root F of rho."""
     root, error = directions.root, directions.variance_errors
     first, second = np.triu_indices(root.shape[1])
     if 2 * len(first) > len(error):

@@ -20,7 +20,7 @@ class State(NamedTuple):
     points, residuals : ndarray, (k, 2 n)
         The last k sites, and the change of each by a plain update, for the extrapolation.
     damping : float
-        Fraction of a plain update that is taken.
+        Length of a step, as a fraction of a plain update.
     best : float
         Least change so far.
     stale : int

@@ -112,7 +112,7 @@ class Sweep(NamedTuple):
     proper : bool scalar
         Whether posterior and cavities are proper and the tilted moments finite.
     rounding : scalar
-        Rounding error of posterior means, in standard deviations; it is the relative one of variances.
+        Rounding error of posterior means, in standard deviations, which is also the relative error of variances.
     """
 
     shift: Array
