@@ -1,4 +1,4 @@
-"""Cost of a fit, estimated from its sizes before anything large is formed."""
+"""Cost of a fit, estimated from the sizes of model and data before any large array is formed."""
 
 from typing import NamedTuple
 

@@ -84,7 +84,7 @@ class Likelihood(Factor, Protocol):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Static options of the site."""
+        """Options of the site, by name, which are fixed when it is compiled."""
 
     @property
     def predictor(self) -> TensorVariable:
@@ -286,7 +286,7 @@ class CompiledSiteForm(HyperForm, Protocol):
         """Return the observations of each factor, (n,), counted from the origins of their predictors."""
 
     def typical_sites(self, prior: Prior) -> tuple[np.ndarray, np.ndarray]:
-        """Return shift and precision of sites, (n,) each, with the typical mean and variance of each factor alone."""
+        """Return shift and precision of sites, (n,) each, with a predictor's typical moments under its factor alone."""
 
     def first_sites(self, prior: Prior) -> tuple[np.ndarray, np.ndarray] | None:
         """Return shift and precision of all sites, (n,) each, where a fit starts; None to let the engine choose."""

@@ -70,7 +70,7 @@ class BoundAt(NamedTuple):
 
     @property
     def log_z(self) -> float:
-        """The bound."""
+        """The maximum of the bound, without the prior of the hyperparameters."""
         return self.maximum.log_z
 
     @property

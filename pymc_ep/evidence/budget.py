@@ -33,7 +33,7 @@ _VARIATION = 0.4
 draws, `_POSTERIORS`, belongs. It is typical of small models: 0.43 in eight schools and a GP of 200 bits. The variation
 is 0.23 for 4000 crossed bits, 0.13 in a walk of 10^4 counts, 0.07 in a map of 10^4, and 0.04 for 5000 groups."""
 _SHARES = 1.0 / 3.0, 2.0
-"""Least and largest factor of the usual number of draws, however little or much posterior means vary."""
+"""Least and largest ratio of the number of draws to the usual number, however little or much posterior means vary."""
 
 
 def _least_fits(form: HyperForm) -> int:

@@ -24,7 +24,7 @@ class FullPosterior(Posterior, Protocol):
 
 
 Component = TypeVar("Component", bound=FullPosterior)
-"""Posterior of one fit."""
+"""Type of the posterior of one fit."""
 
 
 class FitMixture(Generic[Component]):

@@ -11,8 +11,8 @@ STEP = 1e-3
 """Half-width of the central differences of gradients on the unconstrained scale. Most parameters are of order 1 there,
 so that truncation is of order 1e-6."""
 _STEP_OF_SD = 1e-2
-"""Largest half-width in posterior standard deviations. It is shorter than `STEP` for hyperparameters with a standard
-deviation below 0.1."""
+"""Largest half-width in posterior standard deviations. It limits the half-width to less than `STEP` for hyperparameters
+with a standard deviation below 0.1."""
 
 
 def scaled_curvature(evidence: LogEvidence, at: EvidenceFit) -> tuple[np.ndarray, FitState, bool]:
@@ -31,7 +31,7 @@ def scaled_curvature(evidence: LogEvidence, at: EvidenceFit) -> tuple[np.ndarray
 
 
 def curvature(evidence: LogEvidence, at: EvidenceFit, steps: np.ndarray) -> tuple[np.ndarray, FitState, bool]:
-    """Differentiate gradient and state at a fit by central differences with half-widths `steps`, (p,).
+    """Return derivatives of gradient and state at a fit, by central differences with half-widths `steps`, (p,).
 
     Returns
     -------

@@ -39,7 +39,7 @@ from pymc_ep.sites.expectations import Expected
 __all__ = ["EXPECTED", "LAPLACE", "LOCAL", "Ascent", "Rule", "State"]
 
 _DEPTH = 5
-"""Number of steps in the extrapolation, as in EP."""
+"""Most steps in the Anderson extrapolation, as in EP."""
 _LEAST_STEP = 2.0**-30
 """Fraction of a full step below which the ascent gives up: the function then changes by no more than its rounding."""
 
@@ -173,7 +173,7 @@ class Ascent:
         self.tol = tol
         self.log_concave = all(s.site.log_concave for s in self.sites)
         self.one_fixed_point = self.log_concave
-        """Whether a fit is the same from any start."""
+        """Whether a fit is the same from any start, as with log-concave sites alone."""
 
     def with_sites(self, sites: Sequence[CompiledSite]) -> "Ascent":
         """Return the engine with the same options and other sites."""

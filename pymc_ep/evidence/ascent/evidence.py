@@ -29,7 +29,7 @@ _SAME = 1e-6
 
 
 class AscentEvidence(Evidence):
-    """log Z(theta) by the sites of a `Rule`; parameters as in `Evidence`."""
+    """log Z(theta) by Laplace's approximation or a bound, with the sites of the engine's `Rule`; see `Evidence`."""
 
     def __init__(self, form: CompiledSiteForm, engine: Ascent, max_iter: int, **others: Any):
         for factor in form.form.factors:

@@ -55,7 +55,7 @@ _MOST_OF_ONE_SITE = 1.0
 """Largest share of one site in a correction, in nats, beyond which the series in the cumulants counts as divergent: its
 higher terms are larger still."""
 _NEGLIGIBLE = 0.01
-"""Bound on a correction, in nats, below which it counts as zero: the pairs of sites need not be formed."""
+"""Upper bound of a correction, in nats, below which the correction counts as zero, and no pairs of sites are formed."""
 SHIFTED = 0.7
 """Largest shift of a hyperparameter's mean by the correction, in standard deviations, without a warning. The correction
 leaves about a sixth of EP's error: 0.16 of 1.04 was measured with seven binary observations for each of 294 patients,

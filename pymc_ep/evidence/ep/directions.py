@@ -32,7 +32,8 @@ __all__ = ["MOST_ROWS", "Directions", "direction_map", "directions_at", "pairs_o
 MOST_ROWS = 3000
 """Most rows whose directions are formed. With four directions for three rows, their correlations take 128 MB."""
 _COUPLED = 1e-9
-"""Least 1 - rho^2, with rho the correlation of a site's two predictors: below it one is a function of the other."""
+"""Least 1 - rho^2, with rho the correlation of a site's two predictors, and least variance of their standardised sum or
+difference: below it one predictor counts as a function of the other."""
 
 
 @dataclass(frozen=True, eq=False)

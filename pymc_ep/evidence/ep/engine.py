@@ -27,7 +27,7 @@ from pymc_ep.sites.compiled import CompiledSite, check_finite
 __all__ = ["EP", "settled_status", "with_slopes"]
 
 _DEPTH = 5
-"""Number of iterates in the Anderson extrapolation; more gained nothing on the benchmark's problems."""
+"""Most iterates in the Anderson extrapolation; more gained nothing on the benchmark's problems."""
 _NEAR = 1.0
 """Change, in posterior standard deviations, below which steps are extrapolated. Farther away the update is too
 nonlinear in the sites."""
@@ -38,7 +38,8 @@ _GROWTH = 3.0
 """Factor by which the change may grow in one accepted step. EP is not monotone: a lower limit rejects useful steps, a
 higher one accepts overshooting."""
 _SMALL_CHANGE = 1e-2
-"""Change below which growth is no sign of overshooting: steps this short cannot lead far."""
+"""Change, in posterior standard deviations, below which growth is no sign of overshooting: such short steps cannot lead
+far."""
 _FIRST_DECREASE = 0.5
 """Largest change after the first plain update, relative to the change before it, with which the update is accepted;
 else sites start from the tilted marginals. The plain update is the better start unless it overshoots."""
@@ -314,7 +315,7 @@ class EP:
         return float(state.sweep.log_z)
 
     def change(self, state: State) -> float:
-        """Return the largest change of a site in a plain update."""
+        """Return the largest change of a site in a plain update, as in `Sweep`."""
         return float(state.sweep.change)
 
     def rounding(self, state: State) -> float:

@@ -135,7 +135,7 @@ class Evidence(LogEvidence[EvidenceAt]):
         self._spacing = np.spacing(np.abs(self._origins)) * (self._origins != 0.0)
 
     def at(self, theta: np.ndarray, start: FitState | None = None, *, engine: EP | None = None) -> EvidenceAt:
-        """Fit at unconstrained hyperparameters `theta`, (p,), from sites `start`, (n,) each, or the form's first ones.
+        """Return the fit at unconstrained `theta`, (p,), from sites `start`, (n,) each, or from the form's first sites.
 
         `engine` replaces the evidence's own, for a fit to another tolerance.
 
@@ -191,7 +191,7 @@ class Evidence(LogEvidence[EvidenceAt]):
         return lambda value, change: self.report(value + prior.log_excess, change)
 
     def settled(self, theta: np.ndarray, start: FitState | None = None, *, engine: EP | None = None) -> EvidenceAt:
-        """Fit at `theta` so that the result does not depend on `start` beyond the tolerance.
+        """Return a fit at `theta`, (p,), that does not depend on `start` beyond the tolerance.
 
         Log-concave sites and sites of several predictors have one fixed point in practice: a start only saves sweeps.
         Other sites may have several fixed points. For these, and where a warm start does not converge, the fit starts
@@ -207,7 +207,7 @@ class Evidence(LogEvidence[EvidenceAt]):
         return self.at(theta, engine=engine)
 
     def explored(self, theta: np.ndarray, points: Sequence[DesignPoint]) -> EvidenceAt:
-        """Fit at `theta`, (p,), from sites interpolated between the nearest of `points`, or from the nearest one's.
+        """Return a fit at `theta`, (p,), started from sites interpolated between near `points`, or from the nearest's.
 
         The engine has a larger tolerance, which suffices for log Z and its gradient.
         """

@@ -280,7 +280,7 @@ class JointGroup(RepeatedGroup):
 
 @dataclass(frozen=True)
 class Repeats:
-    """Predictors of n observations, of which m are distinct.
+    """The predictors of n observations, m of them distinct, by groups.
 
     Attributes
     ----------
@@ -419,7 +419,7 @@ def repeats_of(sites: Sequence[CompiledSite], observed: Sequence[np.ndarray], pr
 
 
 def _worthwhile(group: RepeatedGroup) -> RepeatedGroup | None:
-    """Return the group; None where no predictor repeats, or too few observations repeat to give up a closed form."""
+    """Return the group; None without repeats, or with a closed form that merging at most `_FEW` sites would lose."""
     site = group.single.site
     closed_alone = site.tilted is not None and not site.any_power
     return None if not group.repeats or (closed_alone and group.count.max() <= _FEW) else group

@@ -70,7 +70,7 @@ _SMOOTH = 0.1
 """The constant a of (rho * rho + a I) w, which bounds w where predictors are nearly the same. For a from 0.001 to 0.1,
 standard deviations of linear functions of a process agree within 0.3%."""
 _NOTHING = 1e-9
-"""Size of a negative pi_j V_j, a site's share of the posterior precision, below which it counts as rounding."""
+"""Size below which a negative pi_j V_j, a site's share of the posterior precision, counts as rounding."""
 _MOST_OF_PRECISION = 0.5
 """Largest share of the posterior precision, in any direction, that the correction takes from sites of two predictors.
 At relative errors of variances of up to 0.5 it takes 0.31."""

@@ -19,7 +19,7 @@ class Explorer(Generic[OwnFit]):
     failed : list of ndarray, (p,)
         Points without a converged fit.
     corrected : float
-        Number of fits, from the next one on, that have a correction.
+        Number of the next fits for which a correction is computed.
     evaluations : int
         Number of fits, failed ones included.
     """

@@ -83,7 +83,7 @@ most of these fits; and the number in a batch, which tests the interpolation bet
 smaller error, results come from the fits at draws alone. Sites of outliers under heavy tails jump: an error of 0.10 was
 measured for two groups under Student-t noise, and 0.01 for counts."""
 _CANDIDATES = 6000
-"""Chain positions from which draws are taken, one and a half for each draw."""
+"""Number of chain positions among which draws are chosen, one and a half for each draw."""
 _GUESSED, _MOST_GUESSED, _GUESSES = 0.9, 1e-3, 6
 """Fraction of the emulator's prior standard deviation above which its standard deviation at a point counts as a guess;
 the largest mass of such points; and the number of rounds of fits that reduce this mass. Half as many more rounds are
@@ -257,7 +257,7 @@ class _Integration(Generic[OwnFit]):
     def _known(self, z: np.ndarray) -> np.ndarray:
         """Whether log Z is known at rows of z, (m,): the emulator is certain, and has learnt from the nearest fit.
 
-        It learns nothing from fits that failed, nor from fits whose density is far below the largest.
+        The emulator learns nothing from fits that failed, nor from fits whose density is far below the largest.
         """
         return self._known_where(z, self._target(z)[0])
 

@@ -20,9 +20,9 @@ from pymc_ep.numerics.interpolation.spline import Spline
 __all__ = ["Cells", "Fit", "Lattice", "lattice"]
 
 _COARSE_ERROR = 0.1
-"""Error of the log integral by every other node, in nats for each axis, above which the step is halved. It is 0.014 for
-a Gaussian. The error by all nodes is the fourth power of this error for smooth densities, and at most a quarter of it,
-as for densities with kinks."""
+"""Error of the log integral by every other node, in nats for each axis, above which the step is halved. For a Gaussian
+this error is 0.014. The error by all nodes is its fourth power for smooth densities, and at most a quarter of it, as
+for densities with kinks."""
 _HALVINGS = 2
 """Most halvings of the step by default."""
 _PLACES = 16
@@ -135,7 +135,7 @@ class _Growing(Generic[State]):
         return self.frame.theta(self.step * np.array(node, dtype=float))
 
     def grow(self) -> None:
-        """Fit at neighbours, of the densest nodes first, until the density has fallen or an end is open."""
+        """Add fits at neighbours, of the densest nodes first, until the density has fallen or an end is open."""
         waiting = [(-density, node) for node, (density, _) in self.nodes.items()]
         heapq.heapify(waiting)
         highest = -waiting[0][0]
@@ -160,7 +160,7 @@ class _Growing(Generic[State]):
                 heapq.heappush(waiting, (-self.nodes[other][0], other))
 
     def halve(self) -> None:
-        """Halve the step: the nodes so far are every other one."""
+        """Halve the step, so that the nodes so far become every other node."""
         self.step /= 2.0
         self.nodes = {tuple(2 * k for k in node): fitted for node, fitted in self.nodes.items()}
 
@@ -173,7 +173,7 @@ class _Growing(Generic[State]):
         return float(abs(logsumexp(coarse) + len(self.frame.axes) * np.log(2.0) - logsumexp(every)))
 
     def as_lattice(self) -> Lattice[State]:
-        """Return the nodes so far."""
+        """Return the nodes so far as a `Lattice`."""
         return Lattice(
             np.array([self.place(node) for node in self.nodes]),
             np.array([density for density, _ in self.nodes.values()]),
