@@ -30,12 +30,12 @@ _LEAST_GAIN = 4.0
 _DENSE = 0.1
 """Share of nonzeros from which the rows of the border are stored as a dense matrix."""
 _LIMITS = 12
-"""Number of limits on the degree, above which coefficients are put in the border, that are tried: degrees of effects
-differ by orders of magnitude."""
+"""Number of limits that are tried for the degree, the number of coefficients with which one couples; coefficients above
+the limit form the border. Degrees of effects differ by orders of magnitude."""
 _MOST_PAIRS = 2e8
 """Largest number of pairs of entries of rows for which the coupling of coefficients is computed, in some seconds."""
 _MOST_ROWS = 256
-"""Largest number of structures of rows that are kept: more than a model has variables."""
+"""Largest number of `Rows` that are cached: more than a model has variables."""
 _PART = 2**20
 """Number of elements in one block of rows of the border, 8 MB: it bounds the memory."""
 
@@ -81,12 +81,12 @@ class Blocks:
 
     @cached_property
     def block(self) -> np.ndarray:
-        """The block, counted over all sizes, of each coefficient in blocks, in the order of `order`, (s,)."""
+        """Number of the block of each coefficient in blocks, (s,), in the order of `order`, counted over all sizes."""
         counts, widths = zip(*(group.shape for group in self.members))
         return np.repeat(np.arange(sum(counts)), np.repeat(widths, counts))
 
     def rows(self, matrix: scipy.sparse.csr_array) -> "Rows":
-        """Return the structure of the rows of a sparse matrix, (n, p), kept for matrices that share their indices."""
+        """Return the structure of the rows of a sparse matrix, (n, p), cached for its array of column indices."""
         cached = self._rows.get(id(matrix.indices))
         if cached is None:
             if len(self._rows) >= _MOST_ROWS:
@@ -128,7 +128,8 @@ class Rows:
     def inner(self, values: np.ndarray) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Return three arrays for each size k of blocks, from the entries `values` of the matrix.
 
-        They are the rows with entries in a block of this size, the block of each, and the entries there, (rows, k).
+        They are the rows with entries in a block of this size, the number of the block of each among the blocks of this
+        size, and the entries there, (rows, k).
         """
         out: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
         for rows, of_size, entry, at in self._by_size:
@@ -230,7 +231,7 @@ class BlockFactor(NamedTuple):
     ) -> Iterator[tuple[slice, list[tuple[np.ndarray, np.ndarray, np.ndarray]], np.ndarray]]:
         """Yield W r for the rows r of a sparse matrix: a slice of the rows, the parts in blocks, and in the border.
 
-        The first is a list with three arrays for each size k of blocks: places of rows within the slice, their blocks,
+        The parts in blocks are three arrays for each size k of blocks: places of rows within the slice, their blocks,
         and W_D r_D, (rows, k). The part in the border is (rows of the slice, t).
         """
         inner_entries, outer = rows.inner(values), rows.outer(values)
@@ -358,10 +359,11 @@ def _roots(matrices: np.ndarray) -> tuple[np.ndarray, bool]:
 
 
 def blocks_of(matrix: scipy.sparse.csr_array) -> Blocks | None:
-    """Return a division of the coefficients of R^T, (n, p), into blocks and a border; None where a dense B costs less.
+    """Return a division of the coefficients of R^T, (n, p), into blocks and a border; None where it saves too little.
 
-    Coefficients that couple with more others than a limit form the border, with all blocks that are too large. Of
-    several limits the one with the least work is taken.
+    Coefficients that couple with more others than a limit form the border, together with the coefficients of all blocks
+    that are too large. Of several limits the one with the least work is used. The result is None unless the work is
+    less than a quarter of a dense factor's, or where the coupling has too many pairs to compute.
     """
     n, p = matrix.shape
     used = scipy.sparse.csr_array((np.ones(matrix.nnz, dtype=np.int8), matrix.indices, matrix.indptr), shape=(n, p))

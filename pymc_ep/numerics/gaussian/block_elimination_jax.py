@@ -151,7 +151,7 @@ class BlocksOnDevice(NamedTuple):
     def shifted(
         self, posterior: DevicePosterior, mean: jax.Array, shift: jax.Array, precision: jax.Array
     ) -> DevicePosterior:
-        """Return the posterior for another `shift` of the same `precision`: products with vectors only."""
+        """Return the posterior for another `shift` and the same `precision`, without a new factorisation."""
         given = _joined(self.inner, self.border)
         return shifted_posterior(self, given, posterior, mean, shift, precision)  # type: ignore[return-value]
 

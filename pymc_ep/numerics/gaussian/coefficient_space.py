@@ -198,11 +198,14 @@ class FactorPrior(NamedTuple):
     def shifted(
         self, posterior: CoefficientPosterior, mean: Array, shift: Array, precision: Array
     ) -> CoefficientPosterior:
-        """Return the posterior for another `shift` of the same `precision`: products with vectors only."""
+        """Return the posterior for another `shift` and the same `precision`, without a new factorisation."""
         return shifted_posterior(self.rows.T, self.precision, posterior, mean, shift, precision)
 
     def energy(self, posterior: CoefficientPosterior, mean: Array) -> Array:
-        """Return the sum of squares of E[v]; a^T (m - m0) is the same but cancels where the prior is wide."""
+        """Return the sum of squares of E[v] over coefficients without flat priors.
+
+        It equals a^T (m - m0), in which digits cancel where the prior is wide.
+        """
         return (self.precision * posterior.coordinates**2).sum()
 
     def rounding(self, posterior: CoefficientPosterior) -> Array:
@@ -233,11 +236,12 @@ class FactorPrior(NamedTuple):
 def shifted_posterior(
     design: Array, prior_precision: Array, posterior: CoefficientPosterior, mean: Array, shift: Array, precision: Array
 ) -> CoefficientPosterior:
-    """Return the posterior for another `shift`, with `design` R^T, (n, p), dense, sparse or known by its products.
+    """Return the posterior for another `shift` and the same `precision`; `design` is R^T, (n, p), of any kind.
 
-    This is iterative refinement from the coefficients of the given posterior: the second step removes the rounding of
-    the first. Where the prior mean m0 is far from the posterior mean, both terms of m0 + R^T v cancel. This sum is then
-    computed in twice the precision at the refined coefficients, and refinement goes on from there.
+    `design` may be dense, sparse or known by its products. Two steps of iterative refinement begin at the coefficients
+    of the given posterior: the second removes the rounding of the first. Where the prior mean m0 is far from the
+    posterior mean, the terms of m0 + R^T v cancel. With NumPy the sum is then computed in twice the precision at the
+    refined coefficients, and two more steps begin there.
     """
     coordinates, rows = posterior.coordinates, design.T
     for _ in range(2):
@@ -268,9 +272,10 @@ def rounding_of_pivots(diagonal: Array, whitened: Array) -> Array:
 
 
 def widened(squares: Array, n: int, precision: Array) -> Array:
-    """Return the standard deviations, (p,), of wide priors where the precision is zero, and 1 elsewhere.
+    """Return standard deviations, (p,): 10 / sqrt(squares / n), of a wide prior, where `precision` is 0, else 1.
 
-    `squares`, (p,), are the sums of squares of the effects on n predictors.
+    `squares`, (p,), are the sums of squares of each coefficient's effects on n predictors; where it is 0 the result
+    is 10.
     """
     xp = namespace(squares)
     sizes = xp.sqrt(squares / n)

@@ -4,9 +4,9 @@ With sites exp(b f - pi f^2 / 2) the posterior of x has precision A = D^T diag(p
 
     E x = A^{-1} D^T (b - pi m0),      V_i = d_i^T A^{-1} d_i,
 
-where d_i is a row of D. The formulas are those in `coefficient_space` with flat priors of all coefficients; D is
-sparse, and `pymc_ep.numerics.precision` factors A. Potentials of the model, such as sparse ones, are sites like the
-observations.
+where d_i is a row of D. They are the formulas of `coefficient_space` for flat priors of all coefficients. D is sparse
+or known by its products, and `pymc_ep.numerics.precision` factors A. Potentials of the model, such as
+sparsity-inducing ones, are sites like the observations.
 """
 
 from collections.abc import Callable
@@ -170,7 +170,7 @@ class FlatPrior(NamedTuple):
         raise NotImplementedError
 
     def undetermined(self) -> np.ndarray:
-        """Return one unknown for each null direction of D."""
+        """Return the indices of unknowns, one for each dimension of the null space of D; empty if there is none."""
         return null_unknowns(self.algebra)
 
     def not_finite(self) -> tuple[float, int, int] | None:
@@ -215,10 +215,10 @@ class FlatPrior(NamedTuple):
         return self.shifted(zero, mean, shift, precision)
 
     def shifted(self, posterior: FlatPosterior, mean: Array, shift: Array, precision: Array) -> FlatPosterior:
-        """Return the posterior for another `shift` of the same `precision`: solutions with the factor only.
+        """Return the posterior for another `shift` and the same `precision`, without a new factorisation.
 
-        This is iterative refinement from the unknowns of the given posterior. A second step removes the rounding of the
-        first.
+        Iterative refinement begins at the unknowns of the given posterior. A second step removes the rounding of the
+        first, where its residual is not negligible.
         """
         if not posterior.proper:
             return posterior
@@ -265,7 +265,7 @@ def _remainder(explained: np.ndarray) -> np.ndarray:
 
 
 def null_unknowns(algebra: Algebra) -> np.ndarray:
-    """Return one unknown for each direction that D maps to zero; empty if D has full column rank.
+    """Return the indices of unknowns, one for each dimension of the null space of D; empty for full column rank.
 
     With a small diagonal ridge R, the diagonal of R (D^T D + R)^{-1} is the share of each unknown in the null space.
     Its sum is the dimension of that space, and the unknowns of the largest shares are returned.

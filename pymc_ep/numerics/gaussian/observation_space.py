@@ -45,7 +45,7 @@ _SMALL = 1e-7
 """Below this value of pi_i V_i the marginal variance is computed row by row; above it the difference
 1 - [B^{-1}]_ii was measured to be right to 4e-9 of V_i."""
 _WEAK = 1e-6
-"""Value of pi_i K_ii below which the root of a site's precision is not divided by, since the quotient loses digits."""
+"""Value of pi_i K_ii below which nothing is divided by the root of pi_i, since the quotient would lose digits."""
 _WEAK_PAIR = 1e-5
 """Value of pi_i V_i below which covariances with site i are not read off the inverse of B: the difference I - B^{-1}
 has lost five digits there."""
@@ -98,10 +98,10 @@ class DensePosterior(NamedTuple):
         return self.weights
 
     def remaining_variance(self, cross: np.ndarray, prior_variance: np.ndarray) -> np.ndarray:
-        """Return the posterior variances, (d,), of x with Cov(x, eta) = C = `cross`, (d, n).
+        """Return the posterior variances, (d,), of x with Cov(x, f) = C = `cross`, (d, n).
 
-        They are the prior variances, `prior_variance`, (d,), less diag(C E C^T). This explained variance is a sum of
-        squares of W s C^T, accurate also where it nearly equals the prior variance.
+        They are the prior variances, `prior_variance`, (d,), less diag(C E C^T). For positive precisions the latter is
+        a sum of squares of elements of W s C^T, accurate also where it nearly equals the prior variance.
         """
         # c^T E c = |W s c|^2 - |R^T c|^2 for each row c of C.
         columns = np.asfortranarray((cross * np.asarray(self.root)).T)
@@ -113,8 +113,8 @@ class DensePosterior(NamedTuple):
     def draw_coordinates(self, prior_draws: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return the weights, (s, n), that turn prior draws of the predictors into posterior draws (Matheron's rule).
 
-        Anything jointly Gaussian with eta is updated by the same weights: if (x, eta) are a prior draw about their
-        means, then x + Cov(x, eta) r is a posterior draw about the prior mean of x.
+        The weights r also serve any x that is jointly Gaussian with the predictors eta. If (x, eta) is a prior draw
+        less the prior means, then x + Cov(x, eta) r is a posterior draw of x less its prior mean.
 
         Parameters
         ----------
@@ -235,7 +235,7 @@ class DensePrior(NamedTuple):
         return self.shifted(prior, mean, shift, precision)
 
     def shifted(self, posterior: DensePosterior, mean: Array, shift: Array, precision: Array) -> DensePosterior:
-        """Return the posterior for another `shift` of the same `precision`: products with vectors only.
+        """Return the posterior for another `shift` and the same `precision`, without a new factorisation.
 
         The solution starts at the weights a of the given posterior. With large precisions it loses digits to
         cancellation; its residual b - Pi m - a, which is small and free of cancellation, restores them.
@@ -267,10 +267,10 @@ class DensePrior(NamedTuple):
         return (posterior.weights * (posterior.mean - mean)).sum()
 
     def rounding(self, posterior: DensePosterior) -> Array:
-        """Return the largest rounding error of posterior means, in posterior standard deviations, and of variances.
+        """Return an estimate of the largest rounding error, see the protocol: ROUNDING times the largest K_ii / V_i.
 
-        The error of variances is relative. Means and variances are differences of terms as large as the predictor's
-        prior variance, so that digits cancel under vague priors. K itself is a sum of such terms, rounded.
+        Posterior means and variances are differences of terms that grow with K_ii, so that digits cancel under vague
+        priors. K itself is a sum of such terms, rounded.
         """
         xp = namespace(self.covariance)
         prior = self.variances()
@@ -318,9 +318,9 @@ class DensePrior(NamedTuple):
 def _solved_weights(posterior: DensePosterior, covariance: Array, gain: Array) -> Array:
     """Return (I - E K) g = (I + Pi K)^{-1} g for g = `gain`, (n,), or for each row of (m, n).
 
-    With g = s h this is s B^{-1} h, which does not cancel where pi K is large. Let g_w be the elements of g where s is
-    too small to divide by, and h the elements of g / s elsewhere. The result is then g_w + s B^{-1} (h - s K g_w), and
-    negative precisions add R R^T K g.
+    With g = s h the result is s B^{-1} h, in which no digits cancel where pi K is large. Some s are too small to divide
+    by: g_w has the elements of g there and zeros elsewhere, and h has zeros there and g / s elsewhere. The result is
+    then g_w + s B^{-1} (h - s K g_w). Negative precisions add R R^T K g.
     """
     xp = namespace(covariance)
     root, whitener, downdate = posterior.root, posterior.whitener, posterior.downdate
@@ -385,7 +385,7 @@ def _negative_sites(covariance: Array, root: Array, whitener: Array, precision: 
     -------
     downdate, (n, m) : C L^{-T} with M = L L^T
     extra, (n,) : increase of the variances
-    log_det, proper : of M
+    log_det, proper : log |M|, and whether M is positive definite
     """
     xp = namespace(covariance)
     negative = np.flatnonzero(precision < 0) if xp is np else slice(None)

@@ -1,4 +1,4 @@
-"""Places of the entries of sparse prior and posterior precisions, and an order of elimination for both."""
+"""Places of the entries of sparse prior and posterior precisions, and orders of elimination."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -60,7 +60,7 @@ class PrecisionPattern:
         self._factors: tuple[np.ndarray, list[SparseFactor]] | None = None
 
     def _pairs_of(self, design: scipy.sparse.csr_array) -> np.ndarray:
-        """Set A and the pairs of entries of its rows; return the key of the element of A^T A that each pair is in."""
+        """Set A and the pairs of entries of its rows; return the key of the element of A^T A that each pair adds to."""
         self.design = scipy.sparse.csr_array(design, dtype=float)
         self.design.sum_duplicates()
         self.adjoint = self.design.T.tocsr()
@@ -102,13 +102,13 @@ class PrecisionPattern:
         return np.bincount(self.pair_row, weights, minlength=self.design.shape[0])
 
     def block_factors(self, values: np.ndarray) -> list[SparseFactor]:
-        """Return the factor of each of `blocks` of Q; kept for the last `values`, as sites do not change Q."""
+        """Return the factor of each of `blocks` of Q; cached for the last `values`, as sites do not change Q."""
         if self._factors is None or self._factors[0] is not values:
             self._factors = values, [block.analysis.factor(values[block.entries]) for block in self.blocks]
         return self._factors[1]
 
     def subset(self, index: np.ndarray) -> "PrecisionPattern":
-        """Return the pattern of the predictors at `index`, (m,), with the order for all; kept for the last `index`."""
+        """Return the pattern of the predictors at `index`, (m,), with the same order; cached for the last `index`."""
         if self._subset is None or self._subset[0] is not index:
             pattern = copy(self)
             pattern._subset = None

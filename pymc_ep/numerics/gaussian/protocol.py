@@ -1,7 +1,11 @@
 """Protocol of a Gaussian prior on n predictors and of its posterior under Gaussian sites.
 
-Implementations: `observation_space`, `coefficient_space`, `sparse_coefficient_space` and `flat_prior`. Methods of a
-prior take the posterior that it returned. Both are NamedTuples of arrays, so that JAX can trace them.
+The predictors f have the prior N(m0, K). Site i is exp(b_i f_i - pi_i f_i^2 / 2), and Pi = diag(pi). Z is the integral
+of the prior times the sites, and V_i is the posterior variance of f_i.
+
+Implementations: `observation_space`, `coefficient_space`, `sparse_coefficient_space`, `sparse_precision` and
+`flat_prior`. A method that takes a posterior takes one that the same prior returned. Priors and posteriors are
+NamedTuples; JAX can trace them where all their fields are arrays.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,8 +27,8 @@ __all__ = [
 ]
 
 ROUNDING = 4 * np.finfo(float).eps
-"""Rounding error of a result, relative to the largest term that it is computed from: a few operations of half a unit
-each."""
+"""Rounding error of a result, relative to the largest term in its computation: it allows for a few operations, each of
+which rounds by half a unit in the last place."""
 
 
 class _Posterior(Protocol):
@@ -44,7 +48,7 @@ class _Posterior(Protocol):
 
     @property
     def weights(self) -> Array:
-        """The derivative a of log Z in the prior mean, (n,)."""
+        """The gradient a of log Z with respect to the prior mean m0, (n,)."""
 
     @property
     def log_det(self) -> Array:
@@ -56,13 +60,14 @@ class _Posterior(Protocol):
 
     @property
     def coordinates(self) -> Array:
-        """Multipliers m, (c,): the posterior mean of any x is its prior mean plus Cov(x, coordinates) m.
+        """Multipliers q, (c,): with a matrix C, (d, c), any jointly Gaussian x, (d,), has the posterior mean E x + C q.
 
-        They are the posterior means of a `CoordinatePrior`'s coordinates, or the weights a of a `PredictorPrior`.
+        Under a `PredictorPrior` q is the weights a, and C = Cov(x, f). Under a `CoordinatePrior` q is the posterior
+        mean of the coordinates z, and C has their effects on x: it is Cov(x, z) for standard normal z.
         """
 
     def remaining_variance(self, cross: np.ndarray, prior_variance: np.ndarray) -> np.ndarray:
-        """Return the posterior variances, (d,), of x with prior variances, (d,), and Cov(x, coordinates), (d, c)."""
+        """Return the posterior variances, (d,), of x with prior variances, (d,), and C = `cross`; see `coordinates`."""
 
     def __iter__(self) -> Iterator[Array]:
         """Iterate over the fields, as NamedTuples do."""
@@ -79,9 +84,9 @@ class _DrawnFromPrior(_Posterior, Protocol):
         """True: distinguishes this kind of posterior from `_DrawnByItself`."""
 
     def draw_coordinates(self, prior_draws: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Return shifts of the coordinates, (s, c), from prior draws of the predictors less their mean m0, (s, n).
+        """Return shifts of the coordinates, (s, c), from s prior draws of f - m0, (s, n).
 
-        A prior draw of x plus Cov(x, coordinates) times the shift is a posterior draw of x.
+        A prior draw of x plus C times the shift of the same row is a posterior draw of x; for C see `coordinates`.
         """
 
 
@@ -128,22 +133,28 @@ class GaussianPrior(Protocol[P]):
         """Whether K has no negative eigenvalue beyond rounding."""
 
     def regular(self) -> Array:
-        """Return a proper prior for a first iterate: itself, or one near it."""
+        """Return a proper prior from which iterations can start: this prior, or one near it."""
 
     def signatures(self) -> np.ndarray | None:
-        """Return two numbers for each predictor, (n, 2), equal for identical predictors; None without `subset`."""
+        """Return two numbers for each predictor, (n, 2), equal for identical predictors; None if `subset` fails."""
 
     def subset(self, index: np.ndarray) -> Array:
         """Return the prior of the m predictors at `index`, (m,)."""
 
     def cotangent_of_subset(self, index: np.ndarray, cotangent: np.ndarray) -> np.ndarray:
-        """Return the derivative in this prior's array, from the derivative in the array of ``subset(index)``."""
+        """Return the derivative of a number in this prior's first array, an array of the same shape.
+
+        `cotangent` is its derivative in the first array of ``subset(index)``.
+        """
 
     def undetermined(self) -> np.ndarray:
         """Return indices of coordinates that neither prior nor predictors determine; empty if the prior is proper."""
 
     def not_finite(self) -> tuple[float, int, int] | None:
-        """Return the first element that is not finite, its coordinate and its predictor; None if all are finite."""
+        """Return the first element of the prior's array that is not finite, its coordinate and its predictor.
+
+        The result is None if all elements are finite.
+        """
 
     def posterior(
         self, mean: Array, shift: Array, precision: Array, *, log_concave: bool = False, with_variances: bool = True
@@ -155,15 +166,15 @@ class GaussianPrior(Protocol[P]):
         """
 
     def shifted(self, posterior: P, mean: Array, shift: Array, precision: Array) -> Array:
-        """Return the posterior for another `shift` of the same `precision`: products with vectors only."""
+        """Return the posterior for another `shift` and the same `precision`, without a new factorisation."""
 
     def energy(self, posterior: P, mean: Array) -> Array:
         """Return (m - m0)^T K^{-1} (m - m0), scalar, for the posterior mean m and the prior mean m0 = `mean`."""
 
     def rounding(self, posterior: P) -> Array:
-        """Return the largest rounding error of posterior means, in posterior standard deviations.
+        """Return an estimate of the largest rounding error of posterior means, in posterior standard deviations.
 
-        It is also the largest relative rounding error of posterior variances.
+        The same number is an estimate of the largest relative rounding error of posterior variances.
         """
 
     def posterior_rows(self, posterior: P) -> Callable[..., np.ndarray]:
@@ -174,10 +185,13 @@ class GaussianPrior(Protocol[P]):
         """
 
     def cotangent(self, posterior: P, precision: Array) -> np.ndarray | None:
-        """Return the derivative of log Z in the prior's array, of the array's shape; None if the array is constant."""
+        """Return the derivative of log Z in the prior's first array, of its shape; None if the array is constant.
+
+        A prior with several arrays that depend on parameters joins the derivatives in all of them in one array.
+        """
 
     def __iter__(self) -> Iterator[Array]:
-        """Iterate over the prior's arrays; the first is the array in which `cotangent` is the derivative."""
+        """Iterate over the prior's fields; `cotangent` is the derivative in the first."""
 
 
 class PredictorPrior(GaussianPrior[P], Protocol[P]):
@@ -189,8 +203,8 @@ class PredictorPrior(GaussianPrior[P], Protocol[P]):
     def conditioned(self, posterior: P, rows: np.ndarray) -> np.ndarray:
         """Return (I + Pi K)^{-1} r for rows r, (s, n).
 
-        Let x have the prior covariance C with the predictors eta. Then C times the result is r times the posterior
-        covariance of x and eta.
+        For a variable x with prior covariance C = Cov(x, f), C times the result is the posterior covariance of x and f
+        times r.
         """
 
 
@@ -207,7 +221,7 @@ class CoordinatePrior(GaussianPrior[P], Protocol[P]):
 
 
 def signatures_of(rows: np.ndarray) -> np.ndarray:
-    """Return two random combinations of each row of a matrix, (n, 2): to the bit the same for equal rows."""
+    """Return two random linear combinations of the elements of each row, (n, 2), identical for equal rows."""
     weights = np.random.default_rng(0).standard_normal((2, rows.shape[1]))
     out, step = np.empty((len(rows), 2)), max(1, _PART // max(1, rows.shape[1]))
     for start in range(0, len(rows), step):

@@ -31,10 +31,10 @@ __all__ = ["LEAST_BLOCKS", "BlockPosterior", "EntryPattern", "SparseFactorPrior"
 _PART = 2**20
 """Number of elements in one block of a dense product with R, 8 MB: it bounds the memory."""
 _TOGETHER = 512
-"""Number of predictors in a part of `SparseFactorPrior.apart`, exceeded by one block at most: larger parts waste pairs
-of predictors, smaller parts waste time for calls."""
+"""Number of predictors in a part of `SparseFactorPrior.apart`, exceeded by one block at most: larger parts cost more
+pairs of predictors, smaller parts more calls."""
 LEAST_BLOCKS = 128
-"""Least number of coefficients that are divided into blocks: the algebra of fewer takes less time than the calls."""
+"""Least number of coefficients that are divided into blocks: with fewer, calls take longer than dense arithmetic."""
 _PAIRS = 2**22
 """Largest number of pairs of entries that are listed, 96 MiB. With more pairs SciPy's product of sparse matrices is as
 fast and needs no list; its overhead of 100 microseconds does not matter there."""
@@ -65,7 +65,7 @@ class EntryPattern:
     def subset(self, index: np.ndarray) -> "tuple[EntryPattern, np.ndarray]":
         """Return the pattern of the predictors at `index`, (m,), and the indices of its entries in this pattern.
 
-        Both are kept for the last `index`.
+        The result for the last array `index` is cached.
         """
         if self._subset is None or self._subset[0] is not index:
             numbered = self.filled(np.arange(len(self.column), dtype=float))[index]
@@ -81,9 +81,9 @@ class EntryPattern:
 
     @cached_property
     def _pairs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-        """Pairs of entries of one predictor: indices of both entries, and of their product in the ravelled (p, p).
+        """Pairs of entries of one predictor: indices of both entries, and of the element of B that they add to.
 
-        None where there are too many pairs to list.
+        B, (p, p), is ravelled, and the element is in its upper triangle. None where there are too many pairs to list.
         """
         if count_row_pairs(self.starts) > _PAIRS:
             return None
@@ -266,11 +266,11 @@ class SparseFactorPrior(NamedTuple):
     def shifted(
         self, posterior: CoefficientPosterior, mean: Array, shift: Array, precision: Array
     ) -> CoefficientPosterior:
-        """Return the posterior for another `shift` of the same `precision`: products with vectors only."""
+        """Return the posterior for another `shift` and the same `precision`, without a new factorisation."""
         return shifted_posterior(self.design, self.precision, posterior, np.asarray(mean), shift, precision)
 
     def on_device(self) -> Any:
-        """Return this prior in JAX arrays, dense where there are no blocks; kept for the last prior and device."""
+        """Return this prior in JAX arrays, dense where there are no blocks; cached for the last prior and device."""
         placed, device = self.pattern.placed, jax_device()
         if placed is None or placed[0] is not self or placed[1] != device:
             if (blocks := self.pattern.blocks) is None:
@@ -292,7 +292,10 @@ class SparseFactorPrior(NamedTuple):
         return BlockPosterior(*host_posterior._replace(coordinates=coordinates, whitener=convert(blocks, whitener)))
 
     def energy(self, posterior: CoefficientPosterior, mean: Array) -> Array:
-        """Return the sum of squares of E[v]; a^T (m - m0) is the same but cancels where the prior is wide."""
+        """Return the sum of squares of E[v] over coefficients without flat priors.
+
+        It equals a^T (m - m0), in which digits cancel where the prior is wide.
+        """
         return (self.precision * posterior.coordinates**2).sum()
 
     def rounding(self, posterior: CoefficientPosterior) -> float:
@@ -314,8 +317,8 @@ class SparseFactorPrior(NamedTuple):
         parts : list of ndarray of int
             Indices of the predictors of each part. All predictors of one block are in one part.
         shared : ndarray, (n,)
-            Share of each posterior variance that comes from the border. The covariance of two predictors in different
-            parts is at most the root of the product of their two shares.
+            Term of each posterior variance that comes from the border. The covariance of two predictors in different
+            parts is at most the root of the product of their two terms.
         """
         if not isinstance(posterior, BlockPosterior):
             return None
@@ -341,7 +344,7 @@ class SparseFactorPrior(NamedTuple):
         return out
 
     def _times(self, matrix: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-        """Yield slices of predictors, and their rows of the product of R^T and a dense matrix, (p, p)."""
+        """Yield slices of predictors, and the rows of R^T M for each, where M = `matrix`, (p, p), is dense."""
         transposed, n = self.design, self.pattern.predictors
         step = max(1, _PART // max(1, len(self.precision)))
         matrix = np.ascontiguousarray(matrix)

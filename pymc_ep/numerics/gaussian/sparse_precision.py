@@ -38,7 +38,8 @@ __all__ = ["PrecisionPosterior", "SparsePrecisionPrior"]
 _COLUMNS = 64
 """Number of right-hand sides that are solved for at a time, which bounds the memory."""
 _WIDE = 64
-"""Largest number of entries of a row whose variance is summed over pairs of entries; a longer row takes a solution."""
+"""Largest number of entries of a row whose variance is summed over pairs of entries; for a longer row a linear system
+is solved."""
 _LOST = 1e8
 """Ratio of a diagonal element to its pivot from which P_0 counts as singular: half of the digits are lost."""
 _NEAR = 1e-3
@@ -87,7 +88,7 @@ class SumCorrection(NamedTuple):
 
 
 class PosteriorFactor(NamedTuple):
-    """S, (p, p), by the factor of the sparse matrix S_0^{-1} and terms of low rank.
+    """S, (p, p), as a factor of the sparse matrix S_0^{-1} and a correction of low rank.
 
     Attributes
     ----------
@@ -119,7 +120,10 @@ class PosteriorFactor(NamedTuple):
         return entries
 
     def variances_of(self, cross: scipy.sparse.csr_array) -> np.ndarray:
-        """Return diag(C S C^T), (d,), for C = `cross`, (d, p): from entries of S where they suffice, or by solving."""
+        """Return diag(C S C^T), (d,), for C = `cross`, (d, p).
+
+        A short row whose pairs of unknowns are all in the pattern takes entries of S; for any other a system is solved.
+        """
         counts = np.diff(cross.indptr)
         first, second = row_pairs(cross.indptr, _WIDE)
         p, row = self.pattern.analysis.n, np.repeat(np.arange(cross.shape[0]), counts)[first]
@@ -150,11 +154,11 @@ class PrecisionPosterior(CoefficientPosterior):
     whitener: PosteriorFactor
 
     def solve(self, b: np.ndarray) -> np.ndarray:
-        """Return S b, (p,)."""
+        """Return S b, for b of shape (p,) or (p, m)."""
         return self.whitener.solve(b)
 
     def with_entries(self) -> "PrecisionPosterior":
-        """Return the posterior with stored entries of S, so that all later variances use the same ones."""
+        """Return the posterior with the entries of S stored, so that variances do not compute them again."""
         return self._replace(whitener=self.whitener._replace(entries=self.whitener.inverse_entries()))
 
     def remaining_variance(self, cross: Any, prior_variance: np.ndarray) -> np.ndarray:
@@ -180,7 +184,7 @@ class SparsePrecisionPrior(NamedTuple):
     log_det : float
         log |Q| of the blocks that are not factored, known by structure; it includes the constraints.
     sum_sd : ndarray, (k,)
-        Standard deviation s of each sum; zero where the sum is zero.
+        Standard deviation s of each sum; zero where the sum is constrained to be zero.
     pattern : PrecisionPattern
     """
 
@@ -200,7 +204,7 @@ class SparsePrecisionPrior(NamedTuple):
         return self.pattern.design
 
     def variances(self) -> np.ndarray:
-        """Return ``sum_j A_ij^2 / Q_jj``, (n,): in place of prior variances, and zero where they are zero.
+        """Return ``sum_j A_ij^2 / Q_jj``, (n,), in place of prior variances: zero for the same predictors.
 
         1 / Q_jj is the variance of unknown j given all others; flat unknowns count as standard normal. Prior variances
         would take a factor of Q, which may be singular.
@@ -217,12 +221,12 @@ class SparsePrecisionPrior(NamedTuple):
         return design @ np.linalg.solve(dense, design.T)
 
     def is_positive_semidefinite(self) -> bool:
-        """Whether all blocks of Q have log determinants: those known by structure, and the factored ones."""
+        """Whether `log_det` is finite and all factored blocks of Q are positive definite."""
         blocks = self.pattern.block_factors(self.values)
         return bool(np.isfinite(self.log_det)) and all(block.proper for block in blocks)
 
     def regular(self) -> "SparsePrecisionPrior":
-        """Return this prior with a ridge at unknowns that are flat or in a constrained sum, for a first iterate."""
+        """Return this prior for a first iterate, with a ridge at unknowns that are flat or in a constrained sum."""
         diagonal = self.precision
         ridge = np.zeros_like(diagonal)
         squares = np.bincount(self.pattern.design.indices, self.pattern.design.data**2, minlength=len(diagonal))
@@ -315,7 +319,7 @@ class SparsePrecisionPrior(NamedTuple):
         return float(posterior.coordinates @ self._times(posterior.coordinates))
 
     def rounding(self, posterior: PrecisionPosterior) -> float:
-        """Return the relative rounding error of posterior standard deviations, from the digits that pivots lost."""
+        """Return the relative rounding error of posterior standard deviations: ROUNDING times the factor's `loss`."""
         return posterior.rounding
 
     def posterior_rows(self, posterior: PrecisionPosterior) -> Callable[..., np.ndarray]:
@@ -357,7 +361,7 @@ class SparsePrecisionPrior(NamedTuple):
         return np.array([self.precision[weights != 0.0].mean() for weights in self.pattern.sums.T])
 
     def _with_sums(self, factor: SparseFactor, pins: np.ndarray) -> tuple[PosteriorFactor, float, bool]:
-        """Return S corrected by the sums, their term of log |P|, and whether P is positive definite."""
+        """Return S with the sums' correction, the correction's term of log |P|, and whether P is positive definite."""
         sums = self.pattern.sums
         first = np.zeros((len(sums), len(pins)))
         first[self.pattern.pins[: len(pins)], np.arange(len(pins))] = 1.0
@@ -380,7 +384,7 @@ class SparsePrecisionPrior(NamedTuple):
         return PosteriorFactor(self.pattern, factor, SumCorrection(z, g, inverse, self.sum_sd)), float(log_det), True
 
     def _times(self, x: np.ndarray) -> np.ndarray:
-        """Return Q x, soft constraints included, (p,)."""
+        """Return (Q + sum e e^T / s^2) x, (p,), with a term for each sum of s > 0."""
         soft = self.sum_sd > 0.0
         sums = self.pattern.sums[:, soft]
         return self.pattern.symmetric(self.values) @ x + sums @ (sums.T @ x / self.sum_sd[soft] ** 2)
