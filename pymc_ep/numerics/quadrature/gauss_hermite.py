@@ -47,11 +47,11 @@ _CURVED = 0.5
 """Curvature of log t, in units of 1 / cavity variance, above which the rule about the cavity mean is not tried. This
 saves evaluations only: a rule that is tried is tested by its coefficients."""
 _STEEP = 2.0
-"""Slope of log t, in units of 1 / cavity standard deviation, above which that rule is not tried either."""
+"""Slope of log t, in units of 1 / cavity standard deviation, above which the same rule is not tried."""
 
 
 class Smooth(NamedTuple):
-    """Rules for all sites, of n, that have a smooth integrand, and the indices of the remaining sites.
+    """Rules for the sites, of n, that have a smooth integrand, and the indices of the remaining sites.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ def known_smooth_nodes(
     power: np.ndarray,
     *parameters: np.ndarray,
 ) -> Smooth:
-    """Return rules about cavity means, for sites that declare that t is log-concave, or where it has peaks.
+    """Return rules about cavity means, for sites that declare t as log-concave, or declare the places of its peaks.
 
     For arguments see `gauss_legendre.tilted_nodes`, all NumPy arrays.
     """
@@ -140,7 +140,7 @@ def _is_narrow(slopes: np.ndarray, sd: np.ndarray) -> np.ndarray:
 def _nodes_about(
     log_density: LogDensity, nodes: int, centre: np.ndarray, width: np.ndarray, *arrays: np.ndarray
 ) -> tuple[TiltedNodes, np.ndarray]:
-    """Evaluate and weigh nodes about centres; see `_weighed`."""
+    """Evaluate the density at nodes about `centre`, (n,), and return the results of `_weighed`."""
     y, mean, variance, power, *parameters = arrays
     log_t, slope = log_density(centre + hermite_rule(nodes)[0][:, None] * width, y, *parameters)
     return _weighed(nodes, log_t, slope, centre, width, mean, variance, power)
@@ -158,7 +158,7 @@ def _weighed(
 ) -> tuple[TiltedNodes, np.ndarray]:
     """Return the rule with nodes at ``centre + width * x``, and whether it is accurate for each site, (n,).
 
-    It is if the ratio of the integrand to N(f; centre, width**2) is smooth.
+    A rule is accurate if the ratio of the integrand to N(f; centre, width**2) is smooth, and t does not jump.
     """
     node, weight, last = hermite_rule(nodes)
     offset = node[:, None] * width
@@ -184,7 +184,7 @@ def _weighed(
 
 
 def _subset(rule: TiltedNodes, sites: np.ndarray) -> TiltedNodes:
-    """Return the rules of some of the sites, one panel each."""
+    """Return the rules of the sites at indices `sites`, (m,), one panel each."""
     panels, centre, offset, weight, slope, log_z, mean, variance, _ = rule
     site = np.arange(len(sites))
     return TiltedNodes(

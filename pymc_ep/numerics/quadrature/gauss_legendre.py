@@ -141,7 +141,7 @@ def tilted_nodes(
     log_concave: bool = True,
     nodes: int = 24,
 ) -> TiltedNodes:
-    """Place and weigh the nodes of a composite Gauss-Legendre rule.
+    """Return the nodes and weights of a composite Gauss-Legendre rule for the tilted density of each site.
 
     Parameters
     ----------
@@ -198,7 +198,7 @@ def panel_values(
     parameters: Sequence[Any],
     nodes: int,
 ) -> tuple[Any, Any, Any]:
-    """Return nodes as offsets from the centre, log t less its value there, and its slope, (nodes, panels) each."""
+    """Return nodes as offsets from the centre, log t less its value at the centre, and its slope, (nodes, panels)."""
     offset = panels.left + panels.width * legendre(nodes)[0][:, None]
     y, base, log_base, *parameters = (array[panels.site] for array in (y, centre, log_centre, *parameters))
     node = base + offset
@@ -219,7 +219,7 @@ def weighed(
     variance: Array,
     power: Array,
 ) -> TiltedNodes:
-    """Return the rule with given nodes, weighed, and its log Z; `panel_values` gives `offset`, `log_t` and `slope`."""
+    """Return the rule, with its weights and log Z; `offset`, `log_t` and `slope` are the results of `panel_values`."""
     xp = namespace(mean, variance, offset)
     site = panels.site
     unit_weight = legendre(offset.shape[0])[1][:, None]
@@ -236,7 +236,7 @@ def weighed(
 
 
 def reweighted(rule: TiltedNodes, step: Array) -> TiltedNodes:
-    """Return the rule with the same nodes weighed for other cavity means.
+    """Return the rule with the same nodes, and with weights and log Z for other cavity means.
 
     The ratio of the two Gaussians is an exponential of the offset.
 

@@ -66,7 +66,10 @@ where a density has lost its digits every half is as rough as the whole."""
 
 
 def defined(log_density: LogDensity, highest: float = np.inf) -> LogDensity:
-    """Return a log density that is minus infinity, with slope zero, where the given one is not finite or too high."""
+    """Return a log density: minus infinity, of slope zero, where `log_density` is not finite or above `highest`.
+
+    A slope that is not finite is replaced by zero too.
+    """
 
     def density(f: Array, y: Array, *parameters: Array) -> tuple[Any, Any]:
         log_t, slope = log_density(f, y, *parameters)
@@ -96,7 +99,7 @@ def scanned_nodes(
     seen: Survey,
     nodes: int = 24,
 ) -> TiltedNodes:
-    """Place and weigh the nodes of an adaptive Gauss-Legendre rule.
+    """Return the nodes and weights of an adaptive Gauss-Legendre rule for the tilted density of each site.
 
     For arguments and result see `gauss_legendre.tilted_nodes`, all NumPy arrays. `log_density` is a result of
     `defined`, and `seen` one of `peak_search.surveyed`.
@@ -262,7 +265,7 @@ def _last_coefficients(nodes: int) -> np.ndarray:
 def _halved(
     panels: Panels, values: Sequence[np.ndarray], rough: np.ndarray, evaluate: Callable
 ) -> tuple[Panels, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Return panels and their values with the `rough` panels halved; values of the other panels are kept."""
+    """Return the panels, with the `rough` ones halved, and their values; only the new panels are evaluated."""
     half = panels.width[rough] / 2
     left = np.concatenate([panels.left[rough], panels.left[rough] + half])
     site = np.tile(panels.site[rough], 2)

@@ -18,8 +18,8 @@ _WIDE_DROP = 60.0
 if log t is linear."""
 
 _AIM_DROP = 48.0
-"""Drop at which the Newton steps to an edge aim, in nats: between `DROP` and `_WIDE_DROP`, so that the drop reached is
-between both despite rounding and curvature."""
+"""Drop at which the Newton steps to an edge aim, in nats: between `DROP` and `_WIDE_DROP`, so that the drop at the
+edge is between them despite rounding and curvature."""
 
 _MODE_LOSS = 0.5
 """Largest difference of the log density, in nats, between its maximum and the point that is taken as the mode. This
@@ -38,8 +38,8 @@ def peak_interval(
 ) -> tuple[Any, Any, Any, Any]:
     """Return a point near the mode of the integrand N(f; mean, variance) t(f)**power, log t there, and two offsets.
 
-    At the offsets from the point, to its left and to its right, the integrand has dropped by about `DROP`. All results
-    are (n,). ``density(f)`` returns log t and its derivative at f, (k, n).
+    At the offsets, left and right of the point, the log integrand is 40 to 60 nats, `DROP` to `_WIDE_DROP`, below its
+    value at the point. All results are (n,). ``density(f)`` returns log t and its derivative, (k, n), at f, (k, n).
     """
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         centre = _mode(density, mean, variance, power, xp)
@@ -96,17 +96,17 @@ def _mode(density: Callable, mean: Array, variance: Array, power: Array, xp: Mod
 def _edges(
     density: Callable, centre: Array, log_centre: Array, mean: Array, variance: Array, power: Array, xp: ModuleType
 ) -> tuple[Any, Any]:
-    """Return distances, (n,), left and right of `centre`, at which the log integrand has dropped by about `DROP`.
+    """Return distances, (n,), left and right of `centre`, at which the log integrand has dropped by 40 to 60 nats.
 
-    The Gaussian alone drops that far within ``sqrt(2 * DROP * v)``. The drop D(d) is convex in the distance d. If it is
-    more than DROP at this distance, it is less than DROP within the fraction DROP / D of the distance. Newton steps on
-    log D as a function of log d begin at the outer end; they are exact where D is a power of d. A step out of the
-    bracket is replaced by the geometric mean of the bracket's ends.
+    The Gaussian alone drops by `DROP` within ``sqrt(2 * DROP * v)``, the first outer end of a bracket. As the drop D(d)
+    is convex in the distance d, it is less than DROP within the fraction DROP / D of this distance, the first inner
+    end. Newton steps on log D as a function of log d begin at the outer end; they are exact where D is a power of d. A
+    step out of the bracket is replaced by the geometric mean of the bracket's ends.
     """
     way = np.array([-1.0, 1.0])[:, None]
 
     def drop(distance: Array) -> tuple[Any, Any]:
-        """Return the drop at distances, (2, n), and its derivative in the distance."""
+        """Return the drop of the log integrand at distances, (2, n), and its derivative in the distance, (2, n)."""
         offset = way * distance
         log_t, slope = density(centre + offset)
         # D = ((f - m)^2 - (c - m)^2) / (2 v) - p (log t(f) - log t(c)) at f = c + offset, and dD / d distance.

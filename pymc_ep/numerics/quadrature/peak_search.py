@@ -78,7 +78,7 @@ class Survey(NamedTuple):
     rise: np.ndarray
 
     def of(self, sites: np.ndarray) -> "Survey":
-        """Return the survey of some of the sites."""
+        """Return the survey of the sites at indices `sites`, (m,)."""
         return Survey(*(values[:, sites] for values in self))
 
 
@@ -128,6 +128,7 @@ def surveyed(
     log_density : callable
         A result of `multimodal.defined`.
     y, mean, variance, power, *parameters : ndarray, shape (n,)
+        Observations, cavity moments, powers of t, and the density's parameters.
     also : ndarray, shape (k,)
         The other points, in cavity standard deviations from the cavity mean.
 
@@ -173,7 +174,7 @@ def is_near(seen: Survey) -> np.ndarray:
 
 
 def beside_support(seen: Survey) -> np.ndarray:
-    """Whether t is undefined at a grid point, defined next to it, and both may matter to the integral, (points, n)."""
+    """Whether t is undefined at a grid point, defined at a neighbour, and both points may matter, (points, n)."""
     top = seen.level.max(axis=0) - _TESTED_DROP
     high, undefined = seen.level > top, np.isneginf(seen.level)
     beside = np.zeros_like(high)
@@ -190,7 +191,7 @@ def slopes_beside(seen: Survey, variance: np.ndarray) -> np.ndarray:
 
 
 def single_peak(integrand: Integrand, seen: Survey, sites: np.ndarray) -> tuple[np.ndarray, Peak]:
-    """Bracket the one peak of each of `sites`; return the sites where that succeeds, and their peaks."""
+    """Locate the one peak of each of `sites`; return the sites where the search succeeds, and their peaks."""
     place = np.argmax(_peak_brackets(seen.rise[:, sites]), axis=0)
     low, high = seen.offset[place, sites], seen.offset[place + 1, sites]
     up, down = seen.rise[place, sites], seen.rise[place + 1, sites]
