@@ -111,7 +111,7 @@ def _row_variances(factor: jax.Array, rows: jax.Array) -> jax.Array:
 
 
 def dense_on_device(design: scipy.sparse.csr_array) -> DenseOnDevice:
-    """Return the dense algebra under JAX of a design, (n, N); the sparse ones of `plan_algebra` do not run there.
+    """Return the algebra of dense factors under JAX for a design, (n, N); nested dissection does not run there.
 
     Raises an InvalidDataError if the memory does not suffice.
     """

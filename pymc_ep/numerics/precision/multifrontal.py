@@ -1,4 +1,4 @@
-"""Exact algebra of a sparse precision A = D^T diag(pi) D: factor, solutions, draws and the selected inverse.
+"""Factor, solutions, draws and selected inverse of a sparse precision A = D^T diag(pi) D.
 
 The unknowns are eliminated node by node of a nested dissection (the multifrontal method; Duff and Reid 1983). The front
 F of a node is dense: its own unknowns s, and the later ones r that they are coupled with. It holds elements of A plus
@@ -35,8 +35,8 @@ a pivot as small as that have a relative error of a tenth.
 _PAIR_BYTES = 60
 """Bytes for each product of two entries of a row while the products are sorted, of which 12 bytes are kept."""
 _LONG = 64
-"""Largest number of entries of a row whose variance is summed over pairs of entries, 2080 pairs; a longer row takes one
-solution instead."""
+"""Largest number of entries of a row whose variance is summed over pairs of entries, 2080 pairs; for a longer row one
+linear system is solved instead."""
 _CHUNK = 2**22
 """Number of elements in one block of right-hand sides, 32 MB: it bounds the memory."""
 
@@ -110,7 +110,7 @@ class Multifrontal:
 
     @property
     def flops(self) -> float:
-        """Operations of a factor with all variances."""
+        """Floating-point operations of one factorisation and the variances of all predictors."""
         return self.dissection.flops
 
     @property
@@ -131,13 +131,13 @@ class Multifrontal:
 
     @cached_property
     def pairs(self) -> Pairs:
-        """The products of entries of D, which map pi to the elements of A."""
+        """The `Pairs` of D, whose products map pi to the elements of A."""
         return self.pairs_of(self.design)
 
     def pairs_for(self, design: scipy.sparse.csr_array) -> Pairs:
         """Return the `Pairs` of a design, (m, N): of all rows of D, of the short rows of any other design.
 
-        They are kept for D and for the last other design.
+        The results for D and for the last other design are cached.
         """
         if design is self.design:
             return self.pairs
@@ -283,9 +283,10 @@ class MultifrontalFactor:
         return self._back_substituted(x).T
 
     def _back_substituted(self, x: np.ndarray) -> np.ndarray:
-        """Return x after back substitution, (N,) or (N, k), x_s - H^T x_r for each node, in the order of the unknowns.
+        """Return the result of back substitution on `x`, (N,) or (N, k), in the order of the unknowns.
 
-        `x` is in the order of elimination, and is overwritten.
+        From the last node to the first, x_s is replaced by x_s - H^T x_r. `x` is in the order of elimination, and is
+        overwritten.
         """
         tree = self.algebra.dissection
         for k in range(len(self._multipliers) - 1, -1, -1):
@@ -297,7 +298,8 @@ class MultifrontalFactor:
     def variances(self, design: scipy.sparse.csr_array) -> np.ndarray:
         """Return diag(C A^{-1} C^T), (m,), for C = `design`, (m, N).
 
-        A short row whose pairs of unknowns are all in fronts needs the selected inverse only; any other, a solution.
+        For a short row whose pairs of unknowns are all in fronts the selected inverse is enough; for any other row a
+        system is solved.
         """
         pairs = self.algebra.pairs_for(design)
         # Row i: sum over pairs j <= k of C_ij C_ik S_jk, twice off the diagonal.
@@ -314,7 +316,7 @@ class MultifrontalFactor:
         return self.variances(self.algebra.design)
 
     def _selected_inverse(self, pairs: Pairs) -> np.ndarray:
-        """Return the elements of A^{-1} at the places of `pairs`, (e,), off the diagonal times two."""
+        """Return the elements of A^{-1} at the places of `pairs`, (e,); elements off the diagonal are doubled."""
         tree, places = self.algebra.dissection, self.algebra.places_in_parents
         out = np.empty(len(pairs.row))
         fronts: dict[int, np.ndarray] = {}

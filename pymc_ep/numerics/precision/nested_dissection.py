@@ -30,7 +30,7 @@ class Dissection(NamedTuple):
     edges : ndarray of int, (K + 1,)
         Place at which the unknowns of each node begin, and N.
     parents : ndarray of int, (K,)
-        Parent of each node, which has the first later unknown that the node is coupled with; -1 for a root.
+        Parent of each node: the node of the first later unknown that it is coupled with; -1 for a root.
     beyond : list of K ndarrays of int
         Places of the later unknowns that each node is coupled with when it is eliminated, sorted.
     """
@@ -54,7 +54,7 @@ class Dissection(NamedTuple):
 
     @property
     def flops(self) -> float:
-        """Floating-point operations of a factor and the selected inverse."""
+        """Floating-point operations of one factorisation and the selected inverse."""
         pivots, later = (counts.astype(float) for counts in self.sizes)
         # Of 4 s^2 r H and S_ss take 2 each; of 3 s r^2 the update matrix takes 1, S_rs 2 (s own, r later unknowns).
         return float((pivots**3 + 4.0 * pivots**2 * later + 3.0 * pivots * later**2).sum())
@@ -119,7 +119,7 @@ def _append_nodes(
 def _smallest_separator(
     coupled: scipy.sparse.csr_array, axes: np.ndarray | None, unknowns: np.ndarray, marked: np.ndarray
 ) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
-    """Return the smallest of the separators in the middle of each order of `_positions`, and the two halves."""
+    """Return the smallest separator and its two halves; each order of `_positions` gives one, at its median."""
     best, halves = unknowns, (unknowns[:0], unknowns[:0])
     for along in _positions(coupled, axes, unknowns):
         middle = np.partition(along, len(unknowns) // 2)[len(unknowns) // 2]

@@ -5,8 +5,8 @@ the observations be such that X^T diag(pi_x) X = c I: all unknowns are observed 
 
     A = D^T diag(pi) D = c (I - W^T W) + W^T diag(t) W,        t_j = c + pi_j,
 
-so that log|A| = sum_j log t_j + (N - J) log c, coefficient j has the variance 1 / t_j, and f(A) is f(c) and f(t)
-between two transforms. The variances of the unknowns are
+so that log|A| = sum_j log t_j + (N - J) log c, coefficient j has the variance 1 / t_j, and a function of A is
+f(A) = f(c) (I - W^T W) + W^T diag(f(t)) W, one transform each by W and W^T. The variances of the unknowns are
 
     diag(A^-1)_i = sum_j W_ji^2 / t_j + (1 - sum_j W_ji^2) / c,
 
@@ -134,12 +134,12 @@ class Orthonormal:
 
     @property
     def flops(self) -> float:
-        """Operations of a factor with all variances."""
+        """Floating-point operations of one factorisation and the variances of all predictors, by order of magnitude."""
         return _OPERATIONS * self.observed.shape[1]
 
     @property
     def bytes(self) -> int:
-        """Largest memory of a factor, in bytes."""
+        """Most memory that one factorisation and the variances take, in bytes."""
         return 8 * _ARRAYS * self.observed.shape[1]
 
     @property

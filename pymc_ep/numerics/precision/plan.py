@@ -1,4 +1,4 @@
-"""Protocol of a precision A = D^T diag(pi) D of N unknowns and its factor, and the choice of an exact algebra."""
+"""Factors of precisions A = D^T diag(pi) D of N unknowns: protocols, dense factors, and the choice of a method."""
 
 from functools import cached_property
 from typing import Protocol
@@ -79,11 +79,11 @@ class Algebra(Protocol):
 
     @property
     def flops(self) -> float:
-        """Operations of a factor with all variances."""
+        """Floating-point operations of one factorisation and the variances of all predictors."""
 
     @property
     def bytes(self) -> int:
-        """Largest memory of a factor, in bytes."""
+        """Most memory that one factorisation and the variances take, in bytes."""
 
     @property
     def sentence(self) -> str:
@@ -117,7 +117,7 @@ def plan_algebra(design: Array, shape: tuple[int, ...] | None = None) -> Algebra
 
 
 def factor_need(algebra: Algebra) -> tuple[int, str, str, str]:
-    """Return the memory that a factor needs, as arguments of `memory.require_memory`."""
+    """Return the bytes that a factor needs, and parts of a message, as arguments of `memory.require_memory`."""
     n = algebra.design.shape[1]
     cure = "Use method='dsb' with variance='perturb-and-map', which stores no matrix, or a smaller image."
     return algebra.bytes, f"Exact variances of {n} unknowns need", algebra.sentence, cure
@@ -129,7 +129,7 @@ def require_memory(algebra: Algebra) -> None:
 
 
 def dense_need(design: scipy.sparse.csr_array) -> tuple[int, str, str, str]:
-    """Return the memory of dense algebra under JAX for a design (n, N), as arguments of `memory.require_memory`.
+    """Return the bytes of dense factors under JAX for a design, (n, N), as arguments of `memory.require_memory`.
 
     A few copies of the dense design exist at a time, scaled and whitened, and as many (N, N) matrices.
     """
@@ -158,7 +158,7 @@ class Dense:
 
     @property
     def flops(self) -> float:
-        """Operations of a factor with all variances."""
+        """Floating-point operations of one factorisation and the variances of all predictors."""
         n_rows, n = self.design.shape
         # n^3 / 3 for the factor, 2 n^3 / 3 for its inverse, and a product each for A and for the variances.
         return float(n) ** 3 + 4.0 * (n_rows * n**2 if self._is_dense else self.design.nnz * n)
