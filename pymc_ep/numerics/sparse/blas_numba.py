@@ -34,7 +34,7 @@ _jit = jit(nogil=True)
 
 
 def _external(library: str, name: str, count: int) -> types.ExternalFunction:
-    """Return a routine of `count` addresses, under a symbol by which cached compiled functions refer to it."""
+    """Return a routine that takes `count` addresses, under a symbol by which cached compiled functions find it."""
     symbol = f"pymc_ep_{name}"
     llvmlite.binding.add_symbol(symbol, get_cython_function_address(f"scipy.linalg.{library}", name))
     return types.ExternalFunction(symbol, types.void(*[types.intp] * count))
@@ -46,7 +46,7 @@ _dpotrf, _dpotri = _external("cython_lapack", "dpotrf", 5), _external("cython_la
 
 
 def arguments() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the arrays of sizes, factors and letters of one thread."""
+    """Return new arrays `sizes`, (8,), `factors`, (2,), and `letters`, (4,), for one thread."""
     return np.zeros(8, dtype=np.int32), np.zeros(2), np.frombuffer(_LETTERS, dtype=np.uint8).copy()
 
 

@@ -123,7 +123,7 @@ def solve_many(
     forward: bool,
     backward: bool,
 ) -> None:
-    """Replace X, (n, w), in the order of elimination, by L^{-1} X if `forward`, then by L^{-T} X if `backward`.
+    """Replace X = `x`, (n, w), in the order of elimination, by L^{-1} X if `forward`, then by L^{-T} X if `backward`.
 
     `room` is a work array for w elements in each row of the largest front.
     """

@@ -15,13 +15,13 @@ __all__ = ["Analysis", "SparseFactor"]
 
 _MUCH = 1e4
 """Multiplications of a factor, for each unknown, above which a second order of elimination is tried. A lattice of 10^5
-takes 2e3, one of 10^6 8e3, a mesh of 10^5 4e4. The search for it takes as long as some four factors of the mesh."""
+takes 2e3, one of 10^6 8e3, a mesh of 10^5 4e4. The search takes as long as some four factors of the mesh."""
 _TOGETHER = 32
 """Number of draws that are solved for at a time, which bounds the memory; their rows fit in a cache."""
 
 
 class _Elimination(NamedTuple):
-    """An order of elimination, a postorder of its tree, with the patterns of the matrix and of L in this order.
+    """An order of elimination, a postorder of its tree, with the matrix's pattern and L's column counts in this order.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class Analysis:
     flops : float
         Operations of a factor.
     bytes : int
-        Memory of a factor, and of all room for computing it and the selected inverse.
+        Memory of a factor, with all work arrays for computing it and the selected inverse.
     """
 
     def __init__(self, rows: np.ndarray, columns: np.ndarray, n: int):
@@ -105,7 +105,7 @@ class Analysis:
 
     @property
     def bytes(self) -> int:
-        """Memory of a factor, in B, with the room for it and the selected inverse."""
+        """Memory, B, of a factor, with all work arrays for computing it and the selected inverse."""
         room = max(self._stack, self._inverse_stack) + self._largest_update + self._largest_panel
         return 8 * (self._size + room + 2 * len(self._places))
 
@@ -153,7 +153,7 @@ class Analysis:
         return out
 
     def _solved(self, factor: np.ndarray, x: np.ndarray, *, forward: bool, backward: bool) -> None:
-        """Replace X, (n,) or (n, w), in the order of elimination, by its forward or backward solution, or by both."""
+        """Replace `x`, (n,) or (n, w), in elimination order, by L^{-1} x if `forward`, then L^{-T} x if `backward`."""
         given = self._first, self._begins, self._later, self._panels, factor, x
         if x.ndim == 1:
             _compiled("cholesky").solve_one(*given, np.empty(self._largest_front), forward, backward)
@@ -169,7 +169,7 @@ class SparseFactor(NamedTuple):
     ----------
     analysis : Analysis
     factor : ndarray
-        Panels of L.
+        Panels of L, the columns of each supernode, joined in one dimension.
     log_det : float
         log |A|; NaN where A is not positive definite.
     failed : int
@@ -226,7 +226,7 @@ def _compiled(name: str) -> ModuleType:
 
 
 def _symmetric_pattern(rows: np.ndarray, columns: np.ndarray, n: int) -> scipy.sparse.csc_array:
-    """Return the whole pattern in compressed columns, from its lower triangle."""
+    """Return the whole pattern, (n, n), in compressed columns, from its lower triangle."""
     below = rows != columns
     i, j = np.concatenate([rows, columns[below]]), np.concatenate([columns, rows[below]])
     return scipy.sparse.csc_array((np.ones(len(i)), (i, j)), shape=(n, n))

@@ -1,8 +1,8 @@
 """Sums Q = sum_j c_j M_j of sparse symmetric matrices, all of one pattern, and Gaussian fields of precision Q.
 
 Let N, (n, k), be an orthonormal basis of vectors with Q N = 0. A field x is constrained to N^T x = 0, and has the
-pseudo-inverse Q^+ as its covariance. For a factor, k nodes are pinned: with a number p > 0, and the columns D, (n, k),
-of the identity at these nodes,
+pseudo-inverse Q^+ as its covariance. As Q is singular, k nodes are pinned before it is factored: with a number p > 0,
+and the columns D, (n, k), of the identity at these nodes,
 
     log |Q|_+ = log |Q + p D D^T| - k log p - 2 log |det N^T D|,
     Q^+ = P (Q + p D D^T)^{-1} P,    P = I - N N^T.
@@ -26,7 +26,7 @@ from pymc_ep.numerics.sparse.factor import Analysis, SparseFactor
 __all__ = ["MatrixSum", "pinned_nodes"]
 
 _MOST_KEPT = 256
-"""Largest number of log determinants that are kept: a fit has about a hundred, and needs each about twice, with many
+"""Largest number of log determinants that are cached: a fit has about a hundred, and needs each about twice, with many
 others in between."""
 
 
@@ -37,7 +37,7 @@ def pinned_nodes(vectors: np.ndarray) -> np.ndarray:
 
 
 class MatrixSum:
-    """The matrices M_j, in one pattern, and functions of Q, (n, n), for coefficients c, (K,).
+    """The sum Q, (n, n), as a function of coefficients c, (K,): its entries, log determinant, draws and variances.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class MatrixSum:
     null_space : ndarray, (n, k)
         N.
     pins : ndarray of int, (k,)
-        The pinned nodes, of the columns of D.
+        The pinned nodes, one for each column of D.
     """
 
     def __init__(self, matrices: Sequence[Any], null_space: np.ndarray | None = None):

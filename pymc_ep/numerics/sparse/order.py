@@ -14,7 +14,7 @@ the number of unknowns. Minimum degree on a lattice of 10^5 took 0.09 s, and wit
 for the same factor."""
 _FULL, _LOOKED = 0.5, 64
 """Share of non-zeros from which the matrix that is left after eliminating one of two crossed effects counts as dense,
-and the number of its rows, about, that are examined."""
+and the approximate number of its rows that are examined."""
 
 
 def elimination_order(pattern: scipy.sparse.csc_array) -> np.ndarray:

@@ -33,7 +33,7 @@ _jit = jit(nogil=True)
 
 @_jit
 def permuted_columns(starts: np.ndarray, rows: np.ndarray, order: np.ndarray, new_starts: np.ndarray) -> np.ndarray:
-    """Return the row indices of a pattern whose columns are taken in `order`, and then begin at `new_starts`."""
+    """Return the row indices of a pattern with its columns in another `order`, in which they begin at `new_starts`."""
     out = np.empty(new_starts[-1], np.int64)
     for k in range(len(order)):
         begin = starts[order[k]]
@@ -106,7 +106,7 @@ def column_counts(starts: np.ndarray, rows: np.ndarray, parent: np.ndarray) -> n
 
 @_jit
 def supernodes(parent: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """Return the first column of each supernode, and n. Supernodes are joined to their parents where few zeros come in.
+    """Return the first column of each supernode, and n. Supernodes are joined to parents where this stores few zeros.
 
     `parent` and `count`, (n,), are the parent and the number of entries of each column of L, in postorder.
     """
