@@ -40,12 +40,15 @@ def _scale(slope: np.ndarray) -> np.ndarray:
 
 
 def _slope(skewness: np.ndarray) -> np.ndarray:
-    """Return the slope b of T with a skewness, cut off at `MOST_SKEWED`."""
+    """Return the slopes b at which T has given skewnesses, cut off at modulus `MOST_SKEWED`."""
     return np.interp(np.clip(skewness, -MOST_SKEWED, MOST_SKEWED), _skewness(_SLOPES), _SLOPES)
 
 
 def skewed(normal: np.ndarray, skewness: np.ndarray) -> np.ndarray:
-    """Return T(u) for u = `normal`, with straight tails, so that means of exp T(u) exist; the arguments broadcast."""
+    """Return T(u) for u = `normal`, continued as its tangent beyond |u| = 4.5; the arguments broadcast.
+
+    With linear rather than cubic tails, means of exp T(u) exist.
+    """
     b = _slope(skewness)
     u = np.clip(normal, -_STRAIGHT, _STRAIGHT)
     inside = 3.0 * u + 3.0 * b * (u**2 - 1.0) + b**2 * u**3
@@ -54,7 +57,7 @@ def skewed(normal: np.ndarray, skewness: np.ndarray) -> np.ndarray:
 
 
 def unskewed(values: np.ndarray, skewness: np.ndarray) -> np.ndarray:
-    """Return the u at which T(u) = `values`, for T with cubic tails rather than the straight ones of `skewed`."""
+    """Return the u at which T(u) = `values`, for T with cubic tails rather than the tangents of `skewed`."""
     b = _slope(skewness)
     even = np.abs(b) < _EVEN
     slope = np.where(even, 1.0, b)

@@ -22,7 +22,7 @@ def while_loop_jax(cond: Callable[[tuple], Any], body: Callable[[tuple], tuple],
 
 
 def require_float64() -> None:
-    """Raise unless JAX computes in double precision, which the tails need.
+    """Raise unless JAX computes in double precision: single precision loses the tails of densities.
 
     Raises
     ------

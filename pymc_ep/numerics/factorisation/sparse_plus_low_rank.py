@@ -60,8 +60,8 @@ class SparsePlusLowRank:
     def leading(self, basis: np.ndarray, wanted: int, *, tol: float = 1e-6, max_iter: int = 50) -> LeadingPairs:
         """Return pairs, from a start basis, (n, k), whose first `wanted` values have converged.
 
-        They have if none changes by more than `tol`, relative to the largest value; after `max_iter` steps the last
-        pairs are returned.
+        Values have converged if none changes in a step by more than `tol`, relative to the largest value. After
+        `max_iter` steps the last pairs are returned.
         """
         pairs = self.improved(basis)
         for _ in range(max_iter):

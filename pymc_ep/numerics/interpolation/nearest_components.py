@@ -48,7 +48,7 @@ class NearestComponents:
         self._components = white[self.used]
 
     def move(self, draws: np.ndarray, means: np.ndarray) -> None:
-        """Move `draws`, (m, d), each of a place's nearest component, to their places by overwriting them.
+        """Overwrite each row of `draws`, (m, d), a draw of the component nearest to a place, by its move to the place.
 
         `means`, (u, d), are the means of the components `used`.
         """

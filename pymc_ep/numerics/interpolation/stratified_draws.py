@@ -37,7 +37,7 @@ def stratified(points: np.ndarray, weights: np.ndarray, count: int, rng: np.rand
 
 
 def _cells(points: np.ndarray, weights: np.ndarray, count: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Return cells of equal weight: the indices of their points, and the weight of each point in the cell."""
+    """Return `count` cells of equal weight: for each the indices of its points, and the weight of each point in it."""
     cells: list[np.ndarray] = []
     shares: list[np.ndarray] = []
     waiting = [(np.arange(len(points)), weights, count)]

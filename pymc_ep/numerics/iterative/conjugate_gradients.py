@@ -11,7 +11,8 @@ from pymc_ep.numerics.backend.namespace import Array
 __all__ = ["Solution", "conjugate_gradients", "jacobi", "newton_step", "splitting"]
 
 _RESTARTS = 3
-"""Largest number of runs of the recursion, each from the true residual, from which rounding lets a run drift."""
+"""Largest number of runs of the recursion. Each starts from the true residual, from which the recursion's residual
+drifts by rounding."""
 _TRUNCATION = 0.1
 """Decrease of the objective by one product, relative to the mean decrease so far, at which a Newton step is truncated.
 With the 0.5 of Nash and Sofer, Newton steps of inpainting ended too early."""
@@ -125,8 +126,8 @@ def conjugate_gradients(
     Returns
     -------
     Solution
-        The best iterate if the iteration has not converged: it ends at `max_iter`, where rounding keeps the residual
-        above the tolerance, or where A is not positive definite.
+        With the best iterate if the iteration ends before it converges: at `max_iter`, where rounding keeps the
+        residual above the tolerance, or where A is not positive definite.
 
     Notes
     -----
@@ -196,9 +197,9 @@ def _iterate(
     most: int,
     truncation: float = 0.0,
 ) -> tuple[Any, int, bool]:
-    """Run the recursion; return the last iterate, the number of products with A, and whether a rule ended it.
+    """Run the recursion; return the last iterate, the number of products with A, and whether a rule ended the run.
 
-    No rule has ended it after `most` products, or if A is not positive definite.
+    The last is False if the run ended after `most` products, or because A is not positive definite.
     """
     # The updates are in place.
     x, residual, ahead = x.copy(), residual.copy(), precondition(residual)

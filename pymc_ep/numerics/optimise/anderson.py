@@ -8,7 +8,7 @@ __all__ = ["anderson"]
 def anderson(points: np.ndarray, residuals: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return the next iterate, (n,), of the fixed-point iteration x -> G(x).
 
-    If G were affine, it would be G(x) at the affine combination x of the iterates with the least residual.
+    For an affine G the result is G(x) at the affine combination x of the iterates that has the least residual.
 
     Parameters
     ----------

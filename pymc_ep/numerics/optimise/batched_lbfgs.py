@@ -206,7 +206,7 @@ def _direction(
 
 
 def _added(q: np.ndarray, weights: np.ndarray, added: np.ndarray, other: np.ndarray, active: np.ndarray) -> np.ndarray:
-    """Add weights times the rows `active` of `added` to q, in place; return the products of q and rows of `other`.
+    """Add `weights` times the rows `active` of `added` to q, in place; return scalar products of q and rows of `other`.
 
     Parameters
     ----------

@@ -13,7 +13,7 @@ _PIECE = 16_384
 
 @jit(fastmath={"reassoc", "contract", "arcp", "nsz"})
 def _piece(q: np.ndarray, weight: float, added: np.ndarray, other: np.ndarray) -> float:
-    """Add `weight` times `added`, (c,), to `q`, (c,), in place; return the product of `q` and `other`, (c,)."""
+    """Add `weight` times `added`, (c,), to `q`, (c,), in place; return the scalar product of `q` and `other`, (c,)."""
     total = 0.0
     for d in range(len(q)):
         moved = q[d] + weight * added[d]
