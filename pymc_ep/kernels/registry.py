@@ -1,4 +1,4 @@
-"""Registry of kernels, over which the contract test runs, and loading of their backends on demand."""
+"""Registry of kernels, and loading of their bodies for JAX and for Numba on demand."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -30,7 +30,8 @@ class Kernel:
         Names of the arguments; the reference table has columns of these names.
     tolerances : mapping of str to float
         Largest allowed error of each output, by name, in the order of the outputs; the reference table has columns of
-        these names. Errors are relative to its column ``<output>_scale`` if there is one, else to the reference value.
+        these names. Errors are relative to the column ``<output>_scale`` if the table has it, else to the reference
+        value.
     table : str
         File name of the reference table, which holds values of 50 digits for the tests.
     derivatives : mapping of (str, str) to str

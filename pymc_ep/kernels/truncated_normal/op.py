@@ -23,8 +23,8 @@ C_TABLES: dict[str, Sequence[float] | float] = {
 }
 
 ASYMPTOTIC_FROM = 200.0
-"""Least k at which V - r^2, the truncated variance less the squared mean, is taken from its asymptotic series
--2 / k^4 + ..., as the difference itself is less accurate there."""
+"""Least k at which V - r^2, the truncated variance less the squared mean, is computed by its asymptotic
+series -2 / k^4 + ..., as the difference itself is less accurate there."""
 
 
 class TruncatedNormal(ScalarKernel):
