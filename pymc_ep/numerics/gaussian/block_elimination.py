@@ -67,7 +67,7 @@ class Blocks:
 
     @property
     def sentence(self) -> str:
-        """Description in the text of `pymc_ep.explain`."""
+        """Description of the division, for the text of `pymc_ep.explain`."""
         count = sum(len(group) for group in self.members)
         return f"{count} blocks of up to {self.members[-1].shape[1]}, and {len(self.border)} that couple with all"
 
@@ -121,7 +121,7 @@ class Rows:
         self.dense = len(self._outer) > _DENSE * matrix.shape[0] * len(blocks.border)
 
     def chosen(self, values: np.ndarray) -> scipy.sparse.csr_array:
-        """Return the part in blocks, transposed, (s, n), of the matrix with entries `values`."""
+        """Return the columns in blocks, transposed, (s, n), of the matrix with entries `values`."""
         shape = self.blocks.inner, self.shape[0]
         return scipy.sparse.csr_array((values[self._inner], (self.inner_place, self.inner_row)), shape=shape)
 
@@ -199,14 +199,14 @@ class BlockFactor(NamedTuple):
         return np.concatenate([*inner, self.border.diagonal()])
 
     def times(self, x: np.ndarray) -> np.ndarray:
-        """Return W x, in the order of `Blocks.order`, for x of shape (p,) or (p, c)."""
+        """Return W x, in the order of `Blocks.order`, for x, (p,) or (p, c), in the order of the coefficients."""
         # L u = x: u_D = W_D x_D, u_S = W_S (x_S - Y^T u_D).
         ordered = x[self.blocks.order]
         above = self._inner_times(ordered[: self.blocks.inner], transposed=False)
         return np.concatenate([above, self.border @ (ordered[self.blocks.inner :] - self.coupling.T @ above)])
 
     def transposed_times(self, y: np.ndarray) -> np.ndarray:
-        """Return W^T y, in the order of the coefficients, for y of shape (p,) or (p, c) in the order of the blocks."""
+        """Return W^T y, in the order of the coefficients, for y, (p,) or (p, c), in the order of `Blocks.order`."""
         # L^T u = y: u_S = W_S^T y_S, u_D = W_D^T (y_D - Y u_S).
         below = self.border.T @ y[self.blocks.inner :]
         above = self._inner_times(y[: self.blocks.inner] - self.coupling @ below, transposed=True)
@@ -215,7 +215,7 @@ class BlockFactor(NamedTuple):
         return out
 
     def root_times(self, x: np.ndarray) -> np.ndarray:
-        """Return L^T x, in the order of the blocks, for x of shape (p, c)."""
+        """Return L^T x, in the order of `Blocks.order`, for x, (p, c), in the order of the coefficients."""
         # L^T x = (L_D^T x_D + Y x_S, L_S^T x_S), with L_D^T = W_D^-T and L_S^T = W_S^-T.
         ordered = x[self.blocks.order]
         above, below = ordered[: self.blocks.inner], ordered[self.blocks.inner :]
@@ -348,7 +348,7 @@ def factored(
 
 
 def _roots(matrices: np.ndarray) -> tuple[np.ndarray, bool]:
-    """Return the Cholesky factors of matrices, (m, k, k), and whether all have one; if not, identities."""
+    """Return the Cholesky factors of matrices, (m, k, k), and whether all have one; if not, all are identities."""
     if matrices.shape[1] == 1:
         definite = bool((matrices > 0).all())
         return (np.sqrt(matrices) if definite else np.ones_like(matrices)), definite

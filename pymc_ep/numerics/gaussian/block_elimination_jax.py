@@ -46,7 +46,7 @@ class DevicePosterior(CoefficientPosterior):
 
 
 class BlocksOnDevice(NamedTuple):
-    """The predictors m0 + R^T v, where each depends on the coefficients of one block at most, and on the border.
+    """The predictors m0 + R^T v, where each predictor depends on coefficients of one block at most, and of the border.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class BlocksOnDevice(NamedTuple):
     entries : tuple of array, (predictors, k)
         Rows of R^T for these predictors, in the columns of the block.
     outer : array, (n, t)
-        Rows of all predictors in the border.
+        R^T in the columns of the border.
     inner : tuple of array, (m, k)
         Prior precision of the coefficients in blocks.
     border : array, (t,)
@@ -211,7 +211,7 @@ def blocks_on_device(rows: Rows, values: np.ndarray, precision: np.ndarray) -> B
 
 
 def factor_on_host(blocks: Blocks, factor: DeviceFactor) -> BlockFactor:
-    """Return the factor in NumPy arrays."""
+    """Return a factor on the device as a `BlockFactor` of NumPy arrays."""
     t = len(blocks.border)
     coupling = np.concatenate(
         [np.asarray(coupled).reshape(m * k, t) for coupled, (_, m, k) in zip(factor.coupling, blocks.sizes)]

@@ -86,7 +86,7 @@ class CoefficientPosterior(NamedTuple):
         return np.einsum("ij,ij->i", half, half)
 
     def draw_coordinates(self, size: int, rng: np.random.Generator) -> np.ndarray:
-        """Return draws of v, (size, p)."""
+        """Return posterior draws of v, (size, p)."""
         # v = E v + W^T z has the covariance W^T W = B^-1.
         return self.coordinates + rng.standard_normal((size, len(self.coordinates))) @ np.asarray(self.whitener)
 
@@ -155,7 +155,7 @@ class FactorPrior(NamedTuple):
         return out
 
     def undetermined(self) -> np.ndarray:
-        """Return the flat coefficients whose effects are linear combinations of other flat coefficients' effects."""
+        """Return the indices of a smallest set of flat coefficients without which the others' effects are independent."""
         flat = np.flatnonzero(np.asarray(self.precision) == 0)
         rows = np.asarray(self.rows)[flat]
         return flat[dependent(rows @ rows.T)]
@@ -283,7 +283,7 @@ def widened(squares: Array, n: int, precision: Array) -> Array:
 
 
 def dependent(gram: np.ndarray) -> np.ndarray:
-    """Return the indices of vectors, with Gram matrix `gram`, that are zero or combinations of the others."""
+    """Return the indices of a smallest set of vectors, of Gram matrix `gram`, without which the rest is independent."""
     # Pivoted Cholesky factor of the correlations; pivots beyond the rank are dependent.
     length = np.sqrt(gram.diagonal())
     length = np.where(length > 0, length, 1.0)

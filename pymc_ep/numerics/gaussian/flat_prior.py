@@ -30,8 +30,8 @@ _FLAT = 1e-9
 digits left, and the cavity counts as flat: its variance is 1e9 times the posterior's. So wide a cavity changes evidence
 and moments of a site by about 1e-9, except at Gaussian sites."""
 _DRAWS = 200
-"""Number of draws from which variances are estimated where the rows of a map are not known: the relative standard error
-is sqrt(2 / 200) = 0.1."""
+"""Number of draws from which variances are estimated where a map is known by its products only: the relative standard
+error is sqrt(2 / 200) = 0.1."""
 _RIDGE = 1e-10
 """Ridge added to each unknown, relative to its own diagonal element, to find the null space: a larger one blurs it, a
 smaller one is lost in rounding."""
@@ -94,7 +94,7 @@ class FlatPosterior(NamedTuple):
         return self.factor.variances(scipy.sparse.csr_array(cross))
 
     def draw_coordinates(self, size: int, rng: np.random.Generator) -> np.ndarray:
-        """Return draws of x, (size, N)."""
+        """Return posterior draws of x, (size, N)."""
         return self.coordinates + self.factor.draw(size, rng)
 
     def log_ratio(self, draws: np.ndarray, prior_precision: np.ndarray) -> np.ndarray:
@@ -162,11 +162,11 @@ class FlatPrior(NamedTuple):
         return
 
     def subset(self, index: np.ndarray) -> "FlatPrior":
-        """Never called, as there are no `signatures`."""
+        """Raise NotImplementedError: subsets are not used where there are no `signatures`."""
         raise NotImplementedError
 
     def cotangent_of_subset(self, index: np.ndarray, cotangent: np.ndarray) -> np.ndarray:
-        """Never called, as there are no `signatures`."""
+        """Raise NotImplementedError: subsets are not used where there are no `signatures`."""
         raise NotImplementedError
 
     def undetermined(self) -> np.ndarray:
@@ -244,7 +244,7 @@ class FlatPrior(NamedTuple):
         return ROUNDING
 
     def posterior_rows(self, posterior: FlatPosterior) -> Callable[..., np.ndarray]:
-        """Return a function ``block(rows, columns)`` of D A^{-1} D^T, by a solution for each row; see the protocol."""
+        """Return a function ``block(rows, columns)`` of D A^{-1} D^T, solving for each row; see the protocol."""
         design = self.algebra.design
         units = scipy.sparse.eye_array(design.shape[0], format="csr")
 

@@ -50,8 +50,8 @@ _WEAK_PAIR = 1e-5
 """Value of pi_i V_i below which covariances with site i are not read off the inverse of B: the difference I - B^{-1}
 has lost five digits there."""
 _CLEAN = 1e-11
-"""Residual of the weights, relative to the largest weight, above which they are refined once: a smaller limit costs
-products, a larger one digits."""
+"""Residual of the weights, relative to the largest weight, above which the weights are refined once: a smaller limit
+costs products, a larger one digits."""
 
 
 class DensePosterior(NamedTuple):

@@ -136,7 +136,7 @@ class GaussianPrior(Protocol[P]):
         """Return a proper prior from which iterations can start: this prior, or one near it."""
 
     def signatures(self) -> np.ndarray | None:
-        """Return two numbers for each predictor, (n, 2), equal for identical predictors; None if `subset` fails."""
+        """Return two numbers for each predictor, (n, 2), equal for identical predictors; None if it has no `subset`."""
 
     def subset(self, index: np.ndarray) -> Array:
         """Return the prior of the m predictors at `index`, (m,)."""

@@ -73,7 +73,7 @@ class EntryPattern:
         return self._subset[1]
 
     def filled(self, values: np.ndarray) -> scipy.sparse.csr_array:
-        """Return R^T with these values, (k,)."""
+        """Return R^T, (n, p), with the entries `values`, (k,)."""
         # The constructor would check the pattern again, which takes longer than most products with it.
         out = copy(self._matrix)
         out.data = values
@@ -131,7 +131,7 @@ class BlockPosterior(CoefficientPosterior):
         return out
 
     def draw_coordinates(self, size: int, rng: np.random.Generator) -> np.ndarray:
-        """Return draws of v, (size, p)."""
+        """Return posterior draws of v, (size, p)."""
         # v = E v + W^T z has the covariance W^T W = B^-1.
         normal = rng.standard_normal((size, len(self.coordinates)))
         return self.coordinates + self.whitener.transposed_times(normal.T).T
@@ -209,7 +209,7 @@ class SparseFactorPrior(NamedTuple):
         return out
 
     def undetermined(self) -> np.ndarray:
-        """Return the flat coefficients whose effects are linear combinations of other flat coefficients' effects."""
+        """Return the indices of a smallest set of flat coefficients without which the others' effects are independent."""
         flat = np.flatnonzero(self.precision == 0)
         columns = self.design[:, flat]
         return flat[dependent((columns.T @ columns).toarray())]

@@ -166,7 +166,7 @@ class PrecisionPosterior(CoefficientPosterior):
         return self.whitener.variances_of(scipy.sparse.csr_array(cross))
 
     def draw_coordinates(self, size: int, rng: np.random.Generator) -> np.ndarray:
-        """Return draws of x, (size, p)."""
+        """Return posterior draws of x, (size, p)."""
         return self.coordinates + self.whitener.draw(size, rng)
 
     def log_ratio(self, draws: np.ndarray, prior_precision: np.ndarray) -> np.ndarray:
@@ -305,7 +305,7 @@ class SparsePrecisionPrior(NamedTuple):
         return self.shifted(at_prior, mean, shift, precision) if proper else at_prior
 
     def shifted(self, posterior: PrecisionPosterior, mean: Array, shift: Array, precision: Array) -> PrecisionPosterior:
-        """Return the posterior for another `shift` of the same `precision`, refined once by its residual."""
+        """Return the posterior for another `shift` and the same `precision`, refined once by its residual."""
         x = posterior.coordinates
         for _ in range(2):
             # Residual A^T (b - Pi (m0 + A x)) - Q x of P x = A^T (b - Pi m0).
