@@ -1,9 +1,10 @@
 """Quadrature for a log density of unknown shape and scale, perhaps with several peaks.
 
 `gauss_legendre.tilted_nodes` relies on properties that a site declares: log-concavity, or the knots of its scales. Here
-both are searched for, from the grid of `peak_search`. A peak is bracketed where the slope changes from positive to
-negative, and an end of the support between two grid points. Panels break at these points, and at distances from each
-peak that grow geometrically from its width. Panels are halved until their Legendre coefficients have decayed.
+peaks and ends of the support are searched for instead, on the grid of `peak_search`. A peak is bracketed where the
+slope changes from positive to negative, and an end of the support between two grid points. Panels break at these
+points, and at distances from each peak that grow geometrically from its width. Panels are halved until their Legendre
+coefficients have decayed.
 """
 
 from collections.abc import Callable, Sequence
@@ -56,8 +57,8 @@ _DROP = 60.0
 _TAIL_COEFFICIENTS = 4
 """Number of last Legendre coefficients of a panel that are tested: one or two alone may vanish by symmetry."""
 _TOLERANCE = 1e-9
-"""Largest sum of the moduli of these coefficients, as a share of the mass of the site. Where the integrand is analytic
-the error of the rule is about the square of this, since n nodes are exact to degree 2 n - 1."""
+"""Largest sum of the moduli of the tested coefficients, as a share of the mass of the site. Where the integrand is
+analytic the error of the rule is about the square of this sum, since n nodes are exact to degree 2 n - 1."""
 _HALVINGS = 30
 """Largest number of rounds of halving, to 1e-9 of a panel: a jump of t is then enclosed in a panel of no mass."""
 _MOST_PANELS = 1024

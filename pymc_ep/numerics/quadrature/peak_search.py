@@ -85,7 +85,7 @@ class Survey(NamedTuple):
 class Peak(NamedTuple):
     """The one peak of the integrand, (n,) each: its place as an offset from the cavity mean, and its width.
 
-    The width is ``(-curvature)**-0.5``. Both are approximate: nodes are placed by them.
+    The width is ``(-curvature)**-0.5``. Place and width need only be good enough to place nodes by them.
     """
 
     offset: np.ndarray
