@@ -18,7 +18,7 @@ from pymc_ep.numerics.precision.plan import Dense, dense_need
 __all__ = ["DenseOnDevice", "dense_on_device"]
 
 _ROWS = 2**14
-"""Number of rows of another design that are whitened at a time."""
+"""Number of rows of C for which diag(C A^{-1} C^T) is computed at a time: it bounds the memory."""
 
 
 class DenseOnDevice(Dense):

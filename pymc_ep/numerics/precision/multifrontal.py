@@ -49,7 +49,7 @@ def pivots_vanish(pivots: np.ndarray, diagonal: np.ndarray) -> bool:
 def rows_by_length(design: scipy.sparse.csr_array) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Return the rows of a design grouped by their number m > 0 of entries, one tuple for each m.
 
-    It has the indices of the r rows, (r,), and the columns and values of their entries, (r, m).
+    A tuple has the indices of the r rows, (r,), and the columns and values of their entries, (r, m) each.
     """
     lengths = np.diff(design.indptr)
     out = []

@@ -34,10 +34,10 @@ _ORTHOGONAL = 1e-9
 """Largest product of two bases with a random vector of order 1 that counts as zero: a smaller limit takes rounding of
 transforms for an overlap, a larger one misses small overlaps."""
 _VANISHES = 1e-14
-"""Sum of two precisions, relative to the sum of their moduli, up to which it counts as rounding: 45 units."""
+"""Largest sum of two precisions, relative to the sum of their moduli, that counts as rounding: 45 units."""
 _OPERATIONS = 2.0**9
-"""Operations for each unknown of a factor with all variances, to an order of magnitude: some transforms by W, and as
-many by its squares."""
+"""Operations of one factorisation and all variances, for each unknown, by order of magnitude: some transforms by W, and
+as many by its squares."""
 _ARRAYS = 16
 """Number of arrays of N elements that exist at a time, for the estimate of memory."""
 
@@ -199,7 +199,7 @@ class OrthonormalFactor:
         return np.column_stack([self._function(np.reciprocal, column) for column in b.T])
 
     def draw(self, size: int, rng: np.random.Generator) -> np.ndarray:
-        """Return draws of N(0, A^{-1}), (size, N): A^{-1/2} z, symmetric, for standard normal z."""
+        """Return draws of N(0, A^{-1}), (size, N): A^{-1/2} z, with the symmetric root, for standard normal z."""
         noise = rng.standard_normal((size, self._observed.shape[1]))
         return np.array([self._function(_inverse_root, z) for z in noise]).reshape(noise.shape)
 
