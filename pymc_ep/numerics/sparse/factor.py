@@ -56,7 +56,7 @@ def _eliminated(pattern: scipy.sparse.csc_array, order: np.ndarray) -> _Eliminat
 
 
 class Analysis:
-    """Analysis of a pattern, which all factors of its matrices share: order, supernodes, places and memory.
+    """Analysis of a pattern, shared by the factors of all matrices with this pattern: order, supernodes and places.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class Analysis:
     order : ndarray, (n,)
         Unknowns in the order of elimination.
     flops : float
-        Operations of a factor.
+        Floating-point operations of a factorisation.
     bytes : int
         Memory of a factor, with all work arrays for computing it and the selected inverse.
     """
@@ -199,7 +199,7 @@ class SparseFactor(NamedTuple):
         return out
 
     def whitened(self, b: np.ndarray) -> np.ndarray:
-        """Return L^{-1} b, for b of shape (n,) or (n, k); the squares of a column sum to b^T A^{-1} b."""
+        """Return L^{-1} b, (n,) or (n, k), in elimination order; for a column b its squared length is b^T A^{-1} b."""
         x = np.ascontiguousarray(b[self.analysis.order], dtype=float)
         self.analysis._solved(self.factor, x, forward=True, backward=False)
         return x

@@ -1,8 +1,8 @@
 """Sums Q = sum_j c_j M_j of sparse symmetric matrices, all of one pattern, and Gaussian fields of precision Q.
 
 Let N, (n, k), be an orthonormal basis of vectors with Q N = 0. A field x is constrained to N^T x = 0, and has the
-pseudo-inverse Q^+ as its covariance. As Q is singular, k nodes are pinned before it is factored: with a number p > 0,
-and the columns D, (n, k), of the identity at these nodes,
+pseudo-inverse Q^+ as its covariance. Before Q is factored, k nodes are pinned: with a number p > 0, and the columns D,
+(n, k), of the identity at these nodes,
 
     log |Q|_+ = log |Q + p D D^T| - k log p - 2 log |det N^T D|,
     Q^+ = P (Q + p D D^T)^{-1} P,    P = I - N N^T.
