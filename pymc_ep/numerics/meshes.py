@@ -15,8 +15,8 @@ _FLAT = 1e-4
 """Area of a triangle, relative to the square of its longest edge, below which it is flat: two long edges then meet at
 less than 0.0115 degrees."""
 _COLLAR, _GROWTH = 1.5, 2.0
-"""Width, in edges, of the collar of even triangles beyond the points' hull, and ratio of a ring's edges to the next
-inner ring's.
+"""Width, in edges, of the collar of equilateral triangles beyond the points' hull, and ratio of a ring's edges to the
+next inner ring's.
 
 With ten edges in the range of a field, its variances at nodes within the hull are then between 1 and 4.5% too large,
 and 4.5% far within. With a collar of half an edge, and ratios of 1.25 to 2, they are 3% too small to 7% too large."""
@@ -196,7 +196,7 @@ class Mesh:
 
 
 def around(points: Any, *, longest: float, rim: float | None = None) -> Mesh:
-    """Return a mesh around points: even triangles over their convex hull, and coarser triangles in a rim around it.
+    """Return a mesh around points: fine, even triangles over their convex hull, and coarser ones in a rim around it.
 
     A field has a larger variance at the boundary of its mesh; the rim keeps the boundary away from the points.
 

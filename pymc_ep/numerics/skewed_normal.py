@@ -67,7 +67,10 @@ def unskewed(values: np.ndarray, skewness: np.ndarray) -> np.ndarray:
 
 
 def limited(share: np.ndarray, total: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return shares of a skewness and the whole skewness, both scaled down where the latter exceeds `MOST_SKEWED`."""
+    """Return `share` and `total`, scaled down so that `total`, a whole skewness, has at most the modulus `MOST_SKEWED`.
+
+    `share` are parts of the skewness, such as one site's.
+    """
     factor = MOST_SKEWED / np.maximum(np.abs(total), MOST_SKEWED)
     return share * factor, total * factor
 
@@ -93,11 +96,11 @@ def skewed_moves(share: np.ndarray, total: np.ndarray) -> np.ndarray:
 
 
 def gaussian_parts(skewness: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return weights, (7,), means and standard deviations, (7, *shape), of normals whose mixture is nearly T(u).
+    """Return weights, (7,), means and standard deviations, (7, *shape), of a mixture of normals near the law of T(u).
 
     Let u = alpha z + w e for independent standard normals z and e, with alpha^2 + w^2 = 1. About each node of a
-    quadrature in z, T is taken as linear in e. This loses the share w^4 of the skewness, and T is therefore given the
-    skewness k / (1 - w^4). Mean and variance are exact.
+    quadrature in z, T is approximated as linear in e. This loses the share w^4 of the skewness, and T therefore has the
+    skewness k / (1 - w^4) here, for k = `skewness`. Mean and variance are exact.
     """
     nodes, weights = standard_normal_rule(_PARTS)
     at = np.sqrt(1.0 - _WIDTH**2) * nodes.reshape(-1, *(1,) * np.ndim(skewness))

@@ -10,7 +10,7 @@ __all__ = ["current_device", "free_bytes", "placed_on"]
 
 
 def placed_on(name: str) -> AbstractContextManager[object]:
-    """Return a context in which JAX computes on the first device of that kind: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
+    """Return a context in which JAX computes on the first device of a kind, `name`: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
 
     Raises
     ------
@@ -35,6 +35,6 @@ def current_device() -> jax.Device:
 
 
 def free_bytes() -> int | None:
-    """Return the free bytes of the device on which JAX computes now; None for a processor, which reports none."""
+    """Return the free bytes of the device on which JAX computes now; None for a CPU, which reports none."""
     stats = current_device().memory_stats() or {}
     return stats["bytes_limit"] - stats["bytes_in_use"] if {"bytes_limit", "bytes_in_use"} <= set(stats) else None

@@ -15,7 +15,7 @@ _SPLIT = 2.0**27 + 1.0
 def twofold_product(start: np.ndarray, matrix: Any, vector: np.ndarray) -> np.ndarray:
     """Return ``start + matrix @ vector``, (n,), by error-free transformations (Ogita, Rump and Oishi 2005, Dot2).
 
-    Takes 17 times the operations of a plain product, one column after another.
+    It takes 17 times the operations of a plain product. Columns are added one after another.
 
     Parameters
     ----------

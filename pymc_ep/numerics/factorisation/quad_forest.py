@@ -65,7 +65,7 @@ class Forest(NamedTuple):
         return sum(map(prod, self.shapes))
 
     def levels(self, values: Array) -> list[Any]:
-        """Return `values`, (n,), one for each node, as a list of one array for each level, of its shape."""
+        """Return `values`, (n,), one for each node, as a list of one array for each level, of the level's shape."""
         out, start = [], 0
         for shape in self.shapes:
             out.append(values[start : start + prod(shape)].reshape(shape))
@@ -148,7 +148,7 @@ def _shared(probability: np.ndarray) -> np.ndarray:
 
 
 def _log_odds_terms(probability: Array, belief: Array, xp: ModuleType) -> tuple[Any, Any, Any]:
-    """Return logit p + b, its softplus and log(1 - p)."""
+    """Return logit p + b, its softplus and log(1 - p), for p = `probability` and b = `belief`."""
     log_complement = xp.log1p(-probability)
     odds = xp.log(probability) - log_complement + belief
     softplus: Callable[[Any], Any] = getattr(xp, "softplus", None) or _softplus

@@ -1,10 +1,10 @@
 """Gaussian matrix factorisation by shrinkage of singular values, in closed form (Nakajima et al. 2013).
 
 An m x n matrix is L R^T plus noise of variance s2 in each entry, with independent columns l_k ~ N(0, a_k I) of L and
-r_k ~ N(0, b_k I) of R, for k = 1, ..., K. The best variational posterior, of least free energy, is the same whether
-its rows or all its entries are independent. Its means of l_k and r_k are multiples of a pair of singular vectors
-of the matrix, and all entries of a column have one variance. Singular values in decreasing order belong to columns in
-decreasing order of c_k = a_k b_k.
+r_k ~ N(0, b_k I) of R, for k = 1, ..., K. The best variational posterior, of least free energy, is the same if
+only the rows of L and R are independent under it as if all entries are. Its means of l_k and r_k are multiples of a
+pair of singular vectors of the matrix, and all entries of a column have one variance. Singular values in decreasing
+order belong to columns in decreasing order of c_k = a_k b_k.
 """
 
 from typing import NamedTuple
@@ -103,7 +103,7 @@ def shrink_empirically(singular: np.ndarray, shape: tuple[int, int], noise: floa
 
 
 def shrink_to_points(singular: np.ndarray, noise: float, left: np.ndarray, right: np.ndarray) -> Shrunk:
-    """Return the mode of the columns' joint density, with variances of zero; for arguments see `shrink`.
+    """Return the mode of the columns' posterior, with variances of zero; for arguments see `shrink`.
 
     At a given product g of norms, |l|^2 / (2 a) + |r|^2 / (2 b) is at least g / sqrt(a b): the penalty is a nuclear
     norm.

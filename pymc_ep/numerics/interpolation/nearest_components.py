@@ -77,9 +77,10 @@ class NearestComponents:
 def calibrated_weights(components: np.ndarray, places: np.ndarray) -> np.ndarray:
     """Return weights, (k,), with which `components`, (k, p), have the mean and covariance of `places`, (m, p).
 
-    Of all weights for which averages of monomials up to the second degree agree, they are nearest to even ones (Deville
-    and Sarndal 1992). A smooth function then has about the same average over the components as over the places. The
-    degree is lower where there are too few components, or a weight would not be positive; at worst weights are even.
+    Of all weights for which averages of monomials up to the second degree agree, the result is nearest to equal weights
+    (Deville and Sarndal 1992). A smooth function then has about the same average over the components as over the
+    places. The degree is 1 or 0 where there are too few components, or a weight would not be positive. With the degree
+    0 weights are equal.
     """
     k = len(components)
     centre, scale = centre_and_scale(places)

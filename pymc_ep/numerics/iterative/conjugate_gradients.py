@@ -44,7 +44,7 @@ class Solution(NamedTuple):
 
 
 def jacobi(diagonal: Array) -> Callable[[Any], Any]:
-    """Return the preconditioner that divides a vector by `diagonal`, (N,), where the diagonal is positive."""
+    """Return the preconditioner that divides a vector by `diagonal`, (N,), >= 0, and by 1 where the diagonal is 0."""
     scale = 1.0 / (diagonal + (diagonal <= 0))
     return lambda vector: scale * vector
 

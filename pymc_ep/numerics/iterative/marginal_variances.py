@@ -70,7 +70,7 @@ def perturb_and_map(
     *,
     start: Iterable[np.ndarray] | None = None,
 ) -> VarianceEstimate:
-    """Estimate variances from draws of N(0, A^{-1}), each by one solution (Papandreou and Yuille 2010).
+    """Estimate variances from draws of N(0, A^{-1}), each by solving one system (Papandreou and Yuille 2010).
 
     With e standard normal, c = A^{-1} D^T (w^{1/2} e) has covariance A^{-1}, so that the mean of (D c)^2 over draws is
     unbiased. This mean stays unbiased if each c is scaled to c^T A c = N, since direction and length of A^{1/2} c are
