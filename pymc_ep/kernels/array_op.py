@@ -47,7 +47,7 @@ class ArrayOp(OpenMPOp):
         return Apply(self, cast, [pt.tensor(dtype=dtype, shape=(None,) * ndim) for dtype, ndim in self.outputs])
 
     def perform(self, node: Apply, inputs: Sequence[np.ndarray], output_storage: Sequence[list[Any]]) -> None:
-        """Run the NumPy body."""
+        """Write the outputs of the NumPy body to `output_storage`."""
         for storage, value, (dtype, _) in zip(output_storage, self.evaluate(inputs), self.outputs, strict=True):
             storage[0] = np.asarray(value, dtype=dtype)
 

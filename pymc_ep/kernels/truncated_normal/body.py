@@ -29,7 +29,7 @@ INV_SQRT_TWO_PI = 1.0 / math.sqrt(2.0 * math.pi)
 def gaussian(k: float) -> float:
     """Return exp(-k^2 / 2), zero for |k| > 40.
 
-    k^2 is split into an exact part and a small one: its rounding would cost up to k^2 / 2 units in the last place.
+    k^2 is split into an exact part and a small one: rounding k^2 would cost up to k^2 / 2 units in the last place.
     """
     if abs(k) > 40.0:
         return 0.0
