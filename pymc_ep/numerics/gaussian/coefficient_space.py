@@ -155,7 +155,7 @@ class FactorPrior(NamedTuple):
         return out
 
     def undetermined(self) -> np.ndarray:
-        """Return the indices of a smallest set of flat coefficients without which the others' effects are independent."""
+        """Return indices of a smallest set of flat coefficients without which the others' effects are independent."""
         flat = np.flatnonzero(np.asarray(self.precision) == 0)
         rows = np.asarray(self.rows)[flat]
         return flat[dependent(rows @ rows.T)]
@@ -274,8 +274,8 @@ def rounding_of_pivots(diagonal: Array, whitened: Array) -> Array:
 def widened(squares: Array, n: int, precision: Array) -> Array:
     """Return standard deviations, (p,): 10 / sqrt(squares / n), of a wide prior, where `precision` is 0, else 1.
 
-    `squares`, (p,), are the sums of squares of each coefficient's effects on n predictors; where it is 0 the result
-    is 10.
+    `squares`, (p,), are the sums of squares of each coefficient's effects on n predictors. Where `squares` and
+    `precision` are 0 the result is 10.
     """
     xp = namespace(squares)
     sizes = xp.sqrt(squares / n)

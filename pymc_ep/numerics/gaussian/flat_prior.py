@@ -4,7 +4,7 @@ With sites exp(b f - pi f^2 / 2) the posterior of x has precision A = D^T diag(p
 
     E x = A^{-1} D^T (b - pi m0),      V_i = d_i^T A^{-1} d_i,
 
-where d_i is a row of D. They are the formulas of `coefficient_space` for flat priors of all coefficients. D is sparse
+where d_i is a row of D. These are the formulas of `coefficient_space` for flat priors of all coefficients. D is sparse
 or known by its products, and `pymc_ep.numerics.precision` factors A. Potentials of the model, such as
 sparsity-inducing ones, are sites like the observations.
 """

@@ -4,7 +4,7 @@ The predictors f have the prior N(m0, K). Site i is exp(b_i f_i - pi_i f_i^2 / 2
 of the prior times the sites, and V_i is the posterior variance of f_i.
 
 Implementations: `observation_space`, `coefficient_space`, `sparse_coefficient_space`, `sparse_precision` and
-`flat_prior`. A method that takes a posterior takes one that the same prior returned. Priors and posteriors are
+`flat_prior`. Where a method takes a posterior, the same prior has returned it. Priors and posteriors are
 NamedTuples; JAX can trace them where all their fields are arrays.
 """
 
@@ -142,9 +142,9 @@ class GaussianPrior(Protocol[P]):
         """Return the prior of the m predictors at `index`, (m,)."""
 
     def cotangent_of_subset(self, index: np.ndarray, cotangent: np.ndarray) -> np.ndarray:
-        """Return the derivative of a number in this prior's first array, an array of the same shape.
+        """Return the derivative of a scalar in this prior's first array, of the array's shape.
 
-        `cotangent` is its derivative in the first array of ``subset(index)``.
+        `cotangent` is the scalar's derivative in the first array of ``subset(index)``.
         """
 
     def undetermined(self) -> np.ndarray:

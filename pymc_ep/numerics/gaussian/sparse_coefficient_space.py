@@ -209,7 +209,7 @@ class SparseFactorPrior(NamedTuple):
         return out
 
     def undetermined(self) -> np.ndarray:
-        """Return the indices of a smallest set of flat coefficients without which the others' effects are independent."""
+        """Return indices of a smallest set of flat coefficients without which the others' effects are independent."""
         flat = np.flatnonzero(self.precision == 0)
         columns = self.design[:, flat]
         return flat[dependent((columns.T @ columns).toarray())]

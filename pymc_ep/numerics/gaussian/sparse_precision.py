@@ -384,7 +384,7 @@ class SparsePrecisionPrior(NamedTuple):
         return PosteriorFactor(self.pattern, factor, SumCorrection(z, g, inverse, self.sum_sd)), float(log_det), True
 
     def _times(self, x: np.ndarray) -> np.ndarray:
-        """Return (Q + sum e e^T / s^2) x, (p,), with a term for each sum of s > 0."""
+        """Return Q x, (p,), with e e^T / s^2 added to Q for each constraint with s > 0."""
         soft = self.sum_sd > 0.0
         sums = self.pattern.sums[:, soft]
         return self.pattern.symmetric(self.values) @ x + sums @ (sums.T @ x / self.sum_sd[soft] ** 2)

@@ -38,8 +38,8 @@ def peak_interval(
 ) -> tuple[Any, Any, Any, Any]:
     """Return a point near the mode of the integrand N(f; mean, variance) t(f)**power, log t there, and two offsets.
 
-    At the offsets, left and right of the point, the log integrand is 40 to 60 nats, `DROP` to `_WIDE_DROP`, below its
-    value at the point. All results are (n,). ``density(f)`` returns log t and its derivative, (k, n), at f, (k, n).
+    At the offsets, left and right of the point, the log integrand is about `DROP` to `_WIDE_DROP`, 40 to 60 nats, below
+    its value at the point. All results are (n,). ``density(f)`` returns log t and its derivative, (k, n), at f, (k, n).
     """
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         centre = _mode(density, mean, variance, power, xp)
@@ -96,7 +96,7 @@ def _mode(density: Callable, mean: Array, variance: Array, power: Array, xp: Mod
 def _edges(
     density: Callable, centre: Array, log_centre: Array, mean: Array, variance: Array, power: Array, xp: ModuleType
 ) -> tuple[Any, Any]:
-    """Return distances, (n,), left and right of `centre`, at which the log integrand has dropped by 40 to 60 nats.
+    """Return distances, (n,), left and right of `centre`, at which the log integrand is lower by about 40 to 60 nats.
 
     The Gaussian alone drops by `DROP` within ``sqrt(2 * DROP * v)``, the first outer end of a bracket. As the drop D(d)
     is convex in the distance d, it is less than DROP within the fraction DROP / D of this distance, the first inner
