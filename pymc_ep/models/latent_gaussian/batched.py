@@ -1,4 +1,4 @@
-"""Functions of a compiled form that are evaluated at many draws at once, one a row.
+"""Functions of a compiled form that are evaluated at many draws at once, one draw in each row.
 
 A block has noise w, the zero-mean part of a latent variable. For w = L v, with v standard normal, v is its origin.
 """
@@ -87,9 +87,9 @@ class RowFunctions(HyperRows):
     def observed_log_density(self, theta: np.ndarray, by_factor: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return log densities of the observed variables, (s, *shape) by name, at rows of theta.
 
-        Densities of factors are copied from `by_factor`. Densities of observed variables without latent ones are added.
-        The result is empty where `by_factor` is. Observed vectors are left out: their sites hold a part of their noise
-        only.
+        Densities of factors are copied from `by_factor`. Densities of observed variables without latent variables are
+        added. The result is empty where `by_factor` is. Observed vectors are left out, as their sites have only a part
+        of their noise.
         """
         if not by_factor:
             return {}
@@ -176,7 +176,7 @@ class RowFunctions(HyperRows):
 
     @cached_property
     def varying(self) -> tuple[bool, ...]:
-        """Whether the scale of each block depends on hyperparameters."""
+        """For each block, whether its scale depends on hyperparameters."""
         hyper = set(self.form.hyper_values)
         return tuple(not hyper.isdisjoint(ancestors([scale_of(block)])) for block in self.form.blocks)
 

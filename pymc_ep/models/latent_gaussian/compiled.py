@@ -42,25 +42,29 @@ from pymc_ep.numerics.gaussian.sparse_coefficient_space import LEAST_BLOCKS, Spa
 __all__ = ["CompiledLatentGaussian"]
 
 _INVERSE = 3.0
-"""Time of an inverse of a prior precision, with its root and gradients, in products of two such matrices in each sweep:
-a field of 1,063 values with 155 observations took 0.4 s for each value of its hyperparameters."""
+"""Time of an inverse of a prior precision, with its root and gradients, over the time of a product of two such matrices
+in each sweep: a field of 1,063 values with 155 observations took 0.4 s for each value of its hyperparameters."""
 _LEAST_DENSE, _GAIN = 1e8, 4.0
-"""Multiplications of the other algebra from which a sparse precision is considered, and the least factor by which it
-must save multiplications to be chosen."""
+"""Multiplications of the solver chosen so far, `work`, from which a sparse precision is considered, and the least
+factor by which it must reduce their number to be chosen."""
 
 
 class CompiledLatentGaussian(SiteFunctions):
-    """Compiled functions of a `LatentGaussian`; its parameters are described in `SiteFunctions`."""
+    """Compiled functions of a `LatentGaussian`, with the parameters of `SiteFunctions`."""
 
     most_draws = 1000
     """Default number of draws of a chain: PyMC's own default."""
     sweep = 1.0
     """Time of an EP sweep, in units of the time of `work` multiplications: `work` counts one sweep."""
     _fitted: "tuple[CompiledLatentGaussian, Mapping[SharedVariable, np.ndarray]] | None" = None
-    """Form and data of the fit, from which the prior is computed where the model's data have changed; else None."""
+    """Form and data of a fit, from which the prior follows after the model's data have changed; None without a fit."""
 
     def is_current(self) -> bool:
-        """Whether the form holds for the present shapes of its data; sparse precisions were read at earlier ones."""
+        """Whether the form holds for the present shapes of its data.
+
+        Sparse precisions hold for the shapes at which they were read. From `MANY_COEFFICIENTS` coefficients on they
+        must have been read.
+        """
         latent = [(b, shape) for b, shape in zip(self.form.blocks, self._noise_sizes()) if not b.observation_noise]
         if any(block.precision is not None and block.sizes != shape for block, shape in latent):
             return False
@@ -102,10 +106,11 @@ class CompiledLatentGaussian(SiteFunctions):
 
     @property
     def work(self) -> float:
-        """Multiplications of the largest matrix product in a fit: n^3, or n p^2 for p coefficients that all couple.
+        """Multiplications of an EP sweep, to an order of magnitude.
 
-        A sparse precision, or a division into blocks, counts its own. With dense algebra the inverses of prior
-        precisions are added, which are computed anew for each value of the hyperparameters.
+        They are n^3 or n p^2 for n observations and p coefficients with dense algebra, in the space of the one or the
+        other. To these, inverses of prior precisions are added, which are computed anew for each value of the
+        hyperparameters. A sparse precision and a division into blocks count their own multiplications.
         """
         observations, coefficients = self.sizes
         if (precision := self.precision) is not None:
@@ -133,7 +138,7 @@ class CompiledLatentGaussian(SiteFunctions):
 
     @property
     def scaled_outside(self) -> bool:
-        """Whether a large fit is dense because coefficients depend on hyperparameters, as in `sd * standard`."""
+        """Whether a large fit is dense because its map to predictors has hyperparameters, as in `sd * standard`."""
         large = self.work > _LEAST_DENSE and not self.on_jax
         return large and precisions_of(self.form) is not None and not self._maps.constant
 
@@ -148,10 +153,10 @@ class CompiledLatentGaussian(SiteFunctions):
     def fitted_to(self, data: Mapping[SharedVariable, np.ndarray]) -> Self:
         """Return a copy of the form whose prior follows from `data`, the data of a fit, by shared variable.
 
-        Its affine variables follow from the current data. Both follow from the same coefficients, which are independent
-        standard normals a priori, so that the posterior of the coefficients given the fitted data determines the
-        current variables. The copy is therefore solved in the space of the coefficients, or by a sparse precision if
-        the form is.
+        Its affine variables follow from the current data, such as new inputs. Fitted predictors and current variables
+        are affine in the same coefficients, so that the posterior of the coefficients given the fitted data determines
+        the current variables. The copy is therefore solved in the space of the coefficients, or by a sparse precision
+        if the form itself is.
         """
         other, of_fit = self.shallow_copy(), self.shallow_copy()
         solver = "precision" if self.solver.name == "precision" else "coefficients"
@@ -206,10 +211,11 @@ class CompiledLatentGaussian(SiteFunctions):
         return [self._maps.varying_cotangent(array) if self.solver.prior is FactorPrior else array]
 
     def jointly(self, thetas: np.ndarray, variables: tuple[AffineVariable, ...] | None = None) -> EvaluatedRows:
-        """Return arrays for rows of theta, (s, p), that functions take as `precomputed`; none without a dense prior.
+        """Return arrays at rows of theta, (s, p), which functions of the same rows take as `precomputed`.
 
-        One function evaluates all of them: predictors, affine variables and noise depend on the same covariance. If
-        `variables` are given, the arrays are of the predictors and these variables alone.
+        One function evaluates them all, since predictors, affine variables and noise depend on the same covariance. If
+        `variables` are given, the arrays are of the predictors and these variables alone. The result is empty unless
+        the prior is a `DensePrior`.
         """
         if self.solver.prior is not DensePrior:
             return NOTHING
@@ -232,7 +238,7 @@ class CompiledLatentGaussian(SiteFunctions):
     def predictor_rows(
         self, thetas: np.ndarray, precomputed: EvaluatedRows = NOTHING
     ) -> list[tuple[np.ndarray, GaussianPrior]]:
-        """Return, for each row of theta, (s, p), mean and distribution of the predictors as in `prior`, on the host."""
+        """Return, for each row of theta, (s, p), the fields `mean` and `gaussian` of `prior`, in arrays on the host."""
         if self._fitted is not None:
             form, data = self._fitted
             with exchanged(data):
@@ -281,7 +287,7 @@ class CompiledLatentGaussian(SiteFunctions):
         return out
 
     def root_rows(self, thetas: np.ndarray) -> list[list[np.ndarray]] | None:
-        """Return, for each row of theta, (s, p), each block's root; None unless coordinates are standard normals."""
+        """Return, for each row of theta, each block's root, all ones for a sparse precision; None in observation space."""
         if (precision := self.precision) is not None:
             return [[np.ones(size) for size in precision.sizes]] * len(thetas)
         if self.solver.prior is not FactorPrior:
@@ -330,7 +336,7 @@ class CompiledLatentGaussian(SiteFunctions):
         return None if self.on_jax and (design is None or design.blocks is None) else design
 
     def _sparse_design(self) -> PrecisionDesign | None:
-        """Return the maps from unknowns of sparse precision, for the current data; None if a block has no precision."""
+        """Return the constant maps from unknowns of sparse precision, for the current data; None where there are none."""
         if precisions_of(self.form) is None:
             return None
         # Their patterns are of the present shapes, see `is_current`.

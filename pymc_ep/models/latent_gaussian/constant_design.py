@@ -43,8 +43,8 @@ With one thread a dense posterior took 0.07 ms at 3e5, a sparse one 0.09; at 8e5
 _MAX_STORED, _MAX_ENTRIES = 2**22, 2**25
 """Largest number of doubles in a cached dense design, 32 MiB, and of nonzeros in a sparse one, 400 MiB.
 
-They trade memory for time: larger maps are evaluated at each value of the hyperparameters, with the zeros of sparse
-maps."""
+They trade memory for time: larger maps are not cached, but evaluated at each value of the hyperparameters, zeros
+included."""
 _MOST_PAIRS = 2**27
 """Largest number of pairs of unknowns that share a predictor, summed over predictors, for a sparse precision: 5 GB."""
 _BATCH_SIZE = 2**22
@@ -64,7 +64,7 @@ class VariableMap:
         self._values, self._pattern = entries.data, EntryPattern(entries)
 
     def moments(self, mean: np.ndarray, roots: Sequence[np.ndarray]) -> AffineMoments:
-        """Return the prior moments of the variable, from its mean and each block's root, a diagonal or a matrix."""
+        """Return the variable's prior moments, from its mean and the roots, diagonals (d_j,) or matrices (k_j, d_j)."""
         # With x = E[x] + X w and w = R^T z, Cov(x, z) = X R^T and Var(x_i) = sum_k (X R^T)_ik^2.
         size = self._pattern.predictors
         if all(root.ndim == 1 for root in roots):
@@ -113,7 +113,7 @@ class DesignMatrix:
 
     @property
     def blocks(self) -> Blocks | None:
-        """The division of the coefficients by which the precision is factored; None where it is dense."""
+        """The division of the coefficients into blocks by which their precision is factored; None where it is dense."""
         return None if self._sparse is None else self._sparse[1].blocks
 
     def prior(self, roots: Sequence[np.ndarray]) -> FactorPrior | SparseFactorPrior:
@@ -126,7 +126,7 @@ class DesignMatrix:
         return FactorPrior(rows[0] if len(rows) == 1 else np.concatenate(rows), precision)
 
     def root_cotangents(self, cotangent: np.ndarray, roots: Sequence[TensorVariable]) -> list[np.ndarray]:
-        """Return the gradient in each root from the gradient in the prior's array."""
+        """Return the gradient in each root from the gradient in R, or in its entries for sparse algebra."""
         # d f / d root = (d f / d R) A^T, and its diagonal sum_i (d f / d R_ki) A_ki for a diagonal root.
         if self._sparse is not None:
             values, pattern = self._sparse
@@ -159,7 +159,7 @@ class VaryingPattern:
         return SparseFactorPrior(values, self._pattern, precision) if few else FactorPrior(rows, precision)
 
     def cotangent(self, cotangent: np.ndarray) -> np.ndarray:
-        """Return the gradient in R, (p, n), from the gradient in a sparse prior's array."""
+        """Return the gradient in R, (p, n), from the gradient in its entries, the values of a sparse prior."""
         rows = np.zeros(self.shape)
         rows[self._pattern.column, self._pattern.row] = cotangent
         return rows
@@ -246,7 +246,7 @@ class Design:
     def _shared(self) -> list[SharedVariable]:
         """Shared data on which the maps depend, and data that set the lengths of blocks.
 
-        A map of a block to itself does not show the block's length.
+        The identity map of a block to itself depends on no data, but its size does.
         """
         lengths = [pt.as_tensor(n) for block in self._form.blocks for n in block.shape]
         return [v for v in ancestors([*self._graphs, *lengths]) if isinstance(v, SharedVariable)]
@@ -261,8 +261,8 @@ class Design:
         Parameters
         ----------
         theta, shapes : callable
-            Functions that return values of the hyperparameters, of which any will do, and the shape of each
-            block's noise.
+            Functions without arguments: the first returns any values of the hyperparameters, the second the shape of
+            each block's noise.
         """
         if not self.constant:
             return None

@@ -8,10 +8,10 @@ from pymc_ep.models.latent_gaussian.precision_design import INNER_SCALE
 __all__ = ["cost_of"]
 
 _DENSE_COPIES = 12
-"""Matrices of the predictors' covariance held at a time: 11 were measured for a walk and for a Matern process, with
-4000 and 2500 observations."""
+"""Matrices of the size of the predictors' covariance, (n, n), in memory at a time: 11 were measured for a walk and for
+a Matern process, with 4000 and 2500 observations."""
 _DESIGN_COPIES, _PRECISION_COPIES = 4, 4
-"""Copies of a dense design, and of the precision of its coefficients, held at a time."""
+"""Copies of a dense design, and of the precision of its coefficients, in memory at a time."""
 _VECTORS = 60
 """Arrays of the size of the predictors or the unknowns that exist at a time: moments, sites and their history."""
 _SWEEPS = 8
@@ -19,19 +19,19 @@ _SWEEPS = 8
 _DRAW = 8
 """Time of the posterior at one draw of the hyperparameters, with its moments and draws, in sweeps."""
 _FIXED, _FIXED_BY_SEARCH = (5e-3, 8e-6), (0.015, 8e-5)
-"""Pairs (a, b) of the time a + b n, in s, of a fit of n sites with hyperparameters fixed: by quadrature, and where
-peaks are searched for. With two coefficients and n = 100 and 2000 a Poisson likelihood takes 0.008 and 0.022 s, a Beta
+"""Pairs (a, b) of the time a + b n, in s, of a fit of n sites with hyperparameters fixed: by quadrature alone, and
+with a search for peaks. With two coefficients and n = 100 and 2000 a Poisson likelihood takes 0.008 and 0.022 s, a Beta
 0.022 and 0.177."""
 _EMULATOR = 0.4, 0.08
 """Pair (a, b) of the time a p + b p^2, in s, of emulating the evidence of p hyperparameters."""
 _OF_GAUSSIANS, _BY_QUADRATURE, _BY_SEARCH = (1e-3, 0.0), (0.02, 1.2e-5), (0.04, 3.5e-5)
 """Pairs (a, b) of the time a + b n, in s, of one fit of n sites in an integration over hyperparameters, with its share
-of gradients, draws and results. Measured with 20 groups and n = 200 and 2000: bits 0.018 and 0.033 s, counts 0.040 and
-0.042, Weibull 0.021 and 0.084, zero-inflated counts 0.023 and 0.072. Before moments ran in compiled loops both b were
-five to ten times as large."""
+of the time of gradients, draws and results: for Gaussian sites, quadrature, and a search for peaks. Measured with 20
+groups and n = 200 and 2000: bits 0.018 and 0.033 s, counts 0.040 and 0.042, Weibull 0.021 and 0.084, zero-inflated
+counts 0.023 and 0.072. Before moments ran in compiled loops both b were five to ten times as large."""
 _PER_SECOND, _FEW_PER_SECOND = 7e10, 7e5
-"""Rates of one core of a server of 2023: multiplications a second in large products; where multiplications are few,
-their time is the square root of their number over the second rate."""
+"""Rates r and q of one core of a server of 2023: w multiplications take w / r + w^1/2 / q seconds. The second term
+dominates where multiplications are few."""
 
 
 def cost_of(form: CompiledLatentGaussian, hyper: str) -> Cost:

@@ -66,7 +66,7 @@ def _inputs_of(variable: TensorVariable) -> TensorVariable | None:
 
 
 def _is_near_zero(inputs: TensorVariable) -> bool:
-    """Whether the unscaled inputs X are constant, and at most `_NEAR` times their least difference from zero."""
+    """Whether the unscaled inputs X are constant, with |X| at most `_NEAR` times the least difference between inputs."""
     if np.inf in [_constant(v) for v in inputs.owner.inputs]:
         return False
     for X in (v.data.astype(float) for v in inputs.owner.inputs if isinstance(v, Constant) and v.ndim == 2):
@@ -105,6 +105,6 @@ def require_distances(names: Sequence[str], inputs: Sequence[np.ndarray], at: st
 
 
 def cure_of(inputs: Sequence[np.ndarray]) -> str:
-    """Return a sentence with the cure of squared distances that lose digits, to precede others; empty where none do."""
+    """Return a sentence, to precede others, on how to cure squared distances that lose digits; empty where none do."""
     lost = any(np.finfo(float).eps * far**2 > _NOTICED for far in _largest(inputs))
     return f"{_CURE}: their squared distances lose digits. " if lost else ""

@@ -67,8 +67,8 @@ class NoiseBlock:
     sizes : tuple of int
         Shape of a latent block when it was recognised.
     outer_scale : TensorVariable, () or (d,) or (k, k), optional
-        Scale s where the model's variable less its mean, v, enters predictors as s v: the block is then w = s v. Or a
-        matrix M where it enters as v M: the block is then w = v M, (g, k).
+        Scale s if the model's variable less its mean, v, enters predictors as s v: the block is then w = s v. Matrix M
+        if v enters as v M: the block is then w = v M, (g, k).
     of_columns : bool
         Whether the rows of v in v M are the columns of the model's variable.
     """
@@ -188,7 +188,7 @@ class AffineVariable:
 
     @property
     def numerator(self) -> TensorVariable:
-        """The variable, or w where it is the v of a block w = s v: a function of noise that is free of s."""
+        """Graph of the variable; for the v of a block w = s v the graph of w, a function of noise that is free of s."""
         return self.expression if self.scaled is None else self.scaled.noise
 
 

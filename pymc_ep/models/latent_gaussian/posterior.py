@@ -94,18 +94,18 @@ class LatentPosterior:
     theta : ndarray, (p,)
         Mode of the unconstrained hyperparameters.
     shift, precision : ndarray, (n,)
-        Sites at the mode.
+        Shifts and precisions of the sites at the mode.
     directions : ndarray, (k, p)
         D, with D^T D the covariance of the unconstrained hyperparameters; k = 0 where they are fixed at the mode.
     d_shift, d_precision : ndarray, (k, n)
-        Derivatives of the sites along each row of D.
+        Derivatives of shifts and precisions along each row of D.
     mode : tuple of Prior and the solver's posterior, optional
         Prior and posterior at `theta` and these sites, if they have been computed.
     at : FormRow, optional
-        The form at `theta`, if it belongs to rows that are evaluated at once.
+        The form at `theta`, if `theta` is one of several rows at which it is evaluated at once.
     shape : Shape, optional
-        Corrections of width and skewness at the mode. Without these the posterior is EP's, and draws are Gaussian given
-        the hyperparameters.
+        Corrections of width and skewness at the mode. Without them the posterior given the hyperparameters is the
+        Gaussian one of the sites.
     """
 
     without_sites = ""
@@ -146,7 +146,7 @@ class LatentPosterior:
         at: FormRow | None = None,
         shape: Shape | None = None,
     ) -> "LatentPosterior":
-        """Return the posterior with hyperparameters fixed at theta, (p,), for sites, (n,) each, at theta."""
+        """Return the posterior with hyperparameters fixed at theta, (p,), for the sites there, (n,) each."""
         none = np.zeros((0, len(shift)))
         return cls(form, theta, shift, precision, np.zeros((0, theta.size)), none, none, at=at, shape=shape)
 
@@ -276,7 +276,7 @@ class LatentPosterior:
         return {n: Moments(means[n], np.sqrt(variances[n])) for n in means}
 
     def skewness(self, variables: Sequence[AffineVariable], sd: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the posterior skewness of affine variables with these standard deviations."""
+        """Return the posterior skewness of affine variables, by name; `sd` has their standard deviations."""
         if self._skewed is None:
             return {name: np.zeros_like(deviations) for name, deviations in sd.items()}
         return {
@@ -285,7 +285,7 @@ class LatentPosterior:
         }
 
     def hyper_moments(self) -> dict[str, Moments]:
-        """Return moments of the hyperparameters on their own scale, from the Gaussian of the unconstrained ones."""
+        """Return moments of the hyperparameters on their natural scale, from their Gaussian on the unconstrained one."""
         return hyper_moments(self.form, self.theta, self.directions)
 
     def draws(
@@ -294,8 +294,8 @@ class LatentPosterior:
         """Return joint draws of all variables of the form, with log likelihoods and densities if requested.
 
         The hyperparameters are Gaussian about their mode on the unconstrained scale. The latent variables are drawn at
-        the mode and shifted with the hyperparameters to first order. Densities are left out where the factorisations
-        of each draw exceed the budget.
+        the mode and shifted with the hyperparameters to first order. Densities are left out for a
+        sparse precision, and where factorisations or determinants at each draw exceed the budget.
         """
         theta = self.theta
         spread = rng.standard_normal((size, len(self.directions)))
@@ -342,8 +342,7 @@ class LatentPosterior:
     def _moved(self, drawn: NoiseAtMode, *, slopes: bool) -> tuple[NoiseDraws, np.ndarray]:
         """Return the noise of Gaussian draws, moved to have the skewness of the sites, and the slopes of the moves.
 
-        The slopes are (s, m) for s draws and m sites with skewness; (s, 0) where they are not asked for, or without
-        skewness.
+        The slopes are (s, m) for s draws and m sites with skewness; (s, 0) without `slopes`, or without skewness.
         """
         if self._skewed is None:
             return drawn.noise, np.zeros((len(drawn.coordinates), 0))
@@ -377,10 +376,10 @@ class LatentPosterior:
         """Return the log density, (s,), of s draws under the Gaussian posterior, in the coordinates of `log_joint`.
 
         The latent variables are shifted by a function of the hyperparameters, with Jacobian 1, so that draws keep
-        their density from before the shift. It is the product of the Gaussian density of theta = mode + z D, the
-        noise's prior density at the mode, and the ratio of posterior to prior density. Where coordinates are drawn,
-        the ratio is taken of their densities. Otherwise it is the product of the sites over its normaliser. With b and
-        Pi the sites' shifts and precisions, m0 and m the prior and posterior means of the predictors eta, V their
+        their density from before the shift. This density is the product of the Gaussian density of theta = mode + z D,
+        the prior density of the noise at the mode, and the ratio of its posterior density to its prior density. If
+        coordinates are drawn, the ratio is of their densities. Otherwise it is the product of the sites, normalised. With
+        b and Pi the sites' shifts and precisions, m0 and m the prior and posterior means of the predictors eta, V their
         posterior covariance, g = b - Pi m0, and log|B| the posterior's `log_det`,
 
             g' (eta - m0) - (eta - m0)' Pi (eta - m0) / 2 + log|B| / 2 - g' V g / 2
@@ -405,7 +404,7 @@ class LatentPosterior:
         return log_q + log_standard_normal(spread) - np.linalg.slogdet(self.directions)[1]
 
     def _noise_slopes(self) -> list[NoiseDraws]:
-        """Return, for each direction and block, derivatives of the posterior mean of unscaled noise and origin."""
+        """Return, for each direction and block, the derivatives of the posterior means of unscaled noise and origin."""
         slopes: list[NoiseDraws] = []
         for step, low, high in self._differences:
             ends = [

@@ -32,7 +32,7 @@ _CACHE_BYTES = 2**28
 """Largest memory of all cached components in bytes, 256 MiB; it is traded off against computing them twice."""
 _ROWS_BYTES = 2**23
 """Memory, in bytes, of the prior moments that are evaluated for several components at once, 8 MiB; one component may
-take more. Beyond it they do not fit the processor's cache. Of a process at 200 points, 8 MiB took 4.2 s, 1 MiB 5.6 s
+take more. More do not fit the processor's cache: for a Gaussian process at 200 points, 8 MiB took 4.2 s, 1 MiB 5.6 s
 and 64 MiB 4.8 s."""
 _NO_DENSITY = "draws come from a mixture over the hyperparameters, whose density is not evaluated"
 """Reason for missing densities of draws: each would need all components."""
@@ -51,7 +51,7 @@ class PosteriorMixture:
     shifts, precisions : ndarray, (k, n)
         Sites of the fits, with the correction of the posteriors' width.
     draws : ndarray, (s, p)
-        Unconstrained hyperparameters of draws; with s = 0, the components' hyperparameters are taken.
+        Unconstrained hyperparameters of draws; with s = 0, these are the components' hyperparameters.
     components : ndarray, (m, p), optional
         Unconstrained hyperparameters of the components; with m = 0, these are `thetas`. By default they are the draws.
     skewness : ndarray, (k, n), optional
@@ -157,7 +157,7 @@ class PosteriorMixture:
         return self._sites.rows(self.thetas[index])
 
     def _shapes_of(self, index: np.ndarray) -> Sequence[Shape | None]:
-        """Return the shapes of components; None where they are Gaussian, or the shapes of the fits are unknown."""
+        """Return the `Shape` of components; None for each if the centre has none, or the fits' skewness is unknown."""
         if self._skewness is None or (centre := self.centre.shape) is None:
             return [None] * len(index)
         if self._sites is None:
@@ -186,8 +186,8 @@ class PosteriorMixture:
     ) -> JointDraws:
         """Return joint draws of all variables of the form.
 
-        Each round takes every draw of the hyperparameters once, in random order. Densities are never evaluated, so that
-        `budget` is ignored.
+        They go through all draws of the hyperparameters in random order, and again as often as `size` needs it.
+        Densities are never evaluated, so that `budget` is ignored.
         """
         rounds = -(-size // len(self.hyper_draws))
         order = np.concatenate([rng.permutation(len(self.hyper_draws)) for _ in range(rounds)])[:size]

@@ -31,7 +31,7 @@ INNER_SCALE = (
 )
 """Advice in messages where maps from latent variables to predictors depend on hyperparameters."""
 _FACTORS = 3.0
-"""Time of a sweep, in factorisations: one of them, and two for the selected inverse."""
+"""Time of a sweep, in factorisations: one for the factor, and two for the selected inverse."""
 _ENTRY = 200.0
 """Time that each entry of Q and A takes in a sweep, in multiply-adds of a dense product: these entries are multiplied
 by index, not by BLAS."""
@@ -62,7 +62,7 @@ def lack_of_precisions(form: LatentGaussian, coefficients: int, constant: bool) 
 
 
 def precision_graphs(form: LatentGaussian) -> list[TensorVariable]:
-    """Return the values of each block's precision, the sum of log determinants, and each constrained sum's sd.
+    """Return graphs of each block's precision values, of the sum of log determinants, and of each constrained sum's sd.
 
     Log determinants that need a factor are left out of the sum.
     """

@@ -53,7 +53,7 @@ def _diagonal_of(matrix: TensorVariable) -> TensorVariable | None:
 
 
 def push(rows: TensorVariable, output: TensorVariable, block: NoiseBlock) -> TensorVariable:
-    """Return the linear part of `output` in the block's noise, (b, size of output), applied to rows, (b, d)."""
+    """Return rows of the block's noise, (b, d), mapped by the linear part of `output`, (b, size of output)."""
     batched = rows.reshape((rows.shape[0], *block.shape)) if block.noise.ndim != 1 else rows
     mapped = linear_map(output, block.noise)(batched)
     return mapped if mapped.ndim == 2 else mapped.reshape((rows.shape[0], -1))
@@ -66,7 +66,7 @@ def _block_covariance(x: TensorVariable, y: TensorVariable, block: NoiseBlock) -
 
 
 def _covariance(form: LatentGaussian, x: TensorVariable, y: TensorVariable) -> TensorVariable:
-    """Return Cov(x, y), (size of x, size of y), a sum over the blocks that both depend on."""
+    """Return Cov(x, y), (size of x, size of y), a sum over the blocks on which both x and y depend."""
     behind_x, behind_y = set(ancestors([x])), set(ancestors([y]))
     shared = [b for b in form.blocks if b.noise in behind_x and b.noise in behind_y]
     if not shared:

@@ -44,7 +44,7 @@ Built = TypeVar("Built")
 _SWEEPS = 10.0
 """Number of EP sweeps that a fit is assumed to take, for budgets of operations."""
 EvaluatedRows = Mapping[Hashable, Sequence[np.ndarray]]
-"""Arrays, (s, *shape), for rows of theta, by the name of the function that they were evaluated for."""
+"""Values of graphs at s rows of theta: lists of arrays, (s, *shape), by the key under which functions look them up."""
 NOTHING: EvaluatedRows = MappingProxyType({})
 
 
@@ -66,7 +66,7 @@ class SiteFunctions(HyperFunctions, ABC):
     on_jax : bool
         Whether the algorithm runs on JAX's device.
     rows : RowFunctions
-        Functions of many draws at once.
+        Functions that are evaluated at many draws at once.
     sites : list of CompiledSite
         One for each of `form.factors`.
     solver
@@ -97,7 +97,7 @@ class SiteFunctions(HyperFunctions, ABC):
         self.solve_in("auto")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the form alone: another process compiles its own functions."""
+        """Pickle the arguments of the constructor alone: another process compiles its own functions."""
         return type(self), (self.form, self.unpack(self.start), self._compile_kwargs)
 
     @property
@@ -115,10 +115,13 @@ class SiteFunctions(HyperFunctions, ABC):
 
     @abstractmethod
     def first_sites(self, prior: Prior) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return initial shifts and precisions, (n,) each, of all sites where the prior may be improper, else None."""
+        """Return initial shifts and precisions of all sites, (n,) each; None to start from zero, under a proper prior."""
 
     def typical_sites(self, prior: Prior | FactorValues) -> tuple[np.ndarray, np.ndarray]:
-        """Return shifts and precisions of Gaussian sites, (n,) each, of typical mean and variance for each factor."""
+        """Return shifts m / v and precisions 1 / v, (n,) each, of Gaussian sites that roughly match the factors.
+
+        Their means m and variances v come from the function `typical` of each factor's site.
+        """
         moments = [
             site.site.typical(y, *parameters)
             for site, y, parameters in zip(
@@ -145,17 +148,18 @@ class SiteFunctions(HyperFunctions, ABC):
         """Return, for each row of theta, (s, p), the prior moments of each noise block."""
 
     def jointly(self, thetas: np.ndarray, variables: tuple[AffineVariable, ...] | None = None) -> EvaluatedRows:
-        """Return arrays, for rows of theta, (s, p), that functions take as `precomputed`; empty if these share none.
+        """Return arrays at rows of theta, (s, p), which functions of the same rows take as `precomputed`.
 
-        They are evaluated together for the predictors and `variables`, by default for the predictors, all variables and
-        noise.
+        One function evaluates the arrays of the predictors and of `variables`. Without `variables`, it evaluates the
+        arrays of the predictors, all affine variables and the noise. The result is empty for a form that has no such
+        function.
         """
         return NOTHING
 
     def predictor_rows(
         self, thetas: np.ndarray, precomputed: EvaluatedRows = NOTHING
     ) -> list[tuple[np.ndarray, GaussianPrior]]:
-        """Return, for each row of theta, (s, p), mean and distribution of the predictors as in `prior`, on the host."""
+        """Return, for each row of theta, (s, p), the fields `mean` and `gaussian` of `prior`, in arrays on the host."""
         return [(np.asarray(prior.mean), on_host(prior.gaussian)) for prior in map(self.prior, thetas)]
 
     def affine_rows(
@@ -168,16 +172,16 @@ class SiteFunctions(HyperFunctions, ABC):
         return [self.affine_moments(theta, variables) for theta in thetas]
 
     def root_rows(self, thetas: np.ndarray) -> list[list[np.ndarray]] | None:
-        """Return, for each row of theta, (s, p), the root of each block; None unless coordinates are standard normals.
+        """Return, for each row of theta, (s, p), the root of each block; None where coordinates are not of blocks.
 
-        With z the coordinates of a block, its noise is z R for a root that is a matrix R, (k, d). Independent noise has
-        the standard deviations r, (d,), for its root, and is z r, elementwise.
+        With z the solver's coordinates of a block, its noise is z R for a root that is a matrix R, (k, d). If the root
+        is a vector r, (d,), the noise is z r, elementwise.
         """
         return None
 
     @abstractmethod
     def fitted_to(self, data: Mapping[SharedVariable, np.ndarray]) -> Self | None:
-        """Return a copy of the form whose prior is for `data`, values by shared variable; None where it has none."""
+        """Return a copy whose prior follows from `data`, values by shared variable; None if the form has no such copy."""
 
     @property
     @abstractmethod
@@ -200,7 +204,7 @@ class SiteFunctions(HyperFunctions, ABC):
 
     @abstractmethod
     def _array_cotangents(self, array: Array) -> list[np.ndarray]:
-        """Return the gradient in each of `_arrays` from the gradient in the solver's array."""
+        """Return the gradient in each of `_arrays` from the gradient in the array of `prior().gaussian`, such as K or R."""
 
     @abstractmethod
     def _solver_key(self) -> tuple[Any, ...]:
@@ -211,7 +215,7 @@ class SiteFunctions(HyperFunctions, ABC):
         return [np.asarray(y) for y in self._observed()]
 
     def origins(self) -> list[np.ndarray]:
-        """Return, for each factor, the origins, (n,), from which its predictors and observations are counted.
+        """Return, for each factor, the origins, (n,), which are subtracted from its predictors and observations.
 
         They are the observations where a site depends on the difference of observation and predictor alone, else zeros.
         An observation that is not finite, which the form refuses, has the origin zero.
@@ -265,9 +269,9 @@ class SiteFunctions(HyperFunctions, ABC):
         ----------
         theta : ndarray, (p,)
         mean, array, parameters
-            Gradients of f in the fields of the `Prior`; `array` is the gradient in the solver's array.
+            Gradients of f in the fields of the `Prior`; `array` is the one in the array of `gaussian`, such as K or R.
         density : {"natural", "unconstrained", "none"}
-            Whether the log prior is without Jacobian terms, with them, or left out.
+            Log prior on the hyperparameters' natural scale, or on the unconstrained one, with its Jacobian, or none.
         """
         flat = [p for group in parameters for p in group]
         counted = float(density == "natural"), float(density == "unconstrained")
@@ -287,12 +291,12 @@ class SiteFunctions(HyperFunctions, ABC):
         return out
 
     def require_distances(self, theta: np.ndarray, at: str) -> None:
-        """Raise where squared distances in a covariance function have large rounding errors; `at` describes theta."""
+        """Raise where squared distances in a covariance function have large rounding errors; `at` is theta, in words."""
         names = [name for name, _ in self.form.scaled_inputs]
         require_distances(names, self._scaled_inputs(*self.unpack(theta)), at)
 
     def distance_cure(self, theta: np.ndarray) -> str:
-        """Return a sentence with the cure of squared distances that lose digits at theta; empty where none do."""
+        """Return a sentence on how to cure squared distances that lose digits at theta, (p,); empty where none do."""
         return cure_of(self._scaled_inputs(*self.unpack(theta)))
 
     @compiled_property
@@ -322,13 +326,13 @@ class SiteFunctions(HyperFunctions, ABC):
 
     @cached_property
     def varying_parameters(self) -> tuple[bool, ...]:
-        """Whether the site parameters of each factor depend on hyperparameters; numbers of trials, say, do not."""
+        """For each factor, whether its site parameters depend on hyperparameters; numbers of trials, say, do not."""
         hyper = set(self.form.hyper_values)
         return tuple(not hyper.isdisjoint(ancestors(group.parameters)) for group in self.form.factors)
 
     @cached_property
     def independent(self) -> tuple[bool, ...]:
-        """Whether the covariance of each block is diagonal by its graph; its scale then is the variances, (d,)."""
+        """For each block, whether it has no factor, and a covariance that is diagonal by its graph; see `scale_of`."""
         return tuple(block.factor is None and variances_of(block) is not None for block in self.form.blocks)
 
     def site_at(self, theta: np.ndarray, group: Likelihood) -> tuple[CompiledSite, list[np.ndarray]]:
@@ -352,7 +356,7 @@ class SiteFunctions(HyperFunctions, ABC):
         return function
 
     def _index_error(self, error: IndexError) -> InvalidDataError:
-        """Return the error that names the latent variables whose values an index array exceeds."""
+        """Return an error that names the latent variables in which an index is out of range."""
         noise = [block.noise for block in self.form.blocks]
         start = dict(zip(self.form.hyper_values, map(pt.as_tensor, self.unpack(self.start))))
         graphs = [*(g.predictor for g in self.form.factors), *(v.expression for v in self.form.affine)]
@@ -377,7 +381,7 @@ class SiteFunctions(HyperFunctions, ABC):
         return self.function(self.form.hyper_values, outputs)
 
     def _for_solver(self, name: Hashable, build: Callable[[], Built]) -> Built:
-        """Return functions that depend on the solver, compiled once for each `_solver_key` and name."""
+        """Return the functions that `build` compiles, once for each `_solver_key` and name, as they depend on the solver."""
         key = (*self._solver_key(), name)
         if key not in self._solver_functions:
             with compiling():

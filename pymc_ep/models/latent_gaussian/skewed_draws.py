@@ -32,10 +32,10 @@ _NUMBERS = 2**22
 _CACHED = 2**17
 """Doubles in a batch of draws, 1 MB: larger batches do not fit the processor's cache."""
 _PAIRS = 2**24
-"""Most pairs of sites and values of a variable whose skewness is computed: a tenth of a second for products, and memory
-is bounded. A variable with more counts as Gaussian."""
+"""Most pairs of a site and a value of a variable for which the variable's skewness is computed, in a tenth of a second
+and bounded memory. A variable with more pairs counts as Gaussian."""
 _FULL = 4000
-"""Most sites whose correlations are held in full, 128 MB."""
+"""Most sites whose matrix of correlations is stored in full, 128 MB."""
 _RANK = 1e-12
 """Largest pivot of a correlation matrix that counts as rounding."""
 

@@ -1,8 +1,8 @@
-"""Table of solvers: representations of the prior in observation space, K (n, n), or coefficient space, R (p, n).
+"""Table of solvers, which represent the prior of n predictors in one of three spaces.
 
-A third has sparse precisions of the unknowns. A solver names the array of the form that its algebra needs, and has
-coordinates whose posterior it computes. Any variable that is jointly Gaussian with the coordinates is updated through
-its covariance with them.
+Observation space has the predictors' covariance K, (n, n). Coefficient space has the map R, (p, n), from p standard
+normals to the predictors. The third space has the unknowns, with a sparse precision. A solver computes the posterior of
+its coordinates; any variable that is jointly Gaussian with them is updated through its covariance with them.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,10 +24,10 @@ _MAX_RATIO = 0.5
 
 A sweep costs 3 n p^2 operations in coefficient space and 2 n^3 / 3 in observation space: equal at p / n = 0.47."""
 MOST_COEFFICIENTS = 2.0
-"""Ratio p / n up to which effects of groups are factored in blocks, if these save enough."""
+"""Ratio p / n up to which effects of groups are factored in blocks, if the blocks save enough work."""
 _FEW = 64
-"""Number of independent coefficients up to which coefficient space is used whatever the ratio: products of so small
-matrices take less time than calls, and no covariance of predictors need be compiled for it."""
+"""Number of independent coefficients up to which coefficient space is used up to a ratio of `MOST_COEFFICIENTS`:
+products of so small matrices take less time than calls, and the covariance of the predictors need not be compiled."""
 
 
 @dataclass(frozen=True)

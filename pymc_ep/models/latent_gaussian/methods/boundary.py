@@ -1,4 +1,4 @@
-"""Check that a Hilbert-space approximation of a Gaussian process has the domain that its lengthscale needs."""
+"""Check that the domain of a Hilbert-space approximation of a Gaussian process is wide enough for its lengthscale."""
 
 from typing import Any
 
@@ -13,9 +13,9 @@ _COEFFICIENTS = "_hsgp_coeffs"
 """Suffix of the name of a pm.gp.HSGP's coefficients, after the name of the process. The process is known by this name,
 as the graph has no kernel, but its spectral density."""
 _LOST = 0.3
-"""Share of another point's prior variance that a point may lack. A stationary kernel has one variance for all points,
-but eigenfunctions vanish at the boundary, so that variance is lost next to it: for an ExpQuad on [-1, 1] with c=1.5,
-0.14 at a lengthscale of 0.5, which the data overrule, and 0.6 at one of 1."""
+"""Largest fraction of the largest prior variance of all points that any point may lack. A stationary kernel has one
+variance for all points, but eigenfunctions vanish at the boundary, so that variance is lost next to it: for an ExpQuad
+on [-1, 1] with c=1.5, 0.14 at a lengthscale of 0.5, which the data overrule, and 0.6 at one of 1."""
 
 
 def boundary_warning(form: SiteFunctions, theta: np.ndarray) -> str:
@@ -42,7 +42,7 @@ def boundary_warning(form: SiteFunctions, theta: np.ndarray) -> str:
 
 
 def _has_first(basis: Any) -> bool:
-    """Whether the columns of `basis`, (d, c), have the first eigenfunction, of one sign: drop_first= omits it."""
+    """Whether the first nonzero column of `basis`, (d, c), has one sign: drop_first= omits the one that has."""
     dense = basis.toarray() if scipy.sparse.issparse(basis) else np.asarray(basis)
     (used,) = np.nonzero(dense.any(axis=0))
     first = dense[:, used[0]]

@@ -86,7 +86,7 @@ class Fitted(NamedTuple):
     integral : Integral or None
         Integral over the hyperparameters; None where they are not integrated over.
     settings : dict
-        Options of the fit, with the power and the solver that were taken.
+        Options of the fit, with the power and the solver that it used.
     """
 
     evidence: Evidence
@@ -107,9 +107,9 @@ def solve(call: Call[CompiledLatentGaussian]) -> Solution:
 def warned_of_power(
     solution: Solution, settings: dict[str, Any], chosen: dict[str, Any], otherwise: str = ""
 ) -> Solution:
-    """Return the solution with a warning in its status.
+    """Return the solution with a warning before its status, and marked as not converged; unchanged without a warning.
 
-    It warns that a power other than 1 was taken where none was asked for; else it is `otherwise`, if that is not empty.
+    The warning is of a power other than 1 in `chosen` where `settings` have ``"auto"``; else it is `otherwise`.
     """
     fractional = settings.get("power") == "auto" and chosen["power"] != 1.0
     if not (warning := _FRACTIONAL if fractional else otherwise):

@@ -52,7 +52,7 @@ It bounds memory, to 100 n doubles; batches of 10 to 1000 take the same time."""
 _MAX_DENSITIES = 10_000_000
 """Largest number of interpolated predictive densities, n observations times all weighted hyperparameters: 0.15 s.
 
-Beyond it the components, draws of the hyperparameters, are taken instead; the weighted ones cover the tails better."""
+Beyond it the fewer hyperparameters of the components replace the weighted ones, which cover the tails better."""
 AT_VALUES = "log density of the data at the hyperparameters of the result, without their prior"
 """Definition of the log evidence where hyperparameters are maximised over or fixed."""
 _MIXTURE_KEYS = (
@@ -75,7 +75,7 @@ def rebuild(
     state: Mapping[str, np.ndarray],
     mode: tuple[Prior, GaussianPosterior] | None = None,
 ) -> LatentPosterior | PosteriorMixture:
-    """Return the posterior of a saved ``fit_state``; a fresh fit passes prior and posterior at its mode."""
+    """Return the posterior of a saved ``fit_state``; `mode` has prior and posterior at the mode, if a fit is fresh."""
     centre = LatentPosterior(
         form,
         state["theta"],
@@ -222,7 +222,7 @@ def _shape_of(state: Mapping[str, np.ndarray]) -> Shape:
 def conditional_state(
     thetas: np.ndarray, shifts: np.ndarray, precisions: np.ndarray, *skewness: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Return the saved parts of a mixture of fits, given hyperparameters, (k, p), and sites, (k, n)."""
+    """Return the saved parts of a mixture of fits from hyperparameters, (k, p), and sites and skewness, (k, n) each."""
     none = np.zeros((0, thetas.shape[1]))
     return _mixture_state(thetas, shifts, precisions, none, none, *skewness)
 
@@ -378,7 +378,7 @@ def _loo_over_draws(integral: Integral[EvidenceAt]) -> np.ndarray:
 def _site_results(
     form: SiteFunctions, evidence: Evidence, at: EvidenceAt, log_predictive: np.ndarray
 ) -> dict[str, dict[str, np.ndarray]]:
-    """Return leave-one-out log densities, sites and, if defined, intensities of each observed variable, at `at`."""
+    """Return leave-one-out log densities, sites and any intensities of each observed variable, for the fit `at`."""
     out = {}
     mean, variance = at.predictors
     slices = group_slices(evidence.observed)
