@@ -108,9 +108,9 @@ class CompiledLatentGaussian(SiteFunctions):
     def work(self) -> float:
         """Multiplications of an EP sweep, to an order of magnitude.
 
-        They are n^3 or n p^2 for n observations and p coefficients with dense algebra, in the space of the one or the
-        other. To these, inverses of prior precisions are added, which are computed anew for each value of the
-        hyperparameters. A sparse precision and a division into blocks count their own multiplications.
+        With dense algebra they are n^3 in the space of n observations, and n p^2 in the space of p coefficients. To
+        these, inverses of prior precisions are added, which are computed anew for each value of the hyperparameters. A
+        sparse precision and a division into blocks count their own multiplications.
         """
         observations, coefficients = self.sizes
         if (precision := self.precision) is not None:
@@ -287,7 +287,7 @@ class CompiledLatentGaussian(SiteFunctions):
         return out
 
     def root_rows(self, thetas: np.ndarray) -> list[list[np.ndarray]] | None:
-        """Return, for each row of theta, each block's root, all ones for a sparse precision; None in observation space."""
+        """Return, for each row of theta, each block's root, ones for a sparse precision; None in observation space."""
         if (precision := self.precision) is not None:
             return [[np.ones(size) for size in precision.sizes]] * len(thetas)
         if self.solver.prior is not FactorPrior:
@@ -336,7 +336,7 @@ class CompiledLatentGaussian(SiteFunctions):
         return None if self.on_jax and (design is None or design.blocks is None) else design
 
     def _sparse_design(self) -> PrecisionDesign | None:
-        """Return the constant maps from unknowns of sparse precision, for the current data; None where there are none."""
+        """Return the constant maps from unknowns of sparse precision, for the current data; None if there are none."""
         if precisions_of(self.form) is None:
             return None
         # Their patterns are of the present shapes, see `is_current`.

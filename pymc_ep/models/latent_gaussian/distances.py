@@ -66,7 +66,7 @@ def _inputs_of(variable: TensorVariable) -> TensorVariable | None:
 
 
 def _is_near_zero(inputs: TensorVariable) -> bool:
-    """Whether the unscaled inputs X are constant, with |X| at most `_NEAR` times the least difference between inputs."""
+    """Whether the unscaled inputs X are constant, with |X| at most `_NEAR` times the least difference of two inputs."""
     if np.inf in [_constant(v) for v in inputs.owner.inputs]:
         return False
     for X in (v.data.astype(float) for v in inputs.owner.inputs if isinstance(v, Constant) and v.ndim == 2):

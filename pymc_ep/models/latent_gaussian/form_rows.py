@@ -15,7 +15,7 @@ __all__ = ["FormRow", "FormRows"]
 
 
 class FormRows:
-    """Prior moments of a form at rows of unconstrained hyperparameters; each is kept once it has been evaluated.
+    """Prior moments of a form at rows of unconstrained hyperparameters, each evaluated when needed, then cached.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class FormRows:
         self._evaluated: EvaluatedRows | None = None
 
     def _known(self, variables: tuple[AffineVariable, ...] | None = None) -> EvaluatedRows:
-        """Return the arrays of `SiteFunctions.jointly`, evaluated in the first call for the variables of that call."""
+        """Return the cached arrays of `SiteFunctions.jointly`; the first call evaluates them, for its `variables`."""
         if self._evaluated is None:
             self._evaluated = self._form.jointly(self.thetas, variables)
         return self._evaluated
@@ -48,7 +48,7 @@ class FormRows:
 
     @cached_property
     def roots(self) -> list[list[np.ndarray]] | None:
-        """Root of each noise block, for each row; None unless the coordinates are standard normals."""
+        """Root of each noise block, for each row; None where the solver's coordinates are not of the blocks."""
         return self._form.root_rows(self.thetas)
 
     def affine(self, variables: Sequence[AffineVariable] | None) -> list[dict[str, AffineMoments]]:

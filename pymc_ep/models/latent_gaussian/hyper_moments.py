@@ -1,4 +1,4 @@
-"""Moments of hyperparameters on their own scale."""
+"""Moments of hyperparameters on their natural scale."""
 
 from collections.abc import Mapping
 
@@ -28,12 +28,12 @@ def weighted_moments(rows: Mapping[str, np.ndarray], weights: np.ndarray) -> dic
 
 
 def hyper_moments(form: SiteFunctions, theta: np.ndarray, directions: np.ndarray) -> dict[str, Moments]:
-    """Return, by name, moments of the hyperparameters on their own scale.
+    """Return, by name, moments of the hyperparameters on their natural scale.
 
     The unconstrained values have the mean theta, (p,), and the covariance D^T D, with D = `directions`, (k, p). Where
     each element is a function of one unconstrained value, its moments follow from quadrature over that value's
     marginal; all elements share one pass over the nodes. Otherwise (ordered vectors, simplexes, bounds that depend on
-    other hyperparameters) moments are taken over a fixed sample.
+    other hyperparameters) the moments are means over a fixed sample of `_SAMPLES` draws.
     """
     # Var(theta_i) = sum_k D_ki^2.
     sd = np.sqrt((directions**2).sum(axis=0))

@@ -1,6 +1,6 @@
 """Priors of noise blocks, and the exact log joint density of draws of hyperparameters and noise.
 
-The joint density is taken of the model's free variables on PyMC's unconstrained scale. A latent variable is its mean
+The joint density is of the model's free variables, on PyMC's unconstrained scale. A latent variable is its mean
 plus noise w, a shift, and so has the density of the noise. Where w = L v, the model's variable is v, the block's
 origin.
 """
@@ -75,8 +75,8 @@ class NoisePrior:
     def log_density(self, noise: np.ndarray, origin: np.ndarray | None = None) -> np.ndarray:
         """Return the log density, (s,), of the origin where it is given, else of the noise.
 
-        For a singular C the density is taken of the pivoted values, which determine the other values. For a flat prior
-        it is (2 pi)^{-d/2}, as in coefficient space.
+        For a singular C it is the density of the pivoted values, which determine the other values. For a flat prior it
+        is the log of (2 pi)^{-d/2}, as in coefficient space.
         """
         if self.block.flat:
             return np.full(len(noise), -0.5 * self.size * np.log(2 * np.pi))
@@ -123,14 +123,14 @@ def log_joint(
     log_excess : float or ndarray, (s,)
         log(PyMC's density of the latent variables / the normalised one), at each row of theta.
     held : bool
-        Whether all rows of theta are the mode; the density is then conditional on the hyperparameters.
+        Whether the hyperparameters are fixed at the mode; the density is then conditional on them.
     budget : float
         Largest sum over draws and blocks of d^3; see `BUDGET`.
 
     Returns
     -------
     density : ndarray, (s,), or None
-        None where it cannot be computed within the budget.
+        None where it exceeds the budget, a covariance is singular, or a value is NaN.
     reason : str
         Reason for a missing density, else empty.
     """

@@ -285,7 +285,7 @@ class LatentPosterior:
         }
 
     def hyper_moments(self) -> dict[str, Moments]:
-        """Return moments of the hyperparameters on their natural scale, from their Gaussian on the unconstrained one."""
+        """Return moments of the hyperparameters on their natural scale; on the unconstrained one they are Gaussian."""
         return hyper_moments(self.form, self.theta, self.directions)
 
     def draws(
@@ -378,9 +378,9 @@ class LatentPosterior:
         The latent variables are shifted by a function of the hyperparameters, with Jacobian 1, so that draws keep
         their density from before the shift. This density is the product of the Gaussian density of theta = mode + z D,
         the prior density of the noise at the mode, and the ratio of its posterior density to its prior density. If
-        coordinates are drawn, the ratio is of their densities. Otherwise it is the product of the sites, normalised. With
-        b and Pi the sites' shifts and precisions, m0 and m the prior and posterior means of the predictors eta, V their
-        posterior covariance, g = b - Pi m0, and log|B| the posterior's `log_det`,
+        coordinates are drawn, the ratio is of their densities. Otherwise it is the product of the sites, normalised.
+        With b and Pi the sites' shifts and precisions, m0 and m the prior and posterior means of the predictors eta, V
+        their posterior covariance, g = b - Pi m0, and log|B| the posterior's `log_det`,
 
             g' (eta - m0) - (eta - m0)' Pi (eta - m0) / 2 + log|B| / 2 - g' V g / 2
               = a' (eta - (m + m0) / 2) - (eta - m)' Pi (eta - m) / 2 + log|B| / 2,

@@ -115,7 +115,7 @@ class SiteFunctions(HyperFunctions, ABC):
 
     @abstractmethod
     def first_sites(self, prior: Prior) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return initial shifts and precisions of all sites, (n,) each; None to start from zero, under a proper prior."""
+        """Return initial shifts and precisions of all sites, (n,) each; None, for zeros, where the prior is proper."""
 
     def typical_sites(self, prior: Prior | FactorValues) -> tuple[np.ndarray, np.ndarray]:
         """Return shifts m / v and precisions 1 / v, (n,) each, of Gaussian sites that roughly match the factors.
@@ -181,7 +181,7 @@ class SiteFunctions(HyperFunctions, ABC):
 
     @abstractmethod
     def fitted_to(self, data: Mapping[SharedVariable, np.ndarray]) -> Self | None:
-        """Return a copy whose prior follows from `data`, values by shared variable; None if the form has no such copy."""
+        """Return a copy whose prior follows from `data`, values by shared variable; None if a form has no such copy."""
 
     @property
     @abstractmethod
@@ -204,7 +204,7 @@ class SiteFunctions(HyperFunctions, ABC):
 
     @abstractmethod
     def _array_cotangents(self, array: Array) -> list[np.ndarray]:
-        """Return the gradient in each of `_arrays` from the gradient in the array of `prior().gaussian`, such as K or R."""
+        """Return the gradient in each of `_arrays`, given the gradient in the prior's array, such as K or R."""
 
     @abstractmethod
     def _solver_key(self) -> tuple[Any, ...]:
@@ -291,7 +291,7 @@ class SiteFunctions(HyperFunctions, ABC):
         return out
 
     def require_distances(self, theta: np.ndarray, at: str) -> None:
-        """Raise where squared distances in a covariance function have large rounding errors; `at` is theta, in words."""
+        """Raise where squared distances in a covariance function have large rounding errors; `at` is theta in words."""
         names = [name for name, _ in self.form.scaled_inputs]
         require_distances(names, self._scaled_inputs(*self.unpack(theta)), at)
 
@@ -381,7 +381,7 @@ class SiteFunctions(HyperFunctions, ABC):
         return self.function(self.form.hyper_values, outputs)
 
     def _for_solver(self, name: Hashable, build: Callable[[], Built]) -> Built:
-        """Return the functions that `build` compiles, once for each `_solver_key` and name, as they depend on the solver."""
+        """Return the functions that `build` compiles for the solver, once for each `_solver_key` and name."""
         key = (*self._solver_key(), name)
         if key not in self._solver_functions:
             with compiling():

@@ -151,7 +151,8 @@ def interpreted_site(
 ) -> Found:
     """Return the predictor and a site whose parameters are the leaves of a rebuilder.
 
-    `fields` are further fields of the site. `with_checks` is the log density with PyMC's conditions on parameters.
+    `fields` are further fields of the site. `with_checks(y, eta, *parameters)` returns the log density with PyMC's
+    conditions on parameters.
     """
     leaves = [at_zero_noise(leaf, affine) for leaf in rebuilder.leaves]
     names = tuple(leaf_name(leaf, k) for k, leaf in enumerate(rebuilder.leaves))
@@ -197,7 +198,7 @@ def leaf_name(leaf: TensorVariable, k: int) -> str:
 
 
 def affine_dominator(name: str, parameters: Sequence[TensorVariable], affine: AffineTest) -> TensorVariable:
-    """Return the predictor: the affine graph nearest to the parameters through which they all depend on the noise."""
+    """Return the predictor: of the affine graphs through which all parameters depend on the noise, the nearest one."""
     noise = list(affine.noise)
     behind = dominators(parameters, noise)
     for current in behind:

@@ -26,7 +26,7 @@ from pymc_ep.modes import quick_mode
 __all__ = ["ParameterConditions", "within_conditions"]
 
 _PREDICTORS = np.array([0.0, *(sign * x for x in (0.01, 0.1, 0.5, 1.0, 3.0, 10.0, 30.0, 300.0) for sign in (-1, 1))])
-"""Predictors that are tried; each condition must hold at one of them."""
+"""Values of the predictor that are tried; each condition must hold at one of them."""
 _JOINED = (All, MakeVector, Join, DimShuffle, ScalarFromTensor)
 """Operations by which PyMC joins several conditions into one."""
 
@@ -120,7 +120,7 @@ def _separate(joined: Any) -> Iterator[TensorVariable]:
 
 
 def _closed(met: TensorVariable) -> TensorVariable:
-    """Return a strict inequality as one that holds at equality too: a rate may underflow, a probability be one."""
+    """Return a strict inequality with equality allowed, as a rate may underflow, and a probability round to one."""
     op = met.owner.op if met.owner is not None else None
     if isinstance(op, Elemwise) and isinstance(op.scalar_op, GT | LT):
         return (pt.ge if isinstance(op.scalar_op, GT) else pt.le)(*met.owner.inputs)

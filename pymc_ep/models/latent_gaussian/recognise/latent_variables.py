@@ -63,10 +63,10 @@ def _latent_free_graphs(
 def largest_affine_set(
     model: Model, candidates: Sequence[TensorVariable], build: Callable[[list[TensorVariable]], LatentGaussian]
 ) -> list[TensorVariable]:
-    """Return the set of candidates in which all predictors are affine, the one with most values; raise for ties.
+    """Return the set of candidates with most values in which all predictors are affine; raise for ties.
 
-    Sets that lack one candidate are tried first, then greedy sets grown from each candidate. `build` returns the form
-    for a set, or raises NotAffineError.
+    Sets that lack one candidate are tried first. If none fits, sets are grown from single candidates, by each further
+    one that fits. `build` returns the form for a set, or raises NotAffineError.
     """
     refusals: list[NotAffineError] = []
 

@@ -82,7 +82,7 @@ def find_site(
     Raises
     ------
     UnsupportedModelError
-        Names the operation that prevents one affine predictor.
+        If there is no site; the message names the operation that prevents an affine predictor.
     """
     if isinstance(rv.owner.op, CategoricalRV) or is_counted(rv):
         return _find_categories(rv, parameters, observed, affine, several=two)

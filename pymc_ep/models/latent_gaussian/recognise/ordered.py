@@ -114,8 +114,8 @@ def find_ordered(name: str, parameters: Sequence[TensorVariable], affine: Affine
 
     `parameters` are these probabilities. Cumulative and stopping probabilities are tried. An affine graph through which
     all of them depend on the noise must be cutpoints minus predictor, or the negative, along its last axis. The first
-    graph that is written as such a difference is taken, else the one nearest to the probabilities. The part of it that
-    depends on noise must be the same in all columns.
+    graph that is written as such a difference is used, else the one nearest to the probabilities. Its part that depends
+    on noise must be the same in all columns.
     """
     probabilities, path = before_selection(parameters[0])
     require_latent(name, parameters, affine)
@@ -233,9 +233,9 @@ def _found(site: Site, link: str, current: TensorVariable, factor: float, count:
 def _written_apart(current: TensorVariable, affine: AffineTest) -> tuple[TensorVariable, TensorVariable] | None:
     """Return predictor and cutpoints where the graph of `current` is a difference of the two, else None.
 
-    Their signs are such that `current` is cutpoints minus predictor. Offsets and prior means then stay in the
-    predictor, to which the sites of the result belong. In a graph of another form they count as parts of the cutpoints,
-    which leaves all densities the same.
+    Their signs are such that `current` is cutpoints minus predictor. Offsets and prior means thus stay in the
+    predictor, to which the sites of the result belong. For a graph that is no such difference, they are counted with
+    the cutpoints, which leaves all densities the same.
     """
     if current.owner is None or getattr(current.owner.op, "scalar_op", None) != sub:
         return None

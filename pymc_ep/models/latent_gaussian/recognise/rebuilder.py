@@ -70,10 +70,11 @@ class Rebuilder:
         *,
         wide: bool = False,
     ) -> TensorVariable:
-        """Return a distribution with predictor `eta` and site parameters `values`; without these, collect the leaves.
+        """Return a distribution with predictor `eta` and site parameters `values`.
 
-        `graphs` are the parameters of the distribution, which may differ from the inputs of its node. `path` has the
-        selections that apply to its draws. If `wide`, scalar parameters are broadcast to the shape of `eta`.
+        If `values` is None, collect the leaves. `graphs` are the parameters of the distribution, which may differ from
+        the inputs of its node. `path` has the selections that apply to its draws. If `wide`, scalar parameters are
+        broadcast to the shape of `eta`.
         """
         ndims = getattr(node.op, "ndims_params", None) or [0] * len(graphs)
         parameters = [
@@ -90,7 +91,7 @@ class Rebuilder:
     def density(self, graph: TensorVariable, eta: Any, values: Sequence[Any] | None, y: Any) -> TensorVariable:
         """Return the graph of a log density at `y` with predictor `eta` and site parameters `values`.
 
-        Without `values`, collect the leaves.
+        If `values` is None, collect the leaves.
         """
         self._y = y if self._observed is None else pt.as_tensor(y).astype(self._observed.dtype)
         return self._rebuilt(graph, (), eta, values)
@@ -136,7 +137,7 @@ class Rebuilder:
         raise self._not_elementwise_error(graph)
 
     def _broadcast_node(self, narrow: TensorVariable, wide: TensorVariable) -> tuple[Apply, ...]:
-        """Return the broadcast of `narrow` to the shape of `wide`, on which selections act; empty for equal shapes."""
+        """Return the node that broadcasts `narrow` to the shape of `wide`, as a tuple; empty for equal shapes."""
         if narrow.type.broadcastable == wide.type.broadcastable:
             return ()
         return (self._created.setdefault((narrow, wide), pt.broadcast_to(narrow, wide.shape)).owner,)

@@ -55,9 +55,9 @@ __all__ = ["recognise_latent_gaussian"]
 
 
 _MOST_OUTSIDE = 3
-"""Largest number of values of Gaussian variables outside of a first predictor that become hyperparameters. More become
-a second predictor: integrals over hyperparameters have no error of EP, but a cost that rises with the cube of their
-number."""
+"""Largest number of values of Gaussian variables outside of the first predictor that become hyperparameters. If there
+are more, they become a second predictor: integrals over hyperparameters have no error of EP, but a cost that rises with
+the cube of their number."""
 Finish = Callable[[LatentGaussian, Sequence[TensorVariable], NoiseGraphs], LatentGaussian]
 """``finish(form, latent variables, rewriter of graphs)``: function that returns an extended form."""
 
@@ -91,7 +91,7 @@ def recognise_latent_gaussian(
     Raises
     ------
     UnsupportedModelError
-        Names the variable, its problem and the remedy.
+        If the model has no such form; the message names the variable, its problem and the remedy.
     InvalidDataError
         For a prior with parameters outside their range.
     """

@@ -64,7 +64,7 @@ class _Mixing(NamedTuple):
 
 
 Factors = tuple[TensorVariable | _Mixing, ...]
-"""Factors that multiply a latent variable; a `_Mixing`, which mixes its values, is the last."""
+"""Factors that multiply a latent variable; a `_Mixing`, if there is one, is the last."""
 
 _POSITIVE = (ps.Exp, ps.Sqrt, Sigmoid, Softplus)
 """Functions whose values may scale a variable, as they are positive for all arguments that a model gives them. Squares
@@ -90,7 +90,7 @@ def absorb_scales(
     outputs : sequence of TensorVariable
         All graphs that contain noise.
     predictors : sequence of int
-        Positions of the outputs whose factors decide. In another output, such as z itself, z is written as w / s.
+        Positions of the outputs whose factors become scales s. In other outputs, such as z itself, z becomes w / s.
     hyper : iterable of TensorVariable
         Value variables of the hyperparameters.
     """
@@ -226,7 +226,7 @@ class _Factored:
         return [rebuilt.get((out, ()), out) for out in self._outputs]
 
     def _asked(self, outputs: Sequence[TensorVariable]) -> dict[TensorVariable, dict[Factors, None]]:
-        """Return, for each variable between noise and outputs, the factors with which the outputs need it."""
+        """Return, for each variable between noise and outputs, the different factors that multiply it in these."""
         asked: dict[TensorVariable, dict[Factors, None]] = {}
 
         def ask(v: TensorVariable, factors: Factors) -> None:
@@ -342,7 +342,7 @@ class _Factored:
         return _Mixing(matrix.T if first else matrix, transposed)
 
     def _of_mixing(self, node: Apply, mixing: _Mixing, factors: Factors) -> _Rule:
-        """Return the rule of a product with a matrix: a scale of each column of v M joins the matrix."""
+        """Return the rule of a product v M with a matrix: scales of the columns of v M become scales of the columns of M."""
         first = node.inputs[1] in self._dependent
         matrix, scalars = mixing.matrix, []
         # (v M) D = v (M D): a scale of each column of v M is one of each column of M.
@@ -396,7 +396,7 @@ def _scalar_op(node: Apply) -> object:
 
 
 def _as_scalar(v: TensorVariable) -> TensorVariable:
-    """Return a factor of a single value as a scalar, the same variable for all new axes that it was given."""
+    """Return a factor of a single value as a scalar, without the axes of length one that were added to it."""
     while v.owner is not None and isinstance(v.owner.op, DimShuffle) and all(v.owner.inputs[0].type.broadcastable):
         v = v.owner.inputs[0]
     return v.dimshuffle(()) if v.ndim else v
