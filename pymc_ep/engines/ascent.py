@@ -12,8 +12,8 @@ from pymc_ep.exceptions import InvalidDataError, NumericalError
 __all__ = ["BoundAscent", "lbfgs", "lbfgs_steps"]
 
 _FAILED = 1e30
-"""Objective to be minimised at points where it is not finite. Far above any real value, so that the line search of
-L-BFGS backtracks; finite, since the line search interpolates values."""
+"""Value that is minimised at points where the objective fails or is not finite. It is far above any real value, so that
+the line search of L-BFGS backtracks, and finite, since the line search interpolates values."""
 
 
 class AscentState(Protocol):
@@ -25,7 +25,7 @@ class AscentState(Protocol):
 
     @property
     def change(self) -> float:
-        """Increase of the objective in the last step, over the number of cells."""
+        """Increase of the objective in the last step, divided by the number of cells."""
 
     @property
     def loop(self) -> int:
@@ -42,7 +42,7 @@ class BoundAscent(Generic[State]):
     Parameters
     ----------
     tol : float
-        Change per cell at which the iteration ends.
+        Largest change per cell at which the iteration ends.
     """
 
     def __init__(self, tol: float):
@@ -53,7 +53,7 @@ class BoundAscent(Generic[State]):
         return state.objective
 
     def change(self, state: State) -> float:
-        """Return the increase of the objective in the last step, over the number of cells."""
+        """Return the increase of the objective in the last step, divided by the number of cells."""
         return state.change
 
     def finished(self, state: State) -> Status | None:
@@ -85,7 +85,7 @@ def _progress(state: AscentState) -> str:
 def lbfgs(
     objective: Callable[[np.ndarray], tuple[float, np.ndarray]], theta: np.ndarray, **options: Any
 ) -> "scipy.optimize.OptimizeResult":
-    """Maximise by L-BFGS.
+    """Maximise a function of theta by L-BFGS.
 
     Parameters
     ----------
@@ -120,6 +120,7 @@ def lbfgs_steps(
     Returns
     -------
     theta : ndarray, (p,)
+        The maximiser that was found; the start where no iteration increased the objective.
     value : float
         The objective there.
     """

@@ -33,7 +33,7 @@ class Engine(Protocol[Problem, Start, State]):
     """One algorithm. Problems and states are NamedTuples of arrays."""
 
     def init(self, problem: Problem, start: Start | None = None) -> State:
-        """Return the first state, from an earlier state's arrays where given."""
+        """Return the first state, made from `start` if given: an earlier state, or arrays of an earlier fit."""
 
     def step(self, problem: Problem, state: State) -> State:
         """Return the next state: a pure function of arrays."""
@@ -53,10 +53,10 @@ class Engine(Protocol[Problem, Start, State]):
 
 @runtime_checkable
 class Packs(Protocol):
-    """An engine whose states hold more than arrays and numbers, such as factors of matrices, or values on workers."""
+    """An engine whose states have more than arrays and numbers, such as factors of matrices, or values on workers."""
 
     def packed(self, state: Any) -> Any:
-        """Return the values from which the iteration goes on: nested NamedTuples of arrays, numbers and None."""
+        """Return the values that determine the state, as nested NamedTuples of arrays, numbers and None."""
 
     def unpacked(self, problem: Any, packed: Any) -> Any:
         """Return the state from its packed values, which another process may have saved."""

@@ -22,8 +22,8 @@ State = TypeVar("State")
 """State that a loop has reached."""
 
 INTERRUPTS = (KeyboardInterrupt, SystemError)
-"""Exceptions that an interruption can surface as. A compiled function that returns with one pending raises a
-SystemError caused by it."""
+"""Exceptions that an interruption can surface as. A compiled function that returns while a
+KeyboardInterrupt is pending raises a SystemError caused by it."""
 
 _AGAIN = 0.01
 """Seconds until a signal that arrived inside Numba is sent again."""
@@ -52,7 +52,7 @@ def is_interrupt(error: BaseException | None) -> bool:
 
 
 def reached(stop: BaseException, best: State | None = None) -> State:
-    """Return `best`, or without it the state that `stop` holds; raise if there is neither, or no interruption."""
+    """Return `best`, else the state in `stop.at`; raise if there is neither, or `stop` is no interruption."""
     if not is_interrupt(stop):
         raise stop
     at = getattr(stop, "at", None) if best is None else best
@@ -63,9 +63,9 @@ def reached(stop: BaseException, best: State | None = None) -> State:
 
 @contextmanager
 def signals_outside_numba() -> Iterator[None]:
-    """Delay Ctrl-C while Numba's own Python code runs, where a compiled function would make a SystemError of it.
+    """Delay Ctrl-C while Numba's own Python code runs, where a compiled function would raise a SystemError instead.
 
-    For loops of other packages, which catch `KeyboardInterrupt` alone.
+    This is for loops of other packages, which catch `KeyboardInterrupt` alone.
     """
     if (
         threading.current_thread() is not threading.main_thread()

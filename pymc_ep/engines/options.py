@@ -21,15 +21,15 @@ __all__ = [
 
 
 class NamedSite(Protocol):
-    """One factor of a form, as checks see it."""
+    """Factor of a form, with the properties that checks need."""
 
     @property
     def name(self) -> str:
-        """The variable of the model."""
+        """Name of the factor's variable in the model."""
 
     @property
     def site(self) -> Site:
-        """Site of each observation."""
+        """The site, one for all observations of the variable."""
 
 
 def check_whole(name: str, value: object, least: int = 1) -> None:

@@ -20,7 +20,7 @@ class Prior(NamedTuple):
     gaussian : GaussianPrior
         Distribution of the predictors about their mean.
     parameters : tuple of tuple of ndarray
-        Site parameters, for each group, each (n of the group,).
+        Site parameters of each factor, arrays of one value for each of its observations.
     log_prior : float
         Log density of the hyperparameters.
     log_excess : float
@@ -34,12 +34,12 @@ class Prior(NamedTuple):
     log_excess: float
 
     def posterior(self, shift: np.ndarray, precision: np.ndarray, *, log_concave: bool) -> GaussianPosterior:
-        """Return the posterior of the predictors under Gaussian sites, (n,) each, on the host."""
+        """Return the predictors' posterior, on the host, under Gaussian sites with shifts and precisions, (n,) each."""
         return on_host(self.gaussian).posterior(np.asarray(self.mean), shift, precision, log_concave=log_concave)
 
 
 class FactorValues(NamedTuple):
-    """A `Prior` without its field `gaussian`, which may be expensive to form, or impossible."""
+    """A `Prior` without its field `gaussian`, which may be expensive or impossible to compute."""
 
     mean: Array
     parameters: tuple[tuple[Any, ...], ...]

@@ -1,10 +1,10 @@
 """The checkpoint of a fit: the states of its loops, and what identifies the fit.
 
-A fit is a function of its model and its options, made of loops: one of an engine, or a fit at each of many
-hyperparameters, in an order that follows from the results of earlier ones. A loop has a *record*, named by the arrays
-that the loop starts from. A fit that was ended is made anew, and each of its loops goes on from its record; loops that
-had finished are at their end at once. Optimisers, random generators and emulators between the loops thereby return to
-their earlier states, without being saved themselves.
+A fit is determined by its model and its options, and consists of loops: the steps of an engine, for one or many values
+of the hyperparameters, in an order that follows from the results of earlier loops. A loop has a *record*, named by the
+arrays that the loop starts from. A fit that was ended is run anew, and each of its loops goes on from its record; loops
+that had finished are at their end at once. Optimisers, random generators and emulators between the loops thereby return
+to their earlier states, without being saved themselves.
 """
 
 import os
@@ -28,10 +28,11 @@ _NAMED = 4
 
 
 class Checkpoint:
-    """A file of the states of a fit, held by one process at a time while a ``with`` block lasts.
+    """A file of the states of a fit, locked by one process at a time while a ``with`` block lasts.
 
-    It is written at the start, whenever a state comes after more time than the last write took, and at the end of the
-    block. It is removed there instead once the fit is `done`.
+    It is written at the start of the block, with a new state if the time since the last write exceeds the time that
+    this write took, and at the end of the block. If the fit is `done` at the end, the file is removed instead, unless
+    `keep`.
 
     Parameters
     ----------
@@ -45,10 +46,10 @@ class Checkpoint:
     Attributes
     ----------
     done : bool
-        Whether nothing is left to go on with.
+        Whether nothing is left to go on with, as after a fit that converged; set by the caller.
     failure : str
-        Why the last write failed, such as a full disk; empty where it did not. The file then holds the last one that
-        succeeded.
+        Why the last write failed, such as a full disk; empty where it succeeded. After a failure the file has the
+        states of the last write that succeeded.
 
     Raises
     ------
@@ -117,16 +118,16 @@ class Checkpoint:
             self._lock.release()
 
     def identify(self, name: str, value: str) -> None:
-        """Add a value to the identity that is known only within the block; raise for a file of another fit."""
+        """Add a value, known only within the block, to the identity; raise if the file is of a fit with another one."""
         if self._added.setdefault(name, value) != value:
             raise self._of_another([name])
 
     def record(self, *start: np.ndarray | str) -> "Record":
-        """Return the record of a loop, identified by the arrays and words that no other loop of the fit starts from."""
+        """Return the record of a loop, named by `start`: arrays and words from which no other loop starts."""
         return UNRECORDED if self.path is None else Record(self, digest(*start).tobytes().hex())
 
     def recorded(self, key: str) -> Flat | None:
-        """Return the state of a record; None where there is none yet."""
+        """Return the saved state of the record of this key; None where there is none yet."""
         return self._known.get(key)
 
     def offer(self, key: str, state: Callable[[], Any]) -> None:
@@ -137,12 +138,12 @@ class Checkpoint:
             self._save()
 
     def settle(self, key: str) -> None:
-        """Call the function kept for a record's latest state now, since its state may be gone later."""
+        """Evaluate a record's latest state now, by the function that `offer` kept, since it may be gone later."""
         if key in self._latest:
             self._known[key] = self._latest.pop(key)()
 
     def unfit(self, why: str) -> ValueError:
-        """Return the error for a record that is not of this fit."""
+        """Return the error for a record that is not of this fit, with the reason `why`."""
         return ValueError(f"{self._name} does not fit to this call, as {why}; {_CURE}.")
 
     @property
@@ -232,11 +233,11 @@ class Record:
             raise self._checkpoint.unfit(str(error)) from error
 
     def keep(self, state: Callable[[], Any]) -> None:
-        """Keep ``state``, a function that returns the loop's latest state, called where the file is written."""
+        """Keep ``state``, a function that returns the loop's latest state; it is called when the file is written."""
         self._checkpoint.offer(self._key, state)
 
     def close(self) -> None:
-        """At the end of the loop, call the function that was kept last, and keep its state."""
+        """At the end of the loop, call the last function passed to `keep`, and keep the state that it returns."""
         self._checkpoint.settle(self._key)
 
 

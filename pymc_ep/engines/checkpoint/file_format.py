@@ -20,7 +20,7 @@ __all__ = ["Contents", "FileLock", "digest", "read", "remove_parts", "write"]
 _FORMAT = "pymc_ep checkpoint 1"
 """First words of the header."""
 _HEADER, _DIGEST = "header", "digest"
-"""Entries of the file that are no arrays of a state."""
+"""Names of the two entries of the file that are not arrays of a state."""
 
 
 class Contents(NamedTuple):
@@ -50,10 +50,9 @@ def digest(*values: np.ndarray | str) -> np.ndarray:
 
 
 def write(path: Path, contents: Contents) -> None:
-    """Write a file in place of one that may be there: after a crash the old file is there, or the new one, whole.
+    """Write a file, replacing any earlier one, such that after a crash either of the two is there, complete.
 
-    It is written under a temporary name, which no other process can know and at which there is neither a file nor a
-    link, and then renamed.
+    The file is written under a random temporary name, at which there is neither a file nor a link, and then renamed.
     """
     arrays, header = _as_arrays(contents)
     descriptor, name = tempfile.mkstemp(prefix=_prefix(path), suffix=".part", dir=path.parent)
@@ -89,9 +88,9 @@ def read(path: Path) -> Contents | None:
     Raises
     ------
     ValueError
-        If the file is no checkpoint, or a damaged one; the message says what it is.
+        If the file is no checkpoint, of another version, or damaged; the message says which.
     OSError
-        If it cannot be read.
+        If the file cannot be read.
     """
     try:
         file = path.open("rb")

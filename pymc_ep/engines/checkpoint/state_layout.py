@@ -24,7 +24,7 @@ class Flat(NamedTuple):
 
 
 def flattened(state: Any) -> Flat:
-    """Return the layout and the arrays of a state; raise a TypeError for parts that no state can have."""
+    """Return layout and arrays of a state; raise TypeError for parts other than tuples, arrays, numbers and None."""
     arrays: list[np.ndarray] = []
 
     def layout(value: Any) -> Any:
@@ -51,7 +51,7 @@ def restored(flat: Flat, like: Any) -> Any:
     Raises
     ------
     ValueError
-        If the state differs from `like` in these, or an array has NaN.
+        If the state differs from `like` in classes, types or shapes, or an array has NaN.
     """
     classes = {named_tuple.__name__: named_tuple for named_tuple in _classes(type(like), like)}
 

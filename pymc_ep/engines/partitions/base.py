@@ -18,7 +18,7 @@ Handles: TypeAlias = Any
 Result = TypeVar("Result")
 """Result of a step."""
 Function = Callable[..., tuple[Any, Any]]
-"""Takes the data of a part, its own values and the shared ones; returns its new value and a term of a sum."""
+"""Takes the data of a part, the part's own values and the shared values; returns its new value and a term of a sum."""
 
 
 class Partitions(Protocol):
@@ -33,7 +33,7 @@ class Partitions(Protocol):
         """Suitable size of a term, B: a larger one is better passed in blocks."""
 
     def place(self, values: Sequence[Any]) -> Handles:
-        """Bring values, one for each part, to the parts, and return their handles."""
+        """Send values, one for each part, to the parts, and return their handles."""
 
     def run(
         self,

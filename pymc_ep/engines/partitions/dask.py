@@ -1,8 +1,8 @@
 """Partitions on the workers of a Dask cluster.
 
-A part stays with one worker: its data and values lie in a dictionary of that process. A call is one task a worker,
-pinned to it, and no task depends on another. Where a worker is lost its parts are loaded anew, together with values
-that were kept, which are sent from here. Parts are spread evenly over the workers, and again when others come.
+A part stays with one worker: its data and values are in a dictionary of that process. A call submits one task to each
+worker, and no task depends on another. If a worker is lost, its parts are loaded anew on other workers, together with
+their kept values, which this process sends. Parts are spread evenly over the workers, and again when workers join.
 """
 
 import os
@@ -33,19 +33,19 @@ Result = TypeVar("Result")
 """Result of a step."""
 
 _TERM_BYTES = 2**28
-"""256 MiB: larger blocks save calls, which take some milliseconds each, and cost memory of every worker."""
+"""Suitable size of a term, B, 256 MiB: larger ones need fewer calls, of some milliseconds each, but more memory."""
 _SMALL = 2**20
-"""Largest size of terms that are combined here, in the order of the parts, and of shared values that are sent with each
-task, B: a few milliseconds of a network."""
+"""Largest size, B, of terms that this process combines, in the order of the parts, and of shared values that are sent
+with each task: a few milliseconds of a network."""
 _POLL = 0.5
-"""Time between two looks at whether all workers are still there, s."""
+"""Time between two checks that all workers are still there, s."""
 _PATIENCE = 60.0
 """Longest wait for a worker, s: a nanny takes some seconds to start one again."""
 _RETURN = 5.0
 """Longest wait for as many workers as there were before one was lost, s. Workers that come back later get parts at the
 next step."""
 _MOST_LOSSES = 10
-"""Largest number of losses within one step, after which something else is wrong than a worker."""
+"""Largest number of losses of workers within one step; more have a cause that repeating the step does not remove."""
 
 _LOSSES = (
     f"Workers were lost {_MOST_LOSSES} times in one step. See their logs: they may run out of memory, which smaller "
@@ -65,13 +65,13 @@ class _Part(NamedTuple):
 
 
 _PARTS: dict[tuple[str, int], _Part] = {}
-"""Parts of this process, when it is a worker, by fit and number."""
+"""Parts that this process holds when it is a worker, by fit and number of the part."""
 _ONE_AT_A_TIME = threading.RLock()
 """Held by a task while it runs, as the kernels have threads of their own."""
 
 
 class Placed:
-    """Handles: the fit, the key under which each part holds its value, and a copy of the values, if kept here too."""
+    """Handles: the fit, the key under which each part has its value, and any copy of the values in this process."""
 
     def __init__(self, fit: str, key: int, copy: list[Any] | None):
         self.fit, self.key, self.copy = fit, key, copy
@@ -84,7 +84,7 @@ class DaskPartitions:
     ----------
     client : distributed.Client
     load : callable
-        ``load(source)`` returns the data of a part. It is sent to the workers, and called again where one was lost.
+        ``load(source)`` returns the data of a part. It runs on the workers, and again for the parts of a lost worker.
     sources : sequence
         One of each part, such as a file.
 
@@ -99,8 +99,7 @@ class DaskPartitions:
     each worker first, so that their rounding depends on which parts it has.
 
     Workers free the parts when the partitions are closed or no longer referenced. Workers that share the terminal of
-    this process ignore Ctrl-C from their first part on. It would end them too, but an interrupted fit still asks them
-    for its summary.
+    this process ignore Ctrl-C once they have parts: an interrupted fit still needs their values for its summary.
     """
 
     def __init__(self, client: Any, load: Callable[[Any], Any], sources: Sequence[Any]):
@@ -130,7 +129,7 @@ class DaskPartitions:
         self._restored()
 
     def place(self, values: Sequence[Any]) -> Placed:
-        """Bring values, one for each part, to the parts, keep a copy here, and return their handles."""
+        """Send values, one for each part, to the parts, keep a copy in this process, and return their handles."""
         if len(values) != self.n:
             raise ValueError(f"{self.n} parts need as many values, and got {len(values)}.")
         handles = self._handles(list(values))
@@ -187,7 +186,7 @@ class DaskPartitions:
         raise ClusterError(_LOSSES)
 
     def close(self) -> None:
-        """Free what the workers hold."""
+        """Free the parts and their values on all workers."""
         self._on_workers({worker: (_retained, []) for worker in set(self._at.values()) & set(self._workers())})
         self._freed.detach()
 
@@ -215,7 +214,7 @@ class DaskPartitions:
         return handles.key
 
     def _by_worker(self) -> dict[str, list[int]]:
-        """Return the parts of each worker that has any."""
+        """Return the numbers of the parts of each worker that has any, by address."""
         out: dict[str, list[int]] = {}
         for number, worker in self._at.items():
             out.setdefault(worker, []).append(number)
@@ -231,13 +230,13 @@ class DaskPartitions:
         return self._client.submit(function, self._fit, list(numbers), *brought, **options)
 
     def _brought(self, value: Any, **where: Any) -> Any:
-        """Return a value, or a future of a large one, which is sent apart from the task."""
+        """Return a small value itself, or the future of a large one, which is sent separately from the task."""
         if _size(value) <= _SMALL:
             return value
         return _guarded(lambda: self._client.scatter([value], hash=False, **where))[0]
 
     def _on_workers(self, tasks: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
-        """Return the results of one task a worker; raise `_Lost` where a worker is lost."""
+        """Return the result of one task on each worker, by address; raise `_Lost` where a worker is lost."""
         futures: dict[str, Any] = {}
         try:
             for worker, task in tasks.items():
@@ -255,7 +254,7 @@ class DaskPartitions:
             raise
 
     def _restored(self) -> None:
-        """Spread the parts evenly over the workers, and load missing ones at their place."""
+        """Spread the parts evenly over the workers, and load each part on its worker unless it is there."""
         for _ in range(_MOST_LOSSES):
             try:
                 alive = self._waited_for()
@@ -287,7 +286,7 @@ class DaskPartitions:
         return _load, numbers, self._load, [self._sources[number] for number in numbers], kept
 
     def _waited_for(self) -> list[str]:
-        """Return the workers' addresses, once there is one, after a moment in which lost workers may come back."""
+        """Return the addresses of the workers; wait for a first one, and up to `_RETURN` for lost ones to come back."""
         began = time.monotonic()
         while len(alive := self._workers()) < max(1, len(self._known)):
             waited = time.monotonic() - began
@@ -322,7 +321,7 @@ def _finished(futures: list[Any]) -> bool:
 
 
 def _spread(n: int, held: Mapping[str, Sequence[int]]) -> dict[int, str]:
-    """Return the worker of each of n parts, evenly spread to within one, given the parts that each has."""
+    """Return the worker of each of n parts, given the parts of each worker; numbers of parts differ by one at most."""
     order = sorted(held, key=lambda worker: -len(held[worker]))
     share, more = divmod(n, len(order))
     room = {worker: share + (k < more) for k, worker in enumerate(order)}
@@ -347,7 +346,7 @@ def _free(client: Any, fit: str) -> None:
 
 
 def _terminal() -> tuple[str, int]:
-    """Return the machine and the group of this process: a terminal sends Ctrl-C to all processes of a group."""
+    """Return the host and the process group of this process: a terminal sends Ctrl-C to all processes of a group."""
     return socket.gethostname(), os.getpgid(0) if hasattr(os, "getpgid") else -1
 
 
@@ -358,7 +357,7 @@ def _ignore_interrupts(*terminal: Any) -> None:
 
 
 def _held(fit: str, number: int) -> _Part:
-    """Return a part of this worker."""
+    """Return a part of this worker; raise `_Lost` if it is not there."""
     if (fit, number) not in _PARTS:
         raise _Lost
     return _PARTS[fit, number]
@@ -412,7 +411,7 @@ def _call(
     combine: Callable[[Any, Any], Any],
     released: Sequence[int],
 ) -> list[tuple[int, Any]]:
-    """Call a function at parts of this worker; return their terms, or large ones combined."""
+    """Call a function at parts of this worker; return numbers of parts with terms, large terms combined into one."""
     with _ONE_AT_A_TIME:
         # The threads of a worker are those of its kernels: several workers may share a machine.
         limit_threads(distributed.get_worker().state.nthreads)
@@ -438,9 +437,9 @@ def _size(value: Any) -> int:
 
 
 def _owned(value: Any) -> Any:
-    """Return arrays in nested tuples as this process's own.
+    """Return a value with copies in place of the read-only arrays in its nested tuples.
 
-    Received ones are read-only, for which kernels would be compiled anew.
+    Arrays from another process are read-only, and kernels would be compiled anew for such arrays.
     """
     if isinstance(value, tuple):
         elements = [_owned(element) for element in value]

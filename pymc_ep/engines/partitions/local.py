@@ -1,4 +1,4 @@
-"""Partitions in this process, one after the other; kernels run on its threads."""
+"""Partitions in this process, called one after the other; kernels run on the threads of the process."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
@@ -11,8 +11,8 @@ __all__ = ["LocalPartitions"]
 Result = TypeVar("Result")
 """Result of a step."""
 _TERM_BYTES = 2**20
-"""1 MiB: terms stay in the cache of a processor. Blocks of 4 MiB and more of item statistics take up to half as long
-again."""
+"""Suitable size of a term, B, 1 MiB, as it stays in a processor's cache. Item statistics in blocks of 4 MiB and more
+take up to half as long again."""
 
 
 class LocalPartitions:
