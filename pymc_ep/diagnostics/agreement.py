@@ -151,7 +151,7 @@ def _moments(idata: Container, draws: xr.Dataset | None, name: str) -> tuple[xr.
 def _rows(
     name: str, moments: tuple[xr.DataArray, xr.DataArray], draws: xr.DataArray | None, chains: xr.DataArray
 ) -> pd.DataFrame:
-    """Return the columns of moments and distances, without the chains' diagnostics."""
+    """Return the table's columns of moments and distances for one variable, a row for each of its elements."""
     mean, sd = (np.ravel(moment.to_numpy()) for moment in moments)
     sample = flat_draws(chains)
     mean_mcmc, sd_mcmc = sample.mean(axis=1), sample.std(axis=1, ddof=1)
@@ -182,7 +182,7 @@ def _labels(chains: xr.DataArray) -> list[str]:
 
 
 def _mcmc_statistics(chains: xr.Dataset) -> dict[str, xr.Dataset]:
-    """Return the chains' diagnostics.
+    """Return the chains' diagnostics, by column of the table.
 
     The error of a standard deviation is the error of the mean squared deviation, over twice the standard deviation.
     """

@@ -33,8 +33,8 @@ _DRAWS = 1000
 _MAX_ITER = 200
 """Most iterations of EP on the observations of one group: the default of ``max_iter``."""
 _DETERMINED = 1e-9
-"""Ratio of the variances with and without a group's sites, in one direction, below which the variance without them
-counts as infinite: rounding of the difference of precisions."""
+"""Ratio of the variances of a predictor with and without a group's sites, in any direction, up to which the variance
+without them counts as infinite: it is then rounding of a difference of precisions."""
 
 
 @one_at_a_time
@@ -128,7 +128,7 @@ def weights_without(log_weights: np.ndarray, log_predictives: np.ndarray) -> np.
 
 
 def _loo_names(fit: xr.Dataset) -> list[str]:
-    """Return the names of observed variables with leave-one-out densities in the fit."""
+    """Return the names of observed variables with leave-one-out densities in the fit; raise if there are none."""
     names = [name.removesuffix(_LOO) for name in map(str, fit) if name.endswith(_LOO)]
     if not names:
         raise ValueError(
@@ -191,7 +191,7 @@ def _group_sums(values: np.ndarray, group_index: np.ndarray, count: int) -> np.n
 def _group_densities(
     posterior: SitePosterior, name: str, group_index: np.ndarray, count: int
 ) -> tuple[np.ndarray, bool]:
-    """Return log p(y_g | y_-g), (groups,), NaN where there is no such density, and whether EP converged on all."""
+    """Return log p(y_g | y_-g), (groups,), NaN for an improper cavity, and whether EP converged on all groups."""
     log_densities, weights, converged = [], [], True
     repeats = repeats_at(posterior.form, *posterior.mode[:2])
     k = [likelihood.name for likelihood in posterior.form.form.groups].index(name)
@@ -206,7 +206,7 @@ def _group_densities(
 def _given_hyperparameters(
     posterior: SitePosterior, observations: RepeatedGroup, k: int, group_index: np.ndarray, count: int
 ) -> tuple[np.ndarray, bool]:
-    """Return `_group_densities` at one value of the hyperparameters, for the observed variable of number k."""
+    """Return the result of `_group_densities` for one component of the posterior and observed variable number k."""
     _, prior, gaussian = posterior.mode
     observed = posterior.form.residuals()
     places = np.arange(sum(y.size for y in observed))[group_slices(observed)[k]]
@@ -245,7 +245,7 @@ def _given_hyperparameters(
 def _cavity(
     mean: np.ndarray, covariance: np.ndarray, shift: np.ndarray, precision: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return mean and covariance of a Gaussian divided by its Gaussian sites; None if that is improper.
+    """Return mean and covariance of a Gaussian divided by its Gaussian sites; None if the quotient is improper.
 
     With V = L L^T, possibly singular, (V^-1 - Pi)^-1 = L (I - L^T Pi L)^-1 L^T.
     """
@@ -262,7 +262,7 @@ def _cavity(
 
 
 def _require_predicted(pointwise: xr.DataArray, what: str) -> None:
-    """Raise at the first value that is not finite."""
+    """Raise ValueError for the first value that is not finite; `what` says whether it is an observation or a group."""
     bad = ~np.isfinite(pointwise.to_numpy())
     if bad.any():
         index = first_index(bad)

@@ -26,13 +26,13 @@ from pymc_ep.results import fit_group, labelled, settings
 __all__ = ["diagnose"]
 
 _WORST = 10
-"""Number of sites that are listed, the least Gaussian ones."""
+"""Number of the least Gaussian sites that are listed."""
 _DARK_SHARE = 0.5
 """Share of rectified counts with a predictor more likely below zero than above, beyond which there is a warning."""
 _MANY, _FEW = 4000, 1000
-"""Numbers of draws made here if the fit stored no densities: the default number of a fit where draws are cheap, else of
-a chain. Only many draws show the tail of heavy weights: in a media-mix model the relative effective sample size of the
-weights is 0.01 to 0.09 by 4000 draws, and 0.14 by 1000."""
+"""Numbers of draws made here if the fit stored no densities: the default number of a whole fit where draws are cheap,
+else of one chain. Only many draws show the tail of heavy weights: in a media-mix model the relative effective sample
+size of the weights is 0.01 to 0.09 by 4000 draws, and 0.14 by 1000."""
 _CHEAP, _BUDGET = 5e8, 5e10
 """Largest numbers of operations in factorisations for many draws, and for few: for 4000 draws of 50 values in one
 block, a fifth of a second, or 1000 draws of 368, some five seconds."""
@@ -49,7 +49,7 @@ class Diagnosis(xr.Dataset):
     __slots__ = ()
 
     def __repr__(self) -> str:
-        """Verdict, then the dataset."""
+        """Return the verdict, then the text of the dataset."""
         return "\n\n".join(filter(None, [self.attrs.get("verdict"), super().__repr__()]))
 
     def _repr_html_(self) -> str:
@@ -165,7 +165,7 @@ def diagnose(idata: Container, model: pm.Model | None = None) -> xr.Dataset:
 
 
 def _drawn(posterior: Posterior, most: float = np.inf) -> JointDraws:
-    """Return draws with their densities, unless few draws have more log likelihoods than `most`."""
+    """Return draws with their densities; without any where `_FEW` draws have more than `most` log likelihoods."""
     n = sum(y.size for y in posterior.form.observed())
     if n * _FEW > most:
         reason = f"{_FEW} log likelihoods of every cell are too many; fit with log_likelihood=True"
@@ -180,7 +180,7 @@ def _drawn(posterior: Posterior, most: float = np.inf) -> JointDraws:
 
 
 def _sentence(absent: Mapping[str, str]) -> str:
-    """Return one sentence of the absent results, grouped by reason."""
+    """Return one text with the names of the absent results, grouped by reason."""
     names: dict[str, list[str]] = {}
     for name, reason in absent.items():
         names.setdefault(reason, []).append(name)
@@ -231,7 +231,7 @@ def _weights(
 
 
 def _log_volume(posterior: SitePosterior) -> float:
-    """Return log of prior density at the mode times the volume (2 pi)^(p/2) |Sigma|^(1/2) of the hyperparameters."""
+    """Return the log of the hyperparameters' prior density at the mode times the volume (2 pi)^(p/2) |Sigma|^(1/2)."""
     log_prior = float(posterior.form.rows.log_prior(posterior.theta[None])[0])
     p = len(posterior.directions)
     # Sigma = D^T D with D the directions, so that |Sigma|^1/2 = |D|.
@@ -241,7 +241,7 @@ def _log_volume(posterior: SitePosterior) -> float:
 def _sites(
     idata: Container, model: pm.Model, fit: xr.Dataset, posterior: SitePosterior
 ) -> tuple[xr.Dataset, float | None, Absent]:
-    """Return each site's indicators, the correction of the log evidence that they give, and absent results."""
+    """Return each site's cumulants and divergence, the correction of the log evidence they give, and absent results."""
     theta, prior, gaussian = posterior.mode
     repeats = repeats_at(posterior.form, theta, prior)
     problem = repeats.problem(prior)
@@ -321,7 +321,7 @@ def _dark(model: pm.Model, posterior: SitePosterior) -> tuple[xr.Dataset, str]:
 
 
 def _worst_sites(observed: Mapping[str, np.ndarray], values: np.ndarray) -> xr.Dataset:
-    """Return the sites with the largest values, largest first."""
+    """Return the `_WORST` sites with the largest `values`, (n,), largest first; `observed` is by variable name."""
     names = np.repeat(list(observed), [y.size for y in observed.values()])
     index = np.concatenate([np.arange(y.size) for y in observed.values()])
     data = np.concatenate([np.ravel(y) for y in observed.values()])

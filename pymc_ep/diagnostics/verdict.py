@@ -11,7 +11,7 @@ from pymc_ep.evidence.ep.cumulants import SHIFTED
 __all__ = ["Finding", "verdict"]
 
 _FINE, _NOTE, _DOUBT, _WRONG = range(4)
-"""Levels of a finding, the worst last."""
+"""Levels of a finding, from the best to the worst."""
 _FIRST = {
     _FINE: "Nothing that was measured speaks against this fit.",
     _DOUBT: "Doubtful: check this fit before its numbers are used.",
@@ -38,7 +38,7 @@ the second it is doubtful."""
 
 
 class Finding(NamedTuple):
-    """One sentence and how bad it is."""
+    """A sentence of the verdict, and its level, from `_FINE` to `_WRONG`."""
 
     level: int
     sentence: str
@@ -129,7 +129,7 @@ def _hyperparameters(fit: xr.Dataset, hyper: str, names: tuple[str, ...], *, hel
 
 
 def _integral(fit: xr.Dataset, subject: str) -> Finding:
-    """Judge the integration by the unevenness of the exact weights of its points."""
+    """Judge the integration by how unequal the exact weights of its points are."""
     numbers, ess = [], 1.0
     if "hyper_ess" in fit:
         ess = float(fit["hyper_ess"])

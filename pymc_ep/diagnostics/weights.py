@@ -10,9 +10,9 @@ from pymc_ep.compat import pareto_shape
 __all__ = ["LEAST_DRAWS", "Importance", "importance"]
 
 LEAST_DRAWS = 25
-"""Draws below which the largest weights are too few to fit a tail to: five of them (Vehtari et al. 2024, section 6)."""
+"""Draws below which the tail has fewer than five weights, too few for a fit (Vehtari et al. 2024, section 6)."""
 _NEARLY_EQUAL = 0.9
-"""Relative effective sample size above which the tail of the weights means nothing. Pareto k is the shape of the
+"""Relative effective sample size above which the tail of the weights says nothing. Pareto k is the shape of the
 largest weights, however nearly equal all are: at a relative size of 0.99 every other right fit has k above 0.7."""
 
 
