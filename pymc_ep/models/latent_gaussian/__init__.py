@@ -1,1 +1,1 @@
-"""Latent Gaussian models: univariate sites on affine maps of a Gaussian vector."""
+"""Latent Gaussian models: sites on affine maps of a Gaussian vector."""

@@ -117,7 +117,7 @@ class RowFunctions(HyperRows):
         return [np.asarray(scale) for scale in self._scales(*self._compiled.unpack_rows(theta))]
 
     def log_excess(self, theta: np.ndarray) -> np.ndarray:
-        """Return the log, (s,), of PyMC's joint density over normalised Gaussians and sites, for rows of theta."""
+        """Return the log ratio, (s,), of PyMC's joint density to normalised Gaussians times sites, at rows of theta."""
         return np.asarray(self._log_excess(*self._compiled.unpack_rows(theta)))
 
     def outer_scales(self, theta: np.ndarray) -> dict[str, np.ndarray]:

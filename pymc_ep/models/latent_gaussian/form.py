@@ -7,8 +7,8 @@ or not, is then one linear map of independent blocks w_j ~ N(0, C_j):
 
     eta = m0 + sum_j A_j w_j,        K = Cov(eta) = sum_j A_j C_j A_j^T,
 
-where m0, A_j and C_j depend on the hyperparameters theta. Covariances follow from applying the graph of A_j to the rows
-of C_j twice; A_j itself is never formed, and an identity map costs nothing.
+where m0, A_j and C_j depend on the hyperparameters theta. The graph of A_j is applied to the rows of C_j, and again to
+the rows of the transposed result: A_j itself need not be formed, and an identity map costs nothing.
 """
 
 from collections.abc import Sequence
@@ -65,7 +65,7 @@ class NoiseBlock:
     precision : SparsePrecision, optional
         Precision of the ravelled block at its `sizes`; None where it has none, or where there are few coefficients.
     sizes : tuple of int
-        Shape of a latent block when it was recognised.
+        Shape of a latent block at the time when the model was recognised.
     outer_scale : TensorVariable, () or (d,) or (k, k), optional
         Scale s if the model's variable less its mean, v, enters predictors as s v: the block is then w = s v. Matrix M
         if v enters as v M: the block is then w = v M, (g, k).
@@ -199,7 +199,7 @@ def _joined(graphs: Sequence[TensorVariable]) -> TensorVariable:
 
 @dataclass(frozen=True)
 class LatentGaussian(Hyperparameters):
-    """Gaussian vector, univariate sites on affine maps of it, and hyperparameters, as graphs.
+    """Gaussian vector, sites on affine maps of it, and hyperparameters, as graphs.
 
     Inputs of the graphs are the values of the hyperparameters and the noise of the blocks.
 

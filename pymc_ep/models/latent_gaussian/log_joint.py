@@ -16,7 +16,8 @@ from pymc_ep.models.latent_gaussian.values import NoiseDraws, NoiseMoments
 __all__ = ["BUDGET", "NoisePrior", "log_joint", "log_standard_normal"]
 
 BUDGET = 5e8
-"""Largest work of `log_joint`: the sum over draws and blocks of d^3, for a block of d correlated values.
+"""Largest work of `log_joint`: the sum over draws and varying blocks of d^3 for a block of d correlated values, of d^2
+for a covariance that is diagonal by value, and of d for one that is diagonal by its graph.
 
 It applies where hyperparameters vary, as each draw then needs Cholesky factors of its own. 4000 draws of 50 values
 reach it, a fifth of a second."""
@@ -125,7 +126,7 @@ def log_joint(
     held : bool
         Whether the hyperparameters are fixed at the mode; the density is then conditional on them.
     budget : float
-        Largest sum over draws and blocks of d^3; see `BUDGET`.
+        Largest work, such as the sum over draws and blocks of d^3; see `BUDGET`.
 
     Returns
     -------

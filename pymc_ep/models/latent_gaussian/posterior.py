@@ -285,7 +285,7 @@ class LatentPosterior:
         }
 
     def hyper_moments(self) -> dict[str, Moments]:
-        """Return moments of the hyperparameters on their natural scale; on the unconstrained one they are Gaussian."""
+        """Return moments on the natural scale of the hyperparameters, which are Gaussian on the unconstrained scale."""
         return hyper_moments(self.form, self.theta, self.directions)
 
     def draws(
@@ -294,8 +294,8 @@ class LatentPosterior:
         """Return joint draws of all variables of the form, with log likelihoods and densities if requested.
 
         The hyperparameters are Gaussian about their mode on the unconstrained scale. The latent variables are drawn at
-        the mode and shifted with the hyperparameters to first order. Densities are left out for a
-        sparse precision, and where factorisations or determinants at each draw exceed the budget.
+        the mode and shifted with the hyperparameters to first order. Densities are left out for a sparse precision, and
+        where factorisations or determinants at each draw exceed the budget.
         """
         theta = self.theta
         spread = rng.standard_normal((size, len(self.directions)))

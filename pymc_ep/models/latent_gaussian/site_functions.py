@@ -1,4 +1,4 @@
-"""Compiled functions common to all forms with univariate sites on Gaussian predictors."""
+"""Compiled functions common to all forms with sites on Gaussian predictors."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence

@@ -342,7 +342,7 @@ class _Factored:
         return _Mixing(matrix.T if first else matrix, transposed)
 
     def _of_mixing(self, node: Apply, mixing: _Mixing, factors: Factors) -> _Rule:
-        """Return the rule of a product v M with a matrix: scales of the columns of v M become scales of columns of M."""
+        """Return the rule of a product v M with a matrix: scales of the columns of v M become scales of M's columns."""
         first = node.inputs[1] in self._dependent
         matrix, scalars = mixing.matrix, []
         # (v M) D = v (M D): a scale of each column of v M is one of each column of M.
