@@ -33,8 +33,8 @@ _DRAWS = 1000
 _MAX_ITER = 200
 """Most iterations of EP on the observations of one group: the default of ``max_iter``."""
 _DETERMINED = 1e-9
-"""Ratio of the variances of a predictor with and without a group's sites, in any direction, up to which the variance
-without them counts as infinite: it is then rounding of a difference of precisions."""
+"""Ratio of the variance with a group's sites to the variance without them, in any direction of the predictors, up to
+which the latter counts as infinite: it is then rounding of a difference of precisions."""
 
 
 @one_at_a_time

@@ -1,8 +1,8 @@
 """Partitions on the workers of a Dask cluster.
 
 A part stays with one worker: its data and values are in a dictionary of that process. A call submits one task to each
-worker, and no task depends on another. If a worker is lost, its parts are loaded anew on other workers, together with
-their kept values, which this process sends. Parts are spread evenly over the workers, and again when workers join.
+worker, and no task depends on another. If a worker is lost, its parts are loaded anew, together with their kept
+values, which this process sends. Parts are spread evenly over the workers, and again when workers join.
 """
 
 import os

@@ -177,7 +177,7 @@ class PosteriorMixture:
         return mixed_moments((weight, component.moments(variables)) for weight, component in self.components())
 
     def hyper_moments(self) -> dict[str, Moments]:
-        """Return moments of the hyperparameters on their own scale."""
+        """Return moments of the hyperparameters on their natural scale."""
         count = len(self.hyper_draws)
         return weighted_moments(self.form.constrained(self.hyper_draws), np.full(count, 1.0 / count))
 

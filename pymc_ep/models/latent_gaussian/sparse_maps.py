@@ -180,7 +180,7 @@ class SparseMaps:
         partial_map: scipy.sparse.csr_array,
         rest: np.ndarray,
     ) -> scipy.sparse.csr_array | None:
-        """Return `partial_map`, (d, width), with columns `rest`, which probes left open; None if these take too much."""
+        """Return `partial_map`, (d, width), with columns `rest`, which probes left open; None if too large."""
         d, width = partial_map.shape
         if not rest.size:
             return partial_map

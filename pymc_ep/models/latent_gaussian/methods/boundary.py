@@ -42,7 +42,7 @@ def boundary_warning(form: SiteFunctions, theta: np.ndarray) -> str:
 
 
 def _has_first(basis: Any) -> bool:
-    """Whether the first nonzero column of `basis`, (d, c), has one sign, as the eigenfunction that drop_first= omits."""
+    """Whether the first nonzero column of `basis`, (d, c), has one sign: it is the one that drop_first= omits."""
     dense = basis.toarray() if scipy.sparse.issparse(basis) else np.asarray(basis)
     (used,) = np.nonzero(dense.any(axis=0))
     first = dense[:, used[0]]

@@ -128,5 +128,5 @@ def _closed(met: TensorVariable) -> TensorVariable:
 
 
 def _of_rows(met: TensorVariable, ndim: int) -> TensorVariable:
-    """Return a condition with `ndim` dimensions, as observations have; it must hold for all weights of a mixture."""
+    """Return a condition with `ndim` dimensions, as observations have; it must hold along all further ones."""
     return met.all(axis=tuple(range(ndim, met.ndim))) if met.ndim > ndim else met

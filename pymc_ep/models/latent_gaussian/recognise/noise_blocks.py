@@ -174,8 +174,8 @@ def absorb_factor(
 ) -> tuple[NoiseBlock, dict] | None:
     """Replace a standard normal v that enters as L v alone, with L the Cholesky factor of C, by w = L v.
 
-    That is a non-centred GP. With w, of covariance C, neither the factorisation nor its derivative is needed to form
-    the covariance of the predictors. Products with any other matrix, such as a design, are left as they are.
+    A non-centred GP has such a v. With w, of covariance C, neither the factorisation nor its derivative is needed to
+    form the covariance of the predictors. Products with any other matrix, such as a design, are left as they are.
 
     Parameters
     ----------
@@ -189,7 +189,7 @@ def absorb_factor(
     Returns
     -------
     (NoiseBlock, dict) or None
-        The block of w, and w by the graph of L v, which it replaces. None where v enters in another way.
+        The block of w, and a dict from the graph of L v to w, which replaces it. None where v enters in another way.
     """
     v = block.noise
     nodes = list(applys_between(list(noise), outputs))

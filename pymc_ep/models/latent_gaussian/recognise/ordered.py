@@ -135,7 +135,7 @@ def find_ordered(name: str, parameters: Sequence[TensorVariable], affine: Affine
 
 
 def before_selection(graph: TensorVariable) -> tuple[TensorVariable, list[Apply]]:
-    """Return the graph of probabilities from which observations, such as the present ones, are selected.
+    """Return the graph of probabilities from which `graph` selects observations, such as the ones that are present.
 
     The second result is the nodes of the selection, in the order of their application.
     """

@@ -59,7 +59,7 @@ class _Mixing(NamedTuple):
     transposed: bool
 
     def rows(self, variable: TensorVariable) -> TensorVariable:
-        """Return v, (g, k), given the latent variable, or the latter given v: the transpose where v are its columns."""
+        """Return the argument, transposed if `transposed`: v, (g, k), for the variable, and the variable for v."""
         return variable.T if self.transposed else variable
 
 
