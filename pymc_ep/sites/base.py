@@ -1,8 +1,8 @@
 """The contract of a site: one univariate factor t(eta) of a model, and the registry of all sites.
 
 A site is written once, as PyTensor graphs of its log density and, where a stable closed form
-exists, of its tilted moments. `pymc_ep.sites.compiled` turns either into a function of arrays,
-for the CPU (C or Numba, whichever the stack uses) or for JAX; engines see only that function.
+exists, of its tilted moments. `pymc_ep.sites.compiled` compiles these graphs to functions of
+arrays, for the CPU (C or Numba, by PyTensor's default) or for JAX. Engines call only these functions.
 """
 
 from collections.abc import Callable, Sequence
@@ -63,9 +63,9 @@ class Response(NamedTuple):
     """Mean and variance of an observation given its predictor."""
 
     mean: Callable[..., np.ndarray]
-    """``mean(eta, *parameters)``, for arrays: non-decreasing in eta, and free of learned parameters."""
+    """``mean(eta, *parameters)``, for arrays: non-decreasing in eta, and independent of estimated parameters."""
     variance: Callable[..., np.ndarray]
-    """``variance(eta, *parameters)``, for arrays; infinite where the variance is."""
+    """``variance(eta, *parameters)``, for arrays; infinite where the observation has no finite variance."""
 
 
 @dataclass(frozen=True)
@@ -118,27 +118,27 @@ class Site:
         ``check(name, y, values)``, which raises `InvalidDataError` for parameters outside a range that depends on more
         than one of them; `name` is the observed variable.
     holds_observations : bool
-        True if t holds the model's observations, in its graph or in parameters, so that new ones have no density.
+        True if t contains the model's observations, in its graph or in parameters, so that t is no density of new ones.
     interpreted : bool
         True if NumPy runs the graphs op by op unless a mode is given. For densities that occur in one model only, where
         compilation would take longer than the fit.
     gaussian : bool
         True if t is Gaussian in eta for every y: its Gaussian replacement is then t itself, for any cavity.
     located : bool
-        True if t depends on ``y - eta`` and parameters alone, so that both may be counted from any origin.
+        True if t depends on ``y - eta`` and parameters alone, so that y and eta may be shifted by the same constant.
     additive : tuple of str, optional
-        Parameters such that log t, but for a term free of eta, is affine in these and y. Observations of one predictor
-        that agree in all other parameters then enter by their number and averages. None where log t is not affine; for
-        observations of zeros and ones it always is.
+        Names of parameters. Log t, but for a term free of eta, is affine in y and these parameters, so that several
+        observations of one predictor that agree in all other parameters can be replaced by their number and averages.
+        None where log t is not affine; for observations of zeros and ones it always is.
     takes_averages : bool
-        True if the functions of an additive site for whole numbers also take averages of observations.
+        True if the functions of an additive site for whole numbers also accept their averages as observations.
     log_concave : bool
         True if t is log-concave in eta for every y; engines then rely on positive site precisions.
     analytic : bool
         True if log t is analytic in eta: it has neither kinks nor jumps, nor pieces joined by derivatives alone. Fewer
         quadrature nodes are then enough for the same accuracy.
     kinked : bool
-        True if log t has a kink or jump in eta for some y, so that it need have no curvature at a mode.
+        True if log t has a kink or jump in eta for some y, so that its second derivative need not exist at a mode.
     vanishes : bool
         True if t is zero at some eta for some y, so that its expected log is minus infinity under a Gaussian eta.
     logp : callable
@@ -150,12 +150,12 @@ class Site:
         True if the closed form holds for every power in (0, 1]; False if for power one only, with quadrature for the
         others.
     knots : callable, optional
-        ``knots(y, *parameters)``: a sequence of arrays in eta at which quadrature panels must break, because t has a
-        scale of its own there, however wide the cavity is. Called with arrays, not graphs. Where t is not log-concave
-        the first knot is its maximum; without any, peaks and scales are searched for, at some cost.
+        ``knots(y, *parameters)``: a sequence of arrays, values of eta at which quadrature panels must break because t
+        has a scale of its own there, however wide the cavity is. Called with arrays, not graphs. Where t is not
+        log-concave the first knot is its maximum; without knots, peaks and scales are searched for, at some cost.
     peaks : callable, optional
         ``peaks(y, mean, variance, power, *parameters)``: location and width, as arrays, of each maximum of the tilted
-        density, for a t with knots that is not log-concave. Panels are cut about those that the knots do not resolve.
+        density, for a t with knots that is not log-concave. Panels break about maxima that the knots do not resolve.
     knots_beyond : float
         Largest width in eta of an interval of integration whose panels need not break at the knots.
     nodes : int
@@ -169,8 +169,8 @@ class Site:
         ``typical(y, *parameters)``: mean and variance, as arrays, of a rough Gaussian approximation of t in eta: the
         start of a fit without a Gaussian prior. Standard normal by default.
     intensity : callable, optional
-        ``intensity(mean, variance)``, for arrays: the expected rate under a Gaussian eta, for rates that are neither
-        affine nor exponential in eta while eta may be negative.
+        ``intensity(mean, variance)``, for arrays: the expected rate under a Gaussian eta. Only for rates that are
+        neither affine nor exponential in an eta that may be negative.
     response : Response, optional
         Mean and variance of an observation given eta, for predictions on the scale of the observations.
     options : dict
@@ -347,7 +347,7 @@ def register_site(site: Site) -> Site:
     Raises
     ------
     TypeError
-        For anything but a site, and parameters that are no tuple.
+        If `site` is no `Site`, or its parameters are no tuple.
     ValueError
         When another site has that name, or a domain is unknown.
     """

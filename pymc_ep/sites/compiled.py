@@ -103,9 +103,9 @@ class CompiledSite(QuadratureFunctions, BoundFunctions, ExpectationFunctions):
     options : dict
         The static options in force.
     mode : PyTensor mode or str or None
-        The compile mode; None for the stack's default.
+        The compile mode; None for PyTensor's default.
     loop : bool
-        Whether quadrature is a compiled loop, as far as the site has one.
+        Whether quadrature runs in a compiled loop, if the site has one.
     """
 
     def __init__(self, site: Site, mode: Mode | str | None, loop: bool, options: dict[str, Any]) -> None:
@@ -268,7 +268,7 @@ class CompiledSite(QuadratureFunctions, BoundFunctions, ExpectationFunctions):
         return {}
 
     def log_density(self, y: Array, eta: Array, *parameters: Array) -> Array:
-        """Return log t(eta; y, parameters), of the broadcast shape; the first of several axes is the draws."""
+        """Return log t(eta; y, parameters), of the broadcast shape; if it has several axes, the first is the draws."""
         if self._jax:
             shape, arrays = self._flatten(y, eta, *parameters)
             arrays = [array[None] for array in arrays]
@@ -379,7 +379,7 @@ class CompiledSite(QuadratureFunctions, BoundFunctions, ExpectationFunctions):
 
 
 def _numpy_mode_for(outputs: Sequence[Any]) -> Mode | None:
-    """Return the NumPy mode, without compilation; None for graphs with kernels, which NumPy runs element by element."""
+    """Return the NumPy mode, which compiles nothing; None for graphs with kernels, slow loops of elements in NumPy."""
     scalar_ops = (getattr(v.owner.op, "scalar_op", None) for v in ancestors(outputs) if v.owner is not None)
     return None if any(isinstance(op, ScalarKernel) for op in scalar_ops) else numpy_mode()
 

@@ -32,8 +32,8 @@ _NEGLIGIBLE = 1e-9
 """Largest size of a rule's last coefficients, relative to the mean modulus of the integrand, at which the rule is
 accepted. The coefficients that the rule misses have twice the degree, and about the square of this size."""
 _CUTS = np.array([-38.0, -19.0, -9.5, -5.0, -2.5, 0.0, 2.5, 5.0, 9.5, 19.0, 38.0])
-"""First panels, in standard deviations: beyond 38 the normal density is zero. A rate exp(f) has its mean s standard
-deviations out, so that 9.5 are not enough."""
+"""Ends of the first panels, in standard deviations s of f: beyond 38 the normal density is zero. For a rate exp(f) the
+integrand is centred s standard deviations from the mean, so that 9.5 are not enough."""
 _AGREEMENT, _HALVINGS = 1e-12, 40
 """Difference of a panel and its halves, as a share of the integral of the modulus, up to which the halves are accepted,
 and largest number of halvings, after which a jump is left in 1e-12 of a panel."""
@@ -77,7 +77,7 @@ class _Rule(NamedTuple):
 
 
 class ExpectationFunctions:
-    """Functions of a compiled site for approximations by its log density, on NumPy alone."""
+    """Functions of a compiled site for approximations by log t at a point or by E log t, for NumPy arrays alone."""
 
     site: Site
     options: dict[str, Any]
@@ -131,7 +131,10 @@ class ExpectationFunctions:
     def point_parameter_gradient(
         self, y: Any, eta: Any, by_slope: Any, by_curvature: Any, *parameters: Any
     ) -> tuple[np.ndarray, ...]:
-        """Return the derivatives of log t + b (log t)' + c (log t)'' in each parameter, at fixed b and c, (n,) each."""
+        """Return the derivatives of log t + b (log t)' + c (log t)'' in each parameter, (n,) each.
+
+        Here b is `by_slope` and c is `by_curvature`, (n,) each.
+        """
         _, arrays = self._flatten(y, eta, by_slope, by_curvature, *parameters)
         return tuple(self._point_gradient_function(*arrays))
 
@@ -146,7 +149,10 @@ class ExpectationFunctions:
         return self._function(inputs, gradient, self._mode_of_derivatives(gradient))
 
     def _averages(self, arrays: Sequence[np.ndarray]) -> Iterator[_Rule]:
-        """Yield rules of averages over Gaussians, for blocks of sites; arrays are y, mean, sd and parameters."""
+        """Yield rules for expectations under N(mean, sd^2), a few for each block of sites.
+
+        `arrays` are y, mean, sd and the parameters, (n,) each.
+        """
         node, weight, last = hermite_rule(_NODES)
         size = max(1, BLOCK // _NODES)
         for start in range(0, len(arrays[0]), size):
@@ -166,7 +172,7 @@ class ExpectationFunctions:
     def _evaluated(
         self, sites: np.ndarray, site: np.ndarray, node: np.ndarray, weight: np.ndarray, arrays: Sequence[np.ndarray]
     ) -> _Rule:
-        """Evaluate the density at nodes, (nodes, columns)."""
+        """Return the rule of given nodes and weights, (nodes, columns), with log t and its slope at the nodes."""
         y, mean, sd, *values = (array[sites[site]] for array in arrays)
         log_t, slope = self._density_function(mean + sd * node, y, *values)
         node, weight = np.broadcast_to(node, log_t.shape), np.broadcast_to(weight, log_t.shape)

@@ -18,13 +18,13 @@ Shapes = tuple[tuple[int | None, int | None], ...]
 def by_rows(
     compiled_for: Callable[[Shapes], Callable[..., Any]], y: Array, eta: Array, *parameters: Array
 ) -> np.ndarray:
-    """Return log t, of the broadcast shape of the arguments; with two or more axes the first one is the draws.
+    """Return log t, of the broadcast shape of the arguments; if this has two or more axes, the first is the draws.
 
     Parameters
     ----------
     compiled_for : callable
-        Returns the function ``(y, eta, *parameters) -> [log t]`` of matrices, given their static shapes. A side of 1
-        is broadcast.
+        ``compiled_for(shapes)`` returns a function ``(y, eta, *parameters) -> [log t]`` of matrices with these static
+        shapes, in which sides of 1 are broadcast.
     y, eta, *parameters : array_like
     """
     arrays = [np.asarray(array, dtype=np.float64) for array in (y, eta, *parameters)]
@@ -45,7 +45,7 @@ def by_rows(
 
 
 def _told_once(array: np.ndarray) -> np.ndarray:
-    """Return a matrix with repeated rows or columns cut to one, so that log t is computed once for all of them."""
+    """Return a matrix cut to one row, or column, if all are equal, so that log t is computed once for all of them."""
     if array.size and (array == array[:1]).all():
         array = array[:1]
     if array.size and (array == array[:, :1]).all():

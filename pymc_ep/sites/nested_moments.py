@@ -1,4 +1,4 @@
-"""Nested quadrature of sites of two predictors, where their lattice of nodes is not accepted.
+"""Nested quadrature of sites of two predictors, for sites where a lattice of nodes is not accurate enough.
 
 Given eta_2, the moments of the first predictor are known, by closed form or by quadrature; one integral over eta_2
 remains. With the cavity N(m, V), b = V_12 / V_22, s_2^2 = V_22 and s_1^2 = V_11 - b V_12,
@@ -24,11 +24,12 @@ __all__ = ["Cavity", "NestedMoments", "Nodes"]
 
 _EVEN = 0.6 * np.arange(-12.0, 13.0)
 """Nodes of a first rule, about the maximum of the integrand and in units of its width. For the variance of a Gaussian
-integrand the rule errs by rounding, and every second node by 6e-5: a smaller step costs nodes, a larger one gives no
-test."""
+integrand the rule errs by rounding, and the rule of every second node by 6e-5. A smaller step would need more nodes.
+With a larger one the two rules would not agree even for a Gaussian."""
 _ROUGH, _NEGLIGIBLE = 1e-4, 1e-9
-"""Largest difference, in log Z and in the logs of both variances, between all nodes and every second one at which a
-rule is accepted, as the error is about the square of this difference; and largest share of Z of an end node."""
+"""Conditions for accepting a rule. The first is the largest difference, in log Z and in the logs of both variances,
+between all nodes and every second one: the error is about its square. The second is the largest share of Z of either
+end node."""
 _FEWEST, _HALVINGS = 65, 5
 """Least number of nodes of the later rules, and largest number of halvings of their step."""
 _REACH = 9.5
@@ -36,29 +37,30 @@ _REACH = 9.5
 _CLOSE = np.array([-4.0, -1.0, 0.0, 1.0, 4.0])
 """Values of z_2 at which the log of the integrand is computed first."""
 _BEND = 4.0
-"""Largest difference of the outer values at `_CLOSE` from a parabola through the inner three at which the maximum is
-taken from this parabola."""
+"""Largest difference between the outer two values at `_CLOSE` and a parabola through the inner three: up to this the
+parabola's maximum stands for the integrand's."""
 _FIRST, _NEXT = 1.5 * np.arange(-6.0, 7.0), np.linspace(-1.0, 1.0, 9)
-"""Values of z_2 at which a wide search for the maximum starts, and positions between its neighbours in each further
-round."""
+"""Values of z_2 at which a wide search for the maximum starts; and values of each further round, relative to the place
+of the largest value so far and in units of the spacing."""
 _ROUNDS, _FARTHER = 20, 16.0
-"""Largest number of rounds of a wide search, and reach of the next round, in spacings of the last, if the maximum lies
-beyond the values of the last."""
+"""Largest number of rounds of a wide search; and reach of the next round, in spacings of the last one, after a round
+whose largest value was its first or last."""
 _DROP = 2.0
-"""Largest fall of the log of the integrand, from the maximum to its neighbours, at which these give its curvature."""
+"""Largest fall of the log of the integrand, from the largest value of a round to both neighbours, at which a wide
+search ends: a parabola through the three gives location and curvature of the maximum."""
 _WIDEST = 1.5
-"""Largest width, in standard deviations of the cavity, for an integrand with a flat maximum."""
+"""Upper limit of the width of an integrand from a wide search, in standard deviations of the cavity."""
 _TELLING = 0.1
-"""Ratio of the determinants of tilted and cavity covariance below which Pi is the difference of their inverses."""
+"""Ratio of the determinants of tilted and cavity covariance below which Pi is computed as the difference of their
+inverses."""
 _LEAST = 1e-12
-"""Least variance of a predictor given the other, relative to its own variance, for predictors that are functions of the
-other."""
+"""Lower limit of Var(eta_1 | eta_2) / Var(eta_1) in a cavity, which is zero where eta_1 is a function of eta_2."""
 _BLOCK = 2**13
 """Number of sites whose nodes are evaluated at a time, 2 MB an array."""
 
 
 class Cavity(NamedTuple):
-    """Cavities of n sites in coordinates z: s_1, s_2 and b of the module's text, and the means, (n,) each."""
+    """Cavities of n sites, (n,) each: s_1, s_2, m_1, m_2 and b of the module's docstring, in this order."""
 
     first: np.ndarray
     second: np.ndarray
@@ -68,7 +70,7 @@ class Cavity(NamedTuple):
 
     @classmethod
     def of_rows(cls, mean: np.ndarray, variance: np.ndarray) -> "Cavity":
-        """Return the cavities of means and variances in rows, (3 n,) each."""
+        """Return the cavities from means and variances by rows, (3 n,) each; see `pymc_ep.sites.rows_of_two`."""
         (mean_1, mean_2, _), (v_1, v_2, covariance) = mean.reshape(ROWS, -1), covariance_of(variance)
         slope = covariance / v_2
         given = np.maximum(v_1 - slope * covariance, _LEAST * v_1)
@@ -86,8 +88,8 @@ class Cavity(NamedTuple):
     def natural(self, at: "_Whitened", covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the gradient of log Z in the cavity's mean, (2, n), and the elements 11, 22 and 12 of Pi, (3, n).
 
-        With A the covariance of z, and eta = m + L z, Pi = -L^-T (A - I) A^-1 L^-1. For informative sites, Pi is the
-        difference of `covariance`^-1, of the tilted density, and V^-1, which then keeps its digits.
+        With A the tilted covariance of z, and eta = m + L z, Pi = -L^-T (A - I) A^-1 L^-1. For informative sites, Pi is
+        computed as C^-1 - V^-1, a difference that then keeps its digits; `covariance`, (3, n), is the tilted C.
         """
         (e_1, e_2), (a_1, a_2, a_12), (d_1, d_2) = at
         # M = A^-1 - I = -(A - I) A^-1, in terms of d = diag(A - I).
@@ -196,7 +198,11 @@ class NestedMoments:
         parameters: Sequence[np.ndarray],
         rest: np.ndarray,
     ) -> Iterator[tuple[np.ndarray, Cavity, np.ndarray, list[np.ndarray], Nodes]]:
-        """Yield the sites `rest` piece by piece: their indices, cavities, observations, parameters and nodes."""
+        """Yield indices, cavities, observations, parameters and nodes of the sites with indices `rest`, in pieces.
+
+        `mean` and `variance` are (3 n,), see `pymc_ep.sites.rows_of_two`. The sites of a piece share one rule: the
+        first that is accepted for them, or the last one.
+        """
         n = len(y) // ROWS
         for start in range(0, len(rest), _BLOCK):
             places = rest[start : start + _BLOCK]
@@ -245,7 +251,10 @@ class NestedMoments:
         centre: np.ndarray,
         rule: "_Rule",
     ) -> tuple[Nodes, np.ndarray]:
-        """Return the nodes of a rule, and the largest log ratio, (n,), of its sums to sums over every second node."""
+        """Return the nodes of a rule, and its error, (n,): the largest |log ratio| of its sums to every second node's.
+
+        The error is infinite where an end node has a share of Z above `_NEGLIGIBLE`.
+        """
         z = rule.z
         inner = self._inner_moments(y, cavity, z, power, values)
         log_z = np.asarray(inner.log_z)
@@ -268,7 +277,7 @@ class NestedMoments:
     def _maximum(
         self, y: np.ndarray, cavity: Cavity, power: Array, values: Sequence[np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return location and width of the maximum over z_2, (n,) each, and whether it is nearly a Gaussian's."""
+        """Return location and width of the maximum over z_2, and whether it is close to a Gaussian's, (n,) each."""
         level = self._log_integrand(y, cavity, np.repeat(_CLOSE[:, None], len(y), axis=1), power, values)
         with np.errstate(invalid="ignore", divide="ignore"):
             # Through z = -1, 0, 1: middle + slope z - curvature z^2 / 2, with its maximum at slope / curvature.
@@ -335,7 +344,7 @@ class NestedMoments:
         return np.array([(share * term).sum(axis=0) for term in terms])
 
     def moments(self, nodes: Nodes, cavity: Cavity) -> Tilted:
-        """Return the tilted moments of sites from their nodes, by rows."""
+        """Return the tilted moments of sites from their nodes, by rows, (3 n,) a field; log Z is in the first n."""
         share, z = nodes.share, nodes.z
         used = share > 0
         gradient = np.where(used, np.asarray(nodes.inner.gradient), 0.0)

@@ -1,7 +1,7 @@
 """Quadrature of a site: moments of its tilted densities and their derivatives, as sums over nodes.
 
-If a site has a generated loop, this serves the observations that pass the loop's test; all others have quadrature
-rules.
+If a site has a generated loop, the loop computes the observations at which it passes its own test of accuracy. All
+others are sums over the nodes of quadrature rules.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,7 +34,7 @@ __all__ = ["QuadratureFunctions", "among", "gathered"]
 
 _MOMENTS, _CUMULANTS = slice(len(Tilted._fields)), slice(len(Tilted._fields), len(FIELDS))
 _GRADIENT = slice(len(FIELDS), -1)
-"""Rows of the result of a generated loop."""
+"""Rows of moments, of cumulants and of derivatives in parameters in the result of a generated loop."""
 
 _NO_WEIGHT = 1e-100
 """Largest weight of a quadrature node, as a share of the integral, that is treated as zero."""
@@ -43,8 +43,8 @@ _ROUNDING = 1e-6
 of terms of 1e9."""
 
 _ANYWHERE = np.concatenate([[0.0], np.geomspace(1e-3, 30.0, 20), -np.geomspace(1e-3, 30.0, 20)])
-"""Distances of predictors from the cavity mean: an observation in the support of the density has some probability at
-one of them. Beyond 30, links overflow or vanish."""
+"""Offsets of predictors from the cavity mean at which the density of an observation is tested: if it is zero at all of
+them, the observation is impossible. Beyond 30, links overflow or vanish."""
 
 
 class QuadratureFunctions:
@@ -55,7 +55,7 @@ class QuadratureFunctions:
     mode: Any
     loop: bool
     requires_support: bool = True
-    """Whether a density that is zero at all predictors raises an error."""
+    """Whether a density that is zero at all predictors, or too high at one, raises an error."""
     _jax: bool
     _function: Callable[..., Callable[..., Any]]
     _log_t: Callable[..., Any]
@@ -80,21 +80,22 @@ class QuadratureFunctions:
 
     @cached_property
     def _density(self) -> Callable[..., Sequence[Any]]:
-        """`_density_function`; for a density of unknown support its log is minus infinity outside the support."""
+        """`_density_function`; where the support of t is unknown, log t is minus infinity where it is not valid."""
         if not self.site.scanned:
             return self._density_function
         return defined(self._density_function, self._highest)
 
     @property
     def _highest(self) -> float:
-        """Largest valid log density."""
+        """Largest valid log density: zero, plus rounding, for whole numbers; no limit for others."""
         return _ROUNDING if self.site.domain == "integer" else np.finfo(float).max
 
     def _require_possible(self, seen: Survey, arrays: Sequence[Any], first: int) -> None:
-        """Raise where a density ends under the cavity because it is infinite, or too high for a discrete variable.
+        """Raise `ImpossibleDensityError` for a density that is zero at all predictors, or above `_highest` at one.
 
-        An end with an undefined log density, or minus infinity, is taken for the support's, unless the density is zero
-        at all predictors.
+        Points of the survey `seen` are tested at which t is not valid, while it matters to the integral next to them.
+        If log t is undefined or minus infinity there, the support of t ends there, which is no error. Observation 0 of
+        `arrays` has the index `first` in the message.
         """
         if not self.requires_support:
             return
@@ -186,9 +187,9 @@ class QuadratureFunctions:
     def _pieces(self, arrays: Sequence[Any]) -> Iterator[tuple[Any, Sequence[Any], TiltedNodes]]:
         """Yield pieces of the vectors, each as indices of the sites, their arrays and their quadrature rule.
 
-        Pieces keep the (nodes, n) arrays small; JAX needs none, since it fuses these arrays away. Sites whose integrand
-        is a smooth single peak get a Gauss-Hermite rule, which is exact there; the others of a block form a second
-        piece.
+        Pieces keep the (nodes, n) arrays small. In JAX, which fuses these arrays away, all sites are one piece. Sites
+        whose integrand is a smooth single peak get a Gauss-Hermite rule, which is accurate for them. The others of a
+        block form a second piece.
         """
         n = arrays[0].shape[0]
         if self._jax:
@@ -211,7 +212,10 @@ class QuadratureFunctions:
 
 @contextmanager
 def among(sites: np.ndarray) -> Iterator[None]:
-    """In the block, which evaluates `sites` alone, make an `ImpossibleDensityError` count among all sites."""
+    """In a ``with`` block that evaluates the sites of indices `sites` alone, correct an `ImpossibleDensityError`.
+
+    Its index among these sites is replaced by the index among all.
+    """
     try:
         yield
     except ImpossibleDensityError as error:

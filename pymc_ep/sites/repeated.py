@@ -4,8 +4,8 @@ Where log t is affine in y but for a term free of eta, k observations enter by t
 
     sum_i log t(eta; y_i) = k log t(eta; mean y) + c,
 
-with a c free of eta. In expectation propagation one site of all k is exact where k sites are not: each of the k sites
-treats the others as Gaussian.
+with a c free of eta. In expectation propagation one site of all k observations replaces their product by a Gaussian at
+once. Each of k separate sites would treat the other k - 1 as Gaussian.
 """
 
 from functools import lru_cache
@@ -23,9 +23,9 @@ _WHOLE = ("binary", "count", "positive count")
 
 
 def is_additive(site: Site) -> bool:
-    """Return whether several observations of one predictor enter by their number and average.
+    """Return whether several observations of one predictor can be one site of their number and average, see `repeated`.
 
-    A site for whole numbers with parameters must also take averages as observations.
+    A site with parameters, for observations that are whole numbers, must also accept averages as observations.
     """
     if site.gaussian or site.located or site.coupled or not site.log_concave:
         return False

@@ -24,7 +24,7 @@ def counts(rate: Callable[[Any], Any]) -> Response:
 
 
 def successes(link: str) -> Response:
-    """Return the response of successes in one trial, or in n, under a link."""
+    """Return the response of the number of successes in one trial, or in n; `link` is logit, probit or cloglog."""
     probability = _PROBABILITIES[link]
 
     def variance(eta: Array, n: Array = 1.0) -> Array:

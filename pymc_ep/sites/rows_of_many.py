@@ -11,7 +11,7 @@ __all__ = ["covariances", "number_of_rows", "precision_rows", "precisions", "slo
 
 
 def number_of_rows(predictors: int) -> int:
-    """Return the number of rows of an observation with so many predictors."""
+    """Return r = D (D + 1) / 2, the number of rows of an observation with D predictors."""
     return predictors * (predictors + 1) // 2
 
 
@@ -52,7 +52,7 @@ def precision_rows(matrices: np.ndarray) -> np.ndarray:
 
 
 def slopes(slope: np.ndarray, predictors: int) -> np.ndarray:
-    """Return slopes in the predictors, (n, D), from slopes in the rows, (r n,): a slope in a sum adds to both."""
+    """Return slopes in predictors, (n, D), from slopes in rows, (r n,): a sum's slope adds to both its predictors'."""
     rows = slope.reshape(number_of_rows(predictors), -1)
     out = rows[:predictors].copy()
     for first, second, of_sum in zip(*np.triu_indices(predictors, 1), rows[predictors:]):

@@ -41,6 +41,6 @@ def precision_of(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def slopes_of(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return slopes in two predictors, (n,) each, from slopes in rows, (3 n,): a slope in the sum adds to both."""
+    """Return slopes in both predictors, (n,) each, from slopes in rows, (3 n,): the sum's slope adds to each."""
     first, second, of_sum = rows.reshape(ROWS, -1)
     return first + of_sum, second + of_sum

@@ -25,7 +25,7 @@ from pymc_ep.numerics.quadrature.gauss_hermite import standard_normal_rule
 __all__ = ["SoftmaxMoments", "log_probabilities", "rule_errors", "softmax_moments"]
 
 _BANDS = ((0.4, 0.6), (1.2, 1.6))
-"""Bands of the largest tilted standard deviation of a log-odds, within which one rule gives way to the next.
+"""Bands of the largest tilted standard deviation of a log-odds. Across each, moments move from one rule to the next.
 
 At 0.6, 1 and 1.6 the first rule errs in means by 1e-4, 2e-3 and 1e-2 standard deviations of the cavity, in the worst of
 60 random cavities of 3 to 7 log-odds. At 1.6 the other rules err by 2e-3 and 1e-3."""
@@ -39,9 +39,10 @@ _TELLING = (0.3, 0.6)
 """Band of the least eigenvalue of Cov(z). Below it the moments of z itself are used, by the second rule at least; above
 it the moments by parts. For 20 counts the first rule errs in the moments of z by 3% of a variance."""
 _LEAST = 1e-12
-"""Least variance of a combination of log-odds, relative to the largest."""
+"""Lower limit of the eigenvalues of a cavity's covariance, relative to the largest."""
 _NEWTON, _HALVINGS, _CLOSE = 50, 30, 1e-9
-"""Largest number of steps to the tilted mode, and of halvings of a step, and length of the last step in z."""
+"""Largest number of steps to the tilted mode, and of halvings of a step; and length of a step in z at which the search
+ends."""
 _BLOCK = 2**20
 """Largest number of elements in an array of all nodes of some sites, 8 MB."""
 
@@ -194,8 +195,9 @@ class _Sites(NamedTuple):
     def mode(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the tilted mode of z, (n, D), and a root of its inverse curvature there, (n, D, D).
 
-        The mode is by Newton's method, as the tilted density is log-concave. The root is a smooth function of the
-        cavity. Principal axes would not be smooth where categories are exchangeable, and EP would not settle.
+        The mode is found by Newton's method, as the tilted density is log-concave. The root, a Cholesky factor, is a
+        smooth function of the cavity. Principal axes would not be smooth where categories are exchangeable, and EP
+        would not converge.
         """
         z = np.zeros_like(self.centre)
         for _ in range(_NEWTON):
@@ -266,7 +268,7 @@ class _Sites(NamedTuple):
 
 
 def _between(value: np.ndarray, band: tuple[float, float]) -> np.ndarray:
-    """Return a share that rises from 0 to 1 between two values, without a kink at either."""
+    """Return shares, shaped like `value`, that rise smoothly from 0 at ``band[0]`` and below to 1 at ``band[1]``."""
     inside = np.clip((value - band[0]) / (band[1] - band[0]), 0.0, 1.0)
     return inside**2 * (3.0 - 2.0 * inside)
 
@@ -290,7 +292,7 @@ def _rule(dimensions: int, level: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _fifth_degree(dimensions: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return a rule of degree 5: the centre, points on the axes, and on the diagonals of each two (Stroud 1971)."""
+    """Return a rule of degree 5, with nodes at 0, on the axes and on the diagonals of any two axes (Stroud 1971)."""
     # Weights by E x_i^2 = 1, E x_i^4 = 3 and E x_i^2 x_j^2 = 1; the other moments up to degree 5 are zero by symmetry.
     unit = np.sqrt(3.0) * np.eye(dimensions)
     first, second = np.triu_indices(dimensions, 1)

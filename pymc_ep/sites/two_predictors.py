@@ -1,8 +1,8 @@
 """Sites of two predictors: a likelihood whose location and scale, mean and dispersion, or mean and share of zeros vary.
 
 A site t(eta_1, eta_2) is a site of its first predictor with parameters that are functions of the second. Its tilted
-moments come from a lattice of nodes, see `pymc_ep.sites.generated.body_of_two`, and where the lattice is not accepted
-from nested quadrature. Engines represent the site by three rows, see `pymc_ep.sites.rows_of_two`.
+moments are sums over a lattice of nodes, see `pymc_ep.sites.generated.body_of_two`. Where the lattice is not accurate
+enough they are by nested quadrature. Engines represent the site by three rows, see `pymc_ep.sites.rows_of_two`.
 """
 
 from collections.abc import Callable, Sequence
@@ -52,7 +52,7 @@ class TwoPredictorSite(Site):
 def two_predictor_site(
     inner: Site, arguments: Callable[..., Sequence[Any]], parameters: tuple[str, ...]
 ) -> TwoPredictorSite:
-    """Return the site of two predictors that a site of the first one defines, see `TwoPredictorSite`."""
+    """Return the site of two predictors from a site of the first one, `inner`; see `TwoPredictorSite`."""
 
     def logp(y: Any, eta: Any, second: Any, *values: Any, **options: Any) -> Any:
         return inner.logp(y, eta, *arguments(second, *values), **options)
@@ -73,7 +73,7 @@ def two_predictor_site(
 
 
 class CompiledJointSite(CompiledSite):
-    """Functions of arrays of a site of several predictors, on the host."""
+    """Functions of arrays of a site of several predictors: NumPy arrays alone, as there is no quadrature in JAX."""
 
     def __init__(self, site: Site, mode: Mode | str | None, loop: bool, options: dict[str, Any]) -> None:
         super().__init__(site, mode, loop, options)
@@ -94,7 +94,7 @@ class CompiledJointSite(CompiledSite):
         return at(mean), at
 
     def rule_errors(self, y: Array, mean: Array, variance: Array, *parameters: Array) -> np.ndarray:
-        """Return the error of the tilted means, (n,), in standard deviations of the cavity; zero if only rounding.
+        """Return the quadrature error of the tilted means, (n,), in cavity standard deviations; zero if negligible.
 
         For arguments see `moments`.
         """
@@ -151,7 +151,11 @@ class CompiledTwoPredictorSite(CompiledJointSite):
         power: Array,
         parameters: Sequence[np.ndarray],
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return moments, (5, 3 n), sites not accepted, derivatives in parameters, (k, n), third moments, (4, n)."""
+        """Return the results of the lattice for n sites, and which sites it does not give.
+
+        These are the moments by rows, (5, 3 n), the indices of sites that are not accepted, the derivatives of log Z in
+        the k parameters, (k, n), and the third central moments 111, 112, 122 and 222, (4, n).
+        """
         n = len(y) // ROWS
         fields, slopes = np.zeros((len(Tilted._fields), len(y))), np.zeros((len(parameters), n))
         m_1, m_2, _ = mean.reshape(ROWS, n)
@@ -213,7 +217,7 @@ class CompiledTwoPredictorSite(CompiledJointSite):
         return self._of_first.log_density(y, eta, *parameters)
 
     def given_second(self, second: np.ndarray, values: Sequence[np.ndarray]) -> tuple[CompiledSite, list[np.ndarray]]:
-        """Return the site of the first predictor and its parameters at eta_2, (k, n) each."""
+        """Return the site of the first predictor, and its parameters, (k, n) each, given eta_2, (k, n)."""
         return self._inner, self._inner_arguments(second, values)
 
     def _inner_arguments(self, second: np.ndarray, values: Sequence[np.ndarray]) -> list[np.ndarray]:

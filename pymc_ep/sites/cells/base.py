@@ -1,4 +1,4 @@
-"""The contract of a likelihood of cells of a matrix, and the registry of all."""
+"""The interface of likelihoods of the cells of a matrix, and the registry of these likelihoods."""
 
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -71,7 +71,10 @@ class CellSite(Protocol):
     def bounded(
         self, y: np.ndarray, mean: np.ndarray, spread: np.ndarray, *parameters: np.ndarray, anchor: Anchor | None = None
     ) -> CellBound:
-        """Return the bound at statistics of f, (n,) each; tangents and parabolas are the best ones at the anchor."""
+        """Return the bound at the mean and second statistic of f, (n,) each, with the anchor's tangents and parabolas.
+
+        These give the best bound at the anchor's statistics.
+        """
 
     def log_density(self, y: np.ndarray, f: np.ndarray, *parameters: np.ndarray) -> np.ndarray:
         """Return log p(y | f), of the common shape of all arguments."""

@@ -26,7 +26,7 @@ _TINY = np.exp(_FAR)
 
 
 def softplus(f: np.ndarray | float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return l = log(1 + e^f), log l, dl / df and d log l / df, shaped like f; log l is right where l underflows."""
+    """Return l = log(1 + e^f), log l, dl / df and d log l / df, shaped like f; log l is finite where l underflows."""
     small = np.exp(-np.abs(f))
     # l = max(f, 0) + log(1 + e^-|f|), and l' = 1 / (1 + e^-f) by the same exponential.
     rate = np.maximum(f, 0.0) + np.log1p(small)
@@ -44,10 +44,11 @@ def log_softplus_bends(f: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _curvatures() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return a and b, (n,), of -d^2 log p / df^2 = a + b y on a grid of f, and the y where the maximum moves, (n - 1,).
+    """Return a and b, (n,), on a grid of f, and the counts, (n - 1,), at which the largest a + b y moves to the next f.
 
-    Above the k-th of these y grid point k + 1 has a larger value than k. The maximum over f moves to larger f as y
-    grows, up to the maximum of b.
+    For Poisson counts y of rate log(1 + e^f), -d^2 log p(y | f) / df^2 = a + b y. For y above the k-th of the returned
+    counts it is larger at grid point k + 1 than at k. As y grows, the maximum over f moves to larger f, up to the
+    maximum of b, where the grid ends.
     """
     f = np.linspace(0.0, 0.495, 2001)
     _, _, p, _ = softplus(f)
@@ -75,13 +76,13 @@ def softplus_curvature(y: np.ndarray) -> np.ndarray:
 
 
 class _Touching(NamedTuple):
-    """Parabolas of curvature c that touch h(f) = log log(1 + e^f) at p - w and p + w; splines of p and c.
+    """Splines, over w, of the parabolas of curvature c that touch h(f) = log log(1 + e^f) at p - w and p + w.
 
     Attributes
     ----------
     centre, curvature : ndarray, (4, n)
         Coefficients of cubic splines in x = log(1 + w^2), highest power first: of p, and of c times sqrt(1 + w^2). The
-        last piece holds beyond the last node, where p = log w - 1 and c = 1 / (2 w) to rounding.
+        last piece is for x beyond the last node, where p = log w - 1 and c = 1 / (2 w) to rounding.
     """
 
     centre: np.ndarray
@@ -248,6 +249,6 @@ def no_zeros_dispersed(f: np.ndarray, alpha: np.ndarray) -> tuple[np.ndarray, np
 
 
 def at_most_one(above: np.ndarray, log_scale: np.ndarray) -> np.ndarray:
-    """Return `above` times e^log_scale, a probability; e^log_scale may overflow where `above` is zero."""
+    """Return the probability min(`above` e^log_scale, 1); e^log_scale may overflow where `above` is zero."""
     with np.errstate(divide="ignore"):
         return np.exp(np.minimum(np.log(above) + log_scale, 0.0))

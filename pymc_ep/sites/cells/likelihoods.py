@@ -1,11 +1,11 @@
-"""Expected log likelihoods of the cells of a matrix, or lower bounds, for predictors v^T u of Gaussian rows.
+"""Expected log likelihoods of the cells of a matrix, or lower bounds on them, for predictors of Gaussian vectors.
 
-The distribution of such a predictor f is not Gaussian, but its mean, its variance and log E e^f have closed forms. The
-expected log likelihood follows from these exactly for a Poisson rate e^f and for a normal density. Other likelihoods
-have a lower bound on the expectation: by the best parabola above log(1 + e^x) (Jaakkola and Jordan 2000) or below its
-logarithm, or by the tangent of a convex function of f. With the parabola or tangent fixed at given moments the bound is
-concave in the means and variances of either row. At variance zero the bound and its derivatives equal the log
-density's.
+The predictor of a cell is f = v^T u, of the vectors v and u of its row and its column. Its distribution is not
+Gaussian, but E f, Var f and log E e^f have closed forms. The expected log likelihood follows from these exactly for a
+Poisson rate e^f and for a normal density. For other likelihoods there is a lower bound on the expectation, by the best
+parabola above log(1 + e^x) (Jaakkola and Jordan 2000) or below log log(1 + e^x), or by the tangent of a convex function
+of f. With the parabola or tangent fixed the bound is concave in the mean and variances of v, and in u's. At Var f = 0
+the bound and its derivatives equal the log density's.
 """
 
 from collections.abc import Callable

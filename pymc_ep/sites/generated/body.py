@@ -11,10 +11,10 @@ and ``s = (-L''(x))^(-1/2)``. With nodes x + d at offsets d = k h,
 Nodes run to where L has dropped by `DROP` on both sides. For t analytic in a strip the error of the rule of step h is
 about the square of the error of 2 h, whose nodes are every other one (Trefethen and Weideman 2014): a site is accepted
 where the two differ by less than a tolerance, else the step is halved. The moments of sites that are not accepted are
-computed in other ways.
+computed by the rules of `pymc_ep.sites.quadrature`.
 
-`density` and `fixed` are the functions of `scalar_graph.ScalarDensity` of one site, `a` the results of `fixed`. Both,
-and the constants of `op.Rule`, are set in the namespace for which a function is compiled.
+`density` and `fixed` are the functions of `scalar_graph.ScalarDensity` of one site, `a` the results of `fixed`. These
+two functions, and the constants of `op.Rule`, are set in the namespace in which the body is compiled.
 """
 
 from typing import Any
@@ -39,19 +39,19 @@ DROP = 33.0
 NO_WEIGHT = -100.0
 """Log weight below which a node counts as zero, and log t and its slope may overflow."""
 HIGHER = 700.0
-"""Largest log weight, relative to the approximate mode; nodes above it are bad."""
+"""Largest log weight, relative to the approximate mode; a site with a node above it is not accepted."""
 SEARCHES = 40
 """Largest number of evaluations of the slope in search of the mode."""
 FOUND = 0.02
 """Largest slope^2 / curvature of L at an approximate mode, which then is 0.01 nats below the mode."""
 NOISE = 1e-12
-"""Difference of v * precision that counts as rounding: such a site hardly weighs against its cavity."""
+"""Difference of v * precision, for cavity variance v, that counts as rounding: the cavity's is 1."""
 JUMP = 1e-6
 """Difference between two forms of d log Z / d m, times the cavity standard deviation, that counts as a jump of t."""
 LOST = 1e-11
 """Largest share of mass and variance beyond the nodes."""
 HIDDEN = 0.1
-"""Largest excess, in nats and relative, of the change of L between two points of the grid over slope times distance:
+"""Excess, in nats and relative, by which a change of L between two points of the grid may exceed slope times distance:
 see `peak_search.has_one_peak`."""
 TESTED = 40.0
 """Drop below the highest point of the grid, in nats, within which changes between points are tested."""
@@ -90,7 +90,10 @@ def slope_at(x: float, m: float, v: float, p: float, a: Fixed) -> float:
 def searched(
     x: float, rise: float, z: float, low: float, high: float, m: float, v: float, p: float, a: Fixed
 ) -> tuple[float, float]:
-    """Return a zero of L', by secants in (low, high) from x, where L' is `rise`, and z; and the curvature, or 0."""
+    """Return a zero of L' in (low, high), and the curvature -L'' there, 0 if none is found.
+
+    It is found by secants. The first is through x, where L' is `rise`, and z.
+    """
     far = 4.0 * np.sqrt(v)
     for _ in range(SEARCHES):
         before, rise_before = x, rise
@@ -126,7 +129,7 @@ def concave_mode(m: float, v: float, p: float, a: Fixed) -> tuple[float, float]:
 
 
 def surveyed_mode(m: float, v: float, p: float, a: Fixed, level: np.ndarray, slope: np.ndarray) -> tuple[float, float]:
-    """Return the mode and its curvature, 0 unless a grid shows one peak; `level` and `slope` are set to L and L'."""
+    """Return the mode and its curvature, 0 unless L has one peak on `GRID`; set `level`, `slope` to L and L' there."""
     sd = np.sqrt(v)
     top = -np.inf
     for j in range(len(GRID)):
@@ -168,8 +171,8 @@ def outside(
 ) -> float:
     """Return a bound on the integral of exp(L - L(x)) (1 + curvature (f - x)^2) farther from x than `reach`.
 
-    There L falls on the grid: between two points, or between a point and the last node, L is below its value at the
-    inner one.
+    There L falls outwards on the grid. Between two grid points, or an end node and a grid point, its value at the inner
+    one, from `level` or `at_ends`, is an upper bound.
     """
     sd = np.sqrt(v)
     total = 0.0
@@ -197,7 +200,10 @@ def weigh(
     weights: np.ndarray,
     values: np.ndarray,
 ) -> None:
-    """Write offsets and log weights of a block of nodes, and to `values` slopes and derivatives minus the ones at x."""
+    """Write offsets and log weights of a block of nodes, and to `values` derivatives of log t minus their values at x.
+
+    The first row of `values` is the slope; the derivatives in parameters follow.
+    """
     # L(x + d) - L(x) = p (log t(x + d) - log t(x)) - d (d + 2 (x - m)) / (2 v).
     q, tilt = 0.5 / v, 2.0 * (x - m)
     for j in range(LANES):
@@ -215,7 +221,10 @@ def weigh(
 
 
 def add(offsets: np.ndarray, weights: np.ndarray, values: np.ndarray, total: np.ndarray) -> None:
-    """Add the sums of a block of nodes to `total`, whose last entry is the number of bad nodes."""
+    """Add the sums of a block of nodes to `total`, and replace their log weights by weights.
+
+    The last entry of `total` is the number of nodes whose log weight is undefined or too large.
+    """
     # Sums of w, w d, w d^2, w (g - g(x)), w d (g - g(x)), w d^3 and w d^4.
     t0, t1, t2, t3, t4, t5, t6, bad = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     for j in range(LANES):
@@ -283,7 +292,10 @@ def summed(
     even: np.ndarray,
     odd: np.ndarray,
 ) -> tuple[float, float, tuple[float, float]]:
-    """Put sums over the nodes in `even`; return spacing, zero if not accepted, reach, and log weights at the ends."""
+    """Write sums over all nodes to `even`; return their spacing, their reach and the log weights of both end nodes.
+
+    The spacing is zero if the site is not accepted.
+    """
     even[:] = 0.0
     # The node x itself has w = 1, d = 0 and g - g(x) = 0, and belongs to no block.
     even[0] = 1.0

@@ -8,9 +8,10 @@ mode of F, and ``S S^T = (-F''(z*))^-1``. The nodes are z* + S u for u on a squa
     grad_m log Z = p sum w g / sum w,
     Pi = covariance^-1 - V^-1 = -p T^-T C^-1 (sum w u g^T / sum w - M sum w g^T / sum w).
 
-Rows of the lattice run to where F has dropped by `DROP`, and rows follow each other until one begins there. The points
-midway between the lattice's make a second lattice. For an analytic t the error of both together is about the square of
-their difference: a site is accepted where this is less than a tolerance, else the step is halved.
+A row of the lattice runs on both sides to where F has dropped by `DROP`. On both sides rows are added until F has
+dropped so far at all nodes of one. The centres of the lattice's squares make a second lattice. For an analytic t the
+error of both together is about the square of their difference: a site is accepted where this difference is less than a
+tolerance, else the step is halved.
 
 `density` and `fixed` are the functions of one site, as in `body`.
 """
@@ -27,8 +28,8 @@ STEP = 1.0
 LANES = 16
 """Nodes of a part of a row: with the first step they reach 25 nats below a Gaussian's mode on both sides."""
 PLACE = np.arange(float(LANES))
-"""Numbers of the nodes of a part, as doubles: processors without instructions that convert vectors of integers read
-them."""
+"""Numbers of the nodes of a part, stored as doubles for processors without instructions that convert vectors of
+integers."""
 MOST_PARTS, MOST_ROWS = 12, 64
 """Largest number of parts of a row, and of rows, on either side; a site that needs more is not accepted."""
 LEVELS = 3
@@ -36,20 +37,20 @@ LEVELS = 3
 DROP = 25.0
 """Drop of F in nats at the ends: the mass beyond is exp(-25) = 1e-11 of a Gaussian's."""
 HIGHER = 1.0
-"""Largest excess of F, nats, over its value at the approximate mode; nodes above it are bad."""
+"""Largest excess of F, nats, over its value at the approximate mode; a site with a node above it is not accepted."""
 TOLERANCE = 1e-6
 """Largest relative difference of the sums over two lattices at which a site is accepted."""
 STEPS, HALVINGS, FAR = 60, 12, 4.0
 """Most steps in search of the mode, most reductions of each to a quarter, and its largest length, in cavity standard
 deviations."""
 LEAST = 0.2
-"""Least curvature, of -F, by which a step in search of the mode is computed: the cavity alone has 1."""
+"""Lower limit of the eigenvalues of -F'' in steps in search of the mode; the cavity alone has eigenvalues of 1."""
 FOUND = 0.02
 """Largest (grad F)^T (-F'')^-1 grad F at an approximate mode, which then is 0.01 nats below the mode."""
 DIFFERENCE = 1e-4
 """Step of the finite differences that give F''."""
 GRID = np.array([-5.0, -2.2, 2.2, 5.0])
-"""Places in each coordinate of z at which other peaks are looked for, along the other coordinate."""
+"""Values of either coordinate of z at which searches for other peaks start, along the other coordinate."""
 ALONG = 8
 """Largest number of steps of a search for another peak."""
 SEEN = 18.0
@@ -157,7 +158,7 @@ def weigh(first: float, row: float, step: float, frame: Frame, p: float, a: Fixe
 
 
 def add(u_2: float, part: Part, total: np.ndarray) -> None:
-    """Add the sums of a part of a row to `total`."""
+    """Add the sums of a part of a row, with second coordinate `u_2`, to `total`, see `SUMS`."""
     column, log_weight, slope_1, slope_2, derivatives = part
     t_0, t_1, t_11, t_111, g_1, g_2, u_g_1, u_g_2, bad = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     for j in range(LANES):
@@ -215,7 +216,10 @@ def part_of(
     top: float,
     at: float,
 ) -> tuple[float, float, float, float]:
-    """Add a part of a row; return the log weight and column of the row's highest node, and log weights at its ends."""
+    """Add a part of a row; return log weight and column of the row's highest node, and log weights at the part's ends.
+
+    `top` and `at` are log weight and column of the highest node so far.
+    """
     weigh(first, row, step, frame, p, a, origin, part)
     log_weight = part[1]
     for j in range(LANES):
@@ -239,7 +243,7 @@ def row_of(
 ) -> tuple[float, float, float, float]:
     """Add a row from column `centre` outwards; return its highest log weight, that node's column, and both end columns.
 
-    A row that has not dropped at its ends counts as bad.
+    A row of the most parts on which F has not dropped by `DROP` counts as a bad node: the site is not accepted.
     """
     first = centre - LANES // 2
     last = first + LANES
@@ -292,7 +296,7 @@ def lattice(
 
 
 def agree(one: np.ndarray, other: np.ndarray, origin: Found) -> bool:
-    """Return whether two lattices give the same moments and derivatives."""
+    """Return whether the sums over two lattices agree up to `TOLERANCE`, or ten times that, and have no bad nodes."""
     total = one[0] + other[0]
     limit = TOLERANCE * total
     same = one[16] + other[16] == 0.0 and abs(one[0] - other[0]) < limit

@@ -134,7 +134,7 @@ def _statements(composite: Composite, inputs: Sequence[str], out: str) -> Iterat
 
 
 def _own_code(node: Apply, k: int, inputs: Sequence[str], results: Sequence[str]) -> Iterator[str]:
-    """Yield the statements of an Op's own C code, on variables of its own types."""
+    """Yield the statements of an Op's own C code, with conversions between the loop's types and the Op's."""
     names = [f"i{k}_{j}" for j in range(len(inputs))], [f"o{k}_{j}" for j in range(len(results))]
     for name, v, text in zip(names[0], node.inputs, inputs):
         yield f"const {_kind(v)} {name} = {f'{text} != 0' if v.dtype == 'bool' else text};"

@@ -61,7 +61,7 @@ def _is_negative_exponential(v: Any) -> bool:
 
 
 def expression(node: Apply, of: Callable[[Any], str]) -> str | None:
-    """Return the expression of a node of doubles and truth values; None for Ops with a body of each language.
+    """Return the expression of a node of doubles and truth values; None where C and Numba need the Op's own code.
 
     Parameters
     ----------

@@ -68,7 +68,7 @@ class GeneratedMoments:
 
     @compiled_property
     def function(self) -> Callable[..., Any] | None:
-        """Return the loop as a function of one array; None if something is missing."""
+        """Return the compiled loop, a function of the input of `op.TiltedMoments`; None if it cannot be compiled."""
         bodies = bodies_of(self._mode)
         mode = {"auto": c_mode() if pytensor.config.cxx else "NUMBA", "c": c_mode(), "numba": "NUMBA"}.get(bodies)
         if mode is None:

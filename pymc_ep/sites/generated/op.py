@@ -53,7 +53,7 @@ class Rule:
 
     @property
     def constants(self) -> dict[str, Any]:
-        """Constants of `body`."""
+        """Constants of `body` or `body_of_two` that depend on the site, by name."""
         return {
             "HIGHEST": self.highest,
             "PARAMETERS": self.parameters,
@@ -69,10 +69,11 @@ class Rule:
 
 
 class TiltedMoments(ArrayOp):
-    """Moments of N(f; m, v) t(f)**p, (1 + fields + k, n), with zeros for sites that are not accepted.
+    """Moments of N(f; m, v) t(f)**p of n sites with k parameters, zeros for sites that are not accepted.
 
-    The input, (4 + k, n), holds observations, cavity means and variances, powers, and all k parameters. For sites of
-    two predictors the input is (7 + k, n), with both means, and the variances and covariance.
+    The input, (4 + k, n), has the rows observations, cavity means and variances, powers, and parameters. For sites of
+    two predictors it is (7 + k, n), with both means, both variances and the covariance. The result has the rows of
+    `FIELDS` or `FIELDS_OF_TWO`, k derivatives of log Z, and a last row of ones for accepted sites.
     """
 
     __props__ = ("fixed", "density", "rule")
@@ -86,7 +87,7 @@ class TiltedMoments(ArrayOp):
         self.rule = rule
 
     def evaluate(self, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
-        """Refuse: without a compiler, moments of sites are computed in other ways."""
+        """Raise NotImplementedError: without a compiler, moments of sites are computed by other quadrature."""
         raise NotImplementedError("Tilted moments by generated loops are compiled.")
 
     def c_headers(self, **kwargs: object) -> list[str]:
@@ -98,7 +99,7 @@ class TiltedMoments(ArrayOp):
         return [*super().c_header_dirs(**kwargs), *c_text.header_dirs(self)]
 
     def c_compile_args(self, **kwargs: object) -> list[str]:
-        """Return compiler flags, with ones for vector instructions, which do not need OpenMP."""
+        """Return compiler flags, with two for vector instructions, which need no OpenMP library."""
         return [*super().c_compile_args(**kwargs), "-fopenmp-simd", "-fno-trapping-math"]
 
     def c_support_code(self, **kwargs: object) -> str:

@@ -1,4 +1,4 @@
-"""A Composite of scalar Ops as one straight Numba function of branch-free parts."""
+"""Conversion of a Composite of scalar Ops to one Numba function without loops, made of branch-free functions."""
 
 from collections.abc import Callable, Sequence
 from hashlib import sha256
@@ -19,7 +19,7 @@ __all__ = ["Printed", "printed"]
 
 
 class Printed(NamedTuple):
-    """A compiled function, and the key of all that it is made of."""
+    """A compiled function, and a cache key that depends on the text of all that is compiled in it."""
 
     function: Callable[..., Any]
     key: str

@@ -51,7 +51,7 @@ def scalar_density(site: Site, options: dict[str, Any]) -> ScalarDensity:
 
 
 def _split(inputs: Sequence[Any], outputs: Sequence[Any], moving: Sequence[Any]) -> ScalarDensity:
-    """Cut the graph at the variables that do not depend on `moving` and are used by some that do."""
+    """Cut the graph at the variables that do not depend on `moving` and are inputs of nodes that do."""
     order: dict[Any, None] = {}
 
     def visit(v: Any) -> None:

@@ -1,6 +1,7 @@
-"""A graph of small tensors as one of scalar Ops: an array of scalar variables stands for each tensor.
+"""Conversion of a graph of small tensors to a graph of scalar Ops, with an array of scalar variables for each tensor.
 
-Mixtures and zero-inflated densities have a vector over their components, and take its maximum and its sum.
+Densities of mixtures and zero-inflated distributions are such graphs, with the maximum and the sum of a vector over
+components.
 """
 
 import math
@@ -42,7 +43,7 @@ _MOVING = {
 
 
 class NoScalarGraphError(Exception):
-    """A log density has a part that is no scalar function, or has no body in the loop; the argument names this part."""
+    """A part of a log density is no scalar function, or cannot be compiled in the loop; the message names this part."""
 
 
 def as_scalars(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> tuple[list[Any], list[Any]]:
@@ -51,7 +52,7 @@ def as_scalars(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> tuple
     Raises
     ------
     NoScalarGraphError
-        If a tensor on the way has no fixed shape or too many entries, or an Op is not known here.
+        If an intermediate tensor has no fixed shape or too many entries, or an Op cannot be converted.
     """
     # This rewrite raises, and logs, on the product of a negative and a bool in derivatives of derivatives.
     mode = get_mode(c_mode()).excluding("fusion", "inplace", "local_greedy_distributor")
@@ -111,7 +112,7 @@ class _Unrolled:
         return self._elementwise(scalar_op, *inputs)
 
     def _moved(self, node: Apply, moved: slice) -> list[np.ndarray]:
-        """Return the entries as an Op that only moves entries moves them: the Op is run on their indices."""
+        """Return the output of an Op that only moves entries, as scalar variables: the Op is run on their indices."""
         entries: list[Any] = []
         given: list[Any] = [v.data if isinstance(v, Constant) else None for v in node.inputs]
         for k in range(len(node.inputs))[moved]:
@@ -147,14 +148,14 @@ class _Unrolled:
         return self._elementwise(ps.true_div, e, self._reduced(ps.add, e, axis, "float64"))[0]
 
     def _once(self, op: ScalarOp, *inputs: Any) -> list[Any]:
-        """Return the outputs of an Op on scalars, from an equal node if there is one."""
+        """Return the outputs of an Op on scalars; calls with equal arguments share one node."""
         key = op, *((v.type, v.data.tobytes()) if isinstance(v, Constant) else v for v in inputs)
         if key not in self._nodes:
             self._nodes[key] = op.make_node(*inputs).outputs
         return self._nodes[key]
 
     def _lowered(self, op: ScalarOp, inputs: list[Any]) -> list[Any]:
-        """Return the outputs of an Op; softplus and sigmoid share ``e = exp(-|x|)`` and have no branches."""
+        """Return the outputs of an Op on scalars; softplus and sigmoid become branch-free terms of ``exp(-|x|)``."""
         if not isinstance(op, Softplus | Sigmoid) or inputs[0].dtype != "float64":
             return self._once(op, *inputs)
         (x,), zero, one = inputs, ps.constant(0.0, dtype="float64"), ps.constant(1.0, dtype="float64")

@@ -142,11 +142,14 @@ class CompiledSoftmaxSite(CompiledJointSite):
     def parameter_gradient(
         self, y: Array, mean: Array, variance: Array, power: Array = 1.0, *parameters: Array
     ) -> tuple[Array, ...]:
-        """Return zeros: counts are observations."""
+        """Return zeros, (n,) for each parameter: parameters are observed counts, which need no derivative."""
         return tuple(np.zeros(len(y) // number_of_rows(self.site.predictors)) for _ in self.site.parameters)
 
     def rule_errors(self, y: Array, mean: Array, variance: Array, *parameters: Array) -> np.ndarray:
-        """Return the difference of the tilted means by two rules, (n,), in standard deviations of the cavity."""
+        """Return the largest difference of the tilted means by two rules, (n,), in cavity standard deviations.
+
+        It is zero where the cheapest rules are accurate enough, see `softmax_moments.rule_errors`.
+        """
         counts, centre, covariance = self._of_sites(y, mean, variance, parameters)
         return rule_errors(counts.T, centre, covariance)
 
@@ -180,7 +183,11 @@ class CompiledSoftmaxSite(CompiledJointSite):
         return counts, np.asarray(mean).reshape(-1, n)[:size].T, covariances(np.asarray(variance), size)
 
     def log_density(self, y: Array, eta: Array, *parameters: Array) -> Array:
-        """Return log t; `parameters` begin with the log-odds of the third and further categories."""
+        """Return log t, of the broadcast shape of the arguments.
+
+        The log-odds to the first category are `eta` for the second category, and the first of `parameters` for the
+        third and further ones.
+        """
         y, *arrays = np.broadcast_arrays(y, eta, *parameters)
         size = self.site.predictors
         counts = self._counts(y, arrays[size:])

@@ -14,8 +14,8 @@ __all__ = ["log_gamma", "log_gamma_remainder", "log_rising"]
 _SHIFT = 20
 """Least argument of the asymptotic series, and number of steps of the recurrence."""
 _LARGE = 50.0
-"""Least argument of the difference of two asymptotic series; below it, the difference of two log gamma functions loses
-no digits."""
+"""Argument above which `log_rising` is a difference of two asymptotic series; below it, the difference of two log gamma
+functions loses no digits."""
 
 
 def log_gamma(x: Any) -> Any:
@@ -50,7 +50,7 @@ def log_rising(x: Any, k: Any) -> Any:
 def log_gamma_remainder(x: Any) -> Any:
     """Return log Gamma(x) - ((x - 1/2) log x - x + log(2 pi) / 2) for x > 0.
 
-    Where the terms of Stirling's formula cancel with a density's, this remains (Loader 2000).
+    In a log density whose other terms cancel Stirling's formula, only this remainder is left (Loader 2000).
     """
     large = x > STIRLING_FROM
     small = pt.switch(large, 1.0, x)

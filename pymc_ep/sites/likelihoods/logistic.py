@@ -19,16 +19,16 @@ def log_beta_of_logit(u: Any, left: Any, right: Any) -> Any:
     """Return the log density of logit p, where p has the distribution Beta(left, right).
 
     The density ``p**left (1 - p)**right / B(left, right)`` has its maximum at ``logit p = log(left / right)``, from
-    which logit p differs by u. With n = left + right, Stirling's formula leaves of the log of the maximum
+    which logit p differs by u. With n = left + right, the log of the maximum is, by Stirling's formula,
 
         log(left right / (2 pi n)) / 2 + r(n) - r(left) - r(right),
 
     r as in `log_gamma_remainder` (Loader 2000). The log ratio to the maximum is ``left u - n log(1 + left / n (e^u -
-    1))``, and the same with right and -u. Of these the one with the smaller power c, and v = u or -u, is taken,
+    1))``, and the same with right and -u. It is computed with the smaller power c, and v = u or -u accordingly, as
 
-        c v - n log1p(c / n expm1(v)):
+        c v - n log1p(c / n expm1(v)).
 
-    since c <= n / 2 the argument of log1p is at least -1/2, and the terms are of the size of the result. With the
+    Since c <= n / 2 the argument of log1p is at least -1/2, and the terms are of the size of the result. With the
     larger power, terms near n v would cancel to one near c v, as for a large count with little dispersion.
 
     Parameters
