@@ -37,7 +37,7 @@ _MOST_NUMBERS = 2**24
 
 
 class _SparseSolver:
-    """Stand-in for a `Solver`: unknowns have a flat prior, so that posteriors have the sites' precision alone."""
+    """Stand-in for a `Solver`: as unknowns have a flat prior, the posterior precision is from the sites alone."""
 
     name = "unknowns"
     sentence = "in the space of the unknowns"
@@ -96,13 +96,13 @@ class CompiledSparseLinear(SiteFunctions):
 
     @property
     def period(self) -> int | None:
-        """Number of pixels after which translated maps of all potentials repeat; None if no map can be translated."""
+        """Largest `LinearMap.period` of the potentials' maps, pixels, a period of all; None if no map has one."""
         return (
             max((block_map[1].period or 0 for block_map in self.form.maps if block_map is not None), default=0) or None
         )
 
     def translated(self, shift: tuple[int, int]) -> "CompiledSparseLinear":
-        """Return the form with potentials on a grid translated by (rows, columns), pixels; functions are shared."""
+        """Return the form with potentials on a grid moved by (rows, columns), pixels; compiled functions are shared."""
         maps = tuple(
             None if block_map is None else (block_map[0], block_map[1].translated(shift))
             for block_map in self.form.maps
@@ -115,7 +115,7 @@ class CompiledSparseLinear(SiteFunctions):
     def fitted_to(self, data: Mapping[SharedVariable, np.ndarray]) -> Self:
         """Return the form with its factors at `data`, the data of a fit, and its affine variables at the present data.
 
-        The unknowns are the same under both, so that their posterior given the fitted data gives the present variables.
+        Both have the same unknowns, so that the posterior of these given the fitted data determines the variables.
         """
         other = self.shallow_copy()
         other._fitted_data, other.linear = data, self.linear.at_data(data)
@@ -176,7 +176,7 @@ class CompiledSparseLinear(SiteFunctions):
     ) -> dict[str, AffineMoments]:
         """Return moments of affine variables, by default of all: values at zero unknowns, and maps from the unknowns.
 
-        A map whose entries are not held is a linear operator; the squared norms of its rows are set to zero.
+        A map without a matrix of entries is a `LinearOperator`; the squared norms of its rows are then given as zeros.
         """
         variables = self.form.affine if variables is None else tuple(variables)
         out = {}

@@ -1,4 +1,4 @@
-"""Rows of a sparse linear form's map that belong to one factor: products, and entries where these fit."""
+"""Rows of a sparse linear form's map that belong to one factor: products, and entries if these are not too many."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -20,7 +20,7 @@ class FactorRows:
     Attributes
     ----------
     entries : csr_array, (n_f, N), or None
-        None if there are too many to hold.
+        None if there are too many.
     forward, adjoint : callable
         (N,) -> (n_f,) and (n_f,) -> (N,).
     quick_squares : callable, optional
@@ -68,7 +68,7 @@ class FactorRows:
 
     @property
     def squared_adjoint(self) -> Product | None:
-        """The adjoint with squared entries, (n_f,) -> (N,); None if entries are not held and there is no faster way."""
+        """The adjoint with squared entries, (n_f,) -> (N,); None if `entries` and `quick_squares` are None."""
         if self.quick_squares is not None or self.squares is None:
             return self.quick_squares
         return self.squares.__matmul__

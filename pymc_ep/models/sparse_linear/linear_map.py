@@ -128,7 +128,7 @@ class LinearPredictors:
         Raises
         ------
         UnsupportedModelError
-            Where a map is neither local nor small.
+            If a map has no matrix: its outputs depend on unknowns far apart, and it has too many unknowns.
         """
         return self._cached_for_data("matrix", self._stack)
 
@@ -187,8 +187,8 @@ class LinearPredictors:
         """Return an approximate inverse of D^T diag(weights) D, as a function of vectors (N,).
 
         The inverse is by `splitting` if all potentials are on orthonormal coefficients, and observations are either of
-        single unknowns or through one operator with a `function_of_normal`. Otherwise it is the inverse diagonal, to
-        which an orthonormal map without entries contributes the mean of its weights.
+        single unknowns or through one operator with a `function_of_normal`. Otherwise it is the inverse of the matrix's
+        diagonal, for which an orthonormal map without entries counts by the mean of its weights.
         """
         factors, basis = np.split(weights, self._factor_ends[:-1]), self._basis
         root = None if basis is None else self._root(factors)
@@ -349,7 +349,7 @@ class LinearPredictors:
         return forward, adjoint
 
     def _of_operator(self, block: int, linear_map: LinearMap) -> FactorRows:
-        """Return the rows of a potential's operator, with its own products, faster than products by entries."""
+        """Return the rows of a potential's operator on a block, with the operator's own products, which are fast."""
         forward, adjoint = self._blocks.products([linear_map], block)
 
         def squared_adjoint(v: np.ndarray) -> np.ndarray:
@@ -367,7 +367,10 @@ class LinearPredictors:
         return FactorRows(entries, forward, adjoint, squares, partial(self._blocks.normal, linear_map, block))
 
     def _operators(self, predictor: TensorVariable) -> tuple[list[LinearMap], int] | None:
-        """Return the operators, the last acting first, and the block that make up a predictor; None if other Ops do."""
+        """Return the operators applied to a block to give a predictor, the last applied first, and the block's index.
+
+        None if the predictor has other Ops than operators and reshapes.
+        """
         noise, maps = [block.noise for block in self._form.blocks], []
         while predictor not in noise:
             node = predictor.owner

@@ -40,7 +40,7 @@ _LEFT_OUT = "draws come from a mixture over translations, whose density is not e
 
 
 def translations_of(form: CompiledSparseLinear, count: int) -> list[CompiledSparseLinear]:
-    """Return the form on `count` - 1 translated grids; the form's own grid is the first of `count`.
+    """Return the form on `count` - 1 translated grids; together with the form's own grid these are `count`.
 
     Raises
     ------
@@ -129,13 +129,13 @@ class PosteriorAverage:
         return mixed_moments((weight, posterior.moments(variables)) for weight, posterior in self.components())
 
     def hyper_moments(self) -> dict[str, Moments]:
-        """Return the hyperparameters, which are held."""
+        """Return the moments of the hyperparameters, which are the same on all grids."""
         return self.posteriors[0].hyper_moments()
 
     def draws(
         self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False, budget: float = 0.0
     ) -> JointDraws:
-        """Return joint draws of the form's variables, each from a random posterior; log densities are unknown."""
+        """Return joint draws of the form's variables, each on a grid chosen at random; log densities are unknown."""
         members = rng.integers(len(self.posteriors), size=size)
         back = np.argsort(np.argsort(members, kind="stable"), kind="stable")
         counts = np.bincount(members, minlength=len(self.posteriors))

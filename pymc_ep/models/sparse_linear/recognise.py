@@ -117,7 +117,10 @@ def _two_of(parameter: TensorVariable) -> tuple[TensorVariable, TensorVariable]:
 
 
 def _prior_of(rv: TensorVariable) -> Gaussian | None:
-    """Return a variable's Gaussian prior, if any; for a sparse prior the location and flat part, without potentials."""
+    """Return a variable's Gaussian prior, if any; for a sparse prior a flat one about its location.
+
+    The potentials of a sparse prior become sites, see `_with_potentials`.
+    """
     if (sparse := _sparse_prior(rv)) is None:
         return gaussian_of(rv)
     inputs = sparse.scales if sparse.weight is None else (*sparse.scales, sparse.weight)

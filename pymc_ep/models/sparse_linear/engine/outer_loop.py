@@ -42,7 +42,8 @@ _LEAST_VARIANCE = 1e-100
 _LOG_VARIANCE_RANGE = np.log(_LEAST_VARIANCE), -np.log(_LEAST_VARIANCE)
 """Range that extrapolated log z are clipped to. Every z > 0 gives a valid bound, so that clipping is safe."""
 _MEMORY = 5
-"""Number of outer loops in the Anderson extrapolation: more capture slow directions, fewer avoid stale moves."""
+"""Number of past outer loops that Anderson extrapolation uses. More would capture slow directions better, but include
+moves that are out of date."""
 _GROWTH = 2.0
 """Factor by which the change may grow from one outer loop to the next: beyond it, extrapolation without a bound
 restarts. Estimated variances alone make the change fluctuate, so that small growth is no failure."""
@@ -348,7 +349,7 @@ class DoubleLoop:
 
 
 def _alone(problem: BoundedSites, prior: FactorValues) -> np.ndarray:
-    """Return each predictor's variance under its site alone, (n,): in the data's unit, whatever the data's origin."""
+    """Return each predictor's variance under its site alone, (n,), whatever the unit and the origin of the data."""
     shift, precision = problem.form.first_sites(prior)
     # Fixed point of 1 / z = pi(z), with the predictor held at the centre b / pi of its first site.
     centre = shift / precision
@@ -360,7 +361,7 @@ def _alone(problem: BoundedSites, prior: FactorValues) -> np.ndarray:
 def _extrapolated(state: State, points: np.ndarray, moves: np.ndarray) -> State:
     """Return the state with x, log z and theta extrapolated from past points and moves.
 
-    The least squares of the extrapolation are over log z and theta alone, which have no unit.
+    The weights of past points are from a least squares problem in log z and theta alone, which have no unit.
     """
     weights = np.ones(points.shape[1])
     weights[: len(state.unknowns)] = 0.0

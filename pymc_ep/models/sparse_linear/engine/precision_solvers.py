@@ -249,8 +249,8 @@ class Iterative:
     ) -> Callable[[np.ndarray, np.ndarray | None], Solution]:
         """Return a conjugate gradient solver: (b, start) -> solution.
 
-        Its relative tolerance is the larger of ``cg_tol`` and `least`, and smaller where the start has a residual near
-        this one.
+        Its tolerance, relative to b, is the larger of ``cg_tol`` and `least`, and smaller if the start's residual is
+        already near this tolerance.
         """
         apply, precondition = self._linear.normal(precision), self._linear.preconditioner(precision)
 

@@ -158,8 +158,8 @@ def solve_by_bounds(call: Call[CompiledSparseLinear]) -> BoundFit:
 def maximum_at(settings: dict[str, Any], form: CompiledSparseLinear, theta: np.ndarray) -> Maximum:
     """Return the maximum of the bound at held hyperparameters theta, (p,), with its gradient in theta.
 
-    At the fixed point z = diag(D A^{-1} D^T), where the bound B is stationary in the precisions, and x is at its
-    maximum.
+    The maximum is at the fixed point z = diag(D A^{-1} D^T). There B is stationary in z and x, so that its gradient in
+    theta is the derivative at fixed z and x.
     """
     fit = solve_by_bounds(Call(form, theta, "fixed", options=settings))
     state, sites = fit.state, BoundedSites(form)
@@ -218,8 +218,9 @@ def find_mode(call: Call[CompiledSparseLinear]) -> BoundFit:
 
     Sites may have a kink at their centre. The kink is smoothed: ``smoothing`` times the predictor's variance under its
     site alone is added to the squared distance of the predictor from the centre. By default a Laplace potential of
-    scale b is rounded over 1e-4 b. The added variance starts at this variance, or at the one of a given start, and
-    decreases with each outer loop (graduated non-convexity; Blake and Zisserman 1987).
+    scale b is rounded over 1e-4 b. The added variance starts at the predictor's variance under its site alone, or at
+    the variance of a given start, and decreases with each outer loop (graduated non-convexity; Blake and Zisserman
+    1987).
 
     Raises
     ------
@@ -245,7 +246,7 @@ def find_mode(call: Call[CompiledSparseLinear]) -> BoundFit:
 
 
 def _averaged(form: CompiledSparseLinear, fit: BoundFit, call: Call[CompiledSparseLinear]) -> BoundFit:
-    """Return the fit together with fits on translated grids, all at its hyperparameters."""
+    """Return the fit together with fits on translated grids, all at the first fit's hyperparameters."""
     count, others = fit.settings["translations"], []
     start_state = Start(fit.state.theta, fit.state.unknowns, _by_level(form, fit))
     for k, grid_form in enumerate(translations_of(form, count)):
@@ -266,7 +267,7 @@ def _averaged(form: CompiledSparseLinear, fit: BoundFit, call: Call[CompiledSpar
 
 
 def _by_level(form: CompiledSparseLinear, fit: BoundFit) -> np.ndarray:
-    """Return the variances of a fit, (n,), with medians over each level for potentials on a grid that is translated."""
+    """Return a fit's variances, (n,), as a start on other grids: medians of each level for potentials on a grid."""
     out = fit.state.variance.copy()
     for block_map, places in zip(form.form.maps, group_slices(fit.observed)[len(form.form.groups) :]):
         if block_map is not None and block_map[1].period is not None:

@@ -95,7 +95,7 @@ def solve(call: Call[CompiledSparseLinear]) -> Solution:
 
 
 def _doubt(evidence: Evidence, solution: Solution, at: EvidenceAt) -> str:
-    """Return a warning of correlated coefficients in doubt, which EP describes badly; empty where there are none."""
+    """Return a warning of correlated coefficients with uncertain states, at which EP errs; empty without such."""
     groups = zip(evidence.form.form.factors, group_slices(evidence.observed))
     mixtures = {
         group.name: (rows, solution.coefficients[group.name]["indicator"])
