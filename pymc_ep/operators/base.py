@@ -237,7 +237,7 @@ class Composition(LinearMap):
         return None if outer is None or inner is None else sp.csr_array(outer @ inner)
 
     def squared_adjoint(self, y: ArrayLike) -> np.ndarray | None:
-        """Return sum_j A_ji^2 y_j if the outer map selects outputs of the inner one, by its fast method; else None."""
+        """Return sum_j A_ji^2 y_j by the inner map's fast method; None unless it has one and the outer map `picks`."""
         # Outer O picks from inner P: sum_j (O P)_ji^2 y_j = sum_k P_ki^2 (O^T y)_k, as rows of O P are rows of P.
         picked = self.outer.squared_adjoint(y) if self.outer.picks else None
         return None if picked is None else self.inner.squared_adjoint(picked)
