@@ -41,7 +41,7 @@ class Tilted(NamedTuple):
     gradient: Any
     """d log_z / d m, which is (mean - m) / v computed without that difference."""
     precision: Any
-    """1 / variance - 1 / v computed without that difference; negative where t is not log-concave."""
+    """1 / variance - 1 / v computed without that difference; it may be negative if t is not log-concave."""
 
     @property
     def shift(self) -> Any:

@@ -260,11 +260,11 @@ class CompiledSite(QuadratureFunctions, BoundFunctions, ExpectationFunctions):
         return tuple(_shaped(derivative, shape) for derivative in evaluate(*arrays))
 
     def report(self, y: Array, eta: Array, z: Array, *parameters: Array) -> dict[str, Any]:
-        """Return further results of the site by name, such as states of mixtures; for arguments see `bounded`."""
+        """Return further results by name, such as states of mixtures; here none. For arguments see `bounded`."""
         return {}
 
     def tilted_report(self, y: Array, mean: Array, variance: Array, power: Array, *parameters: Array) -> dict[str, Any]:
-        """Return further results of the site by name, such as states of mixtures; for arguments see `moments`."""
+        """Return further results by name, such as states of mixtures; here none. For arguments see `moments`."""
         return {}
 
     def log_density(self, y: Array, eta: Array, *parameters: Array) -> Array:

@@ -279,7 +279,7 @@ def _pieces(index: np.ndarray, step: int) -> Iterator[np.ndarray]:
 
 @lru_cache(maxsize=64)
 def _rule(dimensions: int, level: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return nodes, (D, q), and weights, (q,), of a rule for a standard normal vector."""
+    """Return nodes, (D, q), and weights, (q,), of the rule number `level` for a standard normal vector."""
     if level == 0:
         return _fifth_degree(dimensions)
     if dimensions in _NODES:

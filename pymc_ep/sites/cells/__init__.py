@@ -1,4 +1,4 @@
-"""Likelihoods of the cells of a matrix, for predictors that are inner products of Gaussian rows."""
+"""Likelihoods of the cells of a matrix, for predictors that are inner products of two Gaussian vectors."""
 
 from pymc_ep.sites.cells.base import CellBound, CellSite, CurvedCellSite, register_cell_site
 from pymc_ep.sites.cells.likelihoods import (

@@ -19,8 +19,8 @@ __all__ = [
 ]
 
 Anchor = tuple[np.ndarray, np.ndarray]
-"""Mean and second statistic of f, (n,) each, at which tangents and parabolas touch the log likelihood; by default the
-ones at which the bound is evaluated."""
+"""Mean and second statistic, see `CellSite`, of f, (n,) each, for which tangents and parabolas of the bound are best;
+by default the ones at which the bound is evaluated."""
 
 
 class CellBound(NamedTuple):

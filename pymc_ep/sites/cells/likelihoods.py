@@ -85,7 +85,7 @@ class NegativeBinomialCells:
     With g integrated out the log likelihood is y x - (alpha + y) log(1 + e^x), x = f - log alpha, up to constants. A
     variational g independent of f gives another bound, with log E e^f in place of f in the logarithm. This bound is not
     used: its curvature, alpha + y for rates far above alpha, has no counterpart in the likelihood. On listening counts
-    the bound reduced variances to a tenth, and the evidence preferred biases of spread zero.
+    the bound reduced variances to a tenth, and the evidence was largest for biases with a variance of zero.
 
     Attributes
     ----------

@@ -47,9 +47,9 @@ FOUND = 0.02
 NOISE = 1e-12
 """Difference of v * precision, for cavity variance v, that counts as rounding: the cavity's is 1."""
 JUMP = 1e-6
-"""Difference between two forms of d log Z / d m, times the cavity standard deviation, that counts as a jump of t."""
+"""Difference between two forms of d log Z / d m, times the cavity standard deviation, above which t has a jump."""
 LOST = 1e-11
-"""Largest share of mass and variance beyond the nodes."""
+"""Largest share of mass and variance beyond the nodes at which a site is accepted."""
 HIDDEN = 0.1
 """Excess, in nats and relative, by which a change of L between two points of the grid may exceed slope times distance:
 see `peak_search.has_one_peak`."""

@@ -89,6 +89,6 @@ class GeneratedMoments:
 
 
 def missing_body(site: Site, **options: Any) -> str:
-    """Return the name of the Op that keeps a site from a generated loop; empty if the site has a loop."""
+    """Return why a site has no generated loop, often the name of an Op; empty if the site has a loop."""
     loop = GeneratedMoments(site, site.options | options, np.inf)
     return loop.missing if loop.function is None else ""

@@ -112,11 +112,11 @@ class TiltedMoments(ArrayOp):
         return f"const npy_intp n = PyArray_DIM({arrays[0]}, 1), rows = {rows};"
 
     def c_shapes(self) -> Sequence[str]:
-        """Return the shape of the result."""
+        """Return the shape of the result, as C expressions."""
         return ["rows, n"]
 
     def c_call(self, inputs: Sequence[str], outputs: Sequence[str], fail: str) -> str:
-        """Return the loop over sites."""
+        """Return the C statements of the loop over sites."""
         return c_text.loop(self, inputs[0], outputs[0])
 
 

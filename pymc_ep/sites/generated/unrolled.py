@@ -31,7 +31,7 @@ __all__ = ["NoScalarGraphError", "as_scalars"]
 _MOST_ENTRIES = 64
 """Largest number of entries of a tensor: each entry has a statement of its own for every Op."""
 _TRANSPARENT = (CheckAndRaise, ScalarFromTensor, SpecifyShape, TensorFromScalar)
-"""Ops that return their first input."""
+"""Ops whose output has the entries of their first input, unchanged."""
 _MOVING = {
     Alloc: slice(1),
     DimShuffle: slice(1),

@@ -1,7 +1,7 @@
 """Categories without order, observed one by one or counted, whose probabilities are a softmax.
 
 The predictors are the log-odds of all other categories to the first. A single observation of three categories has a
-site of two predictors, whose moments a generated kernel gives; more categories, and counts, have a `SoftmaxSite`.
+site of two predictors, see `pymc_ep.sites.two_predictors`; more categories, and counts, have a `SoftmaxSite`.
 """
 
 from dataclasses import dataclass, replace
@@ -148,7 +148,7 @@ class CompiledSoftmaxSite(CompiledJointSite):
     def rule_errors(self, y: Array, mean: Array, variance: Array, *parameters: Array) -> np.ndarray:
         """Return the largest difference of the tilted means by two rules, (n,), in cavity standard deviations.
 
-        It is zero where the cheapest rules are accurate enough, see `softmax_moments.rule_errors`.
+        It is zero for sites that do not need the last rule, see `softmax_moments.rule_errors`.
         """
         counts, centre, covariance = self._of_sites(y, mean, variance, parameters)
         return rule_errors(counts.T, centre, covariance)
