@@ -238,7 +238,7 @@ class CompiledSparseLinear(SiteFunctions):
         return self._for_solver(variable, build)
 
     def noise_rows(self, thetas: np.ndarray, precomputed: EvaluatedRows = NOTHING) -> list[list[NoiseMoments]]:
-        """Return moments for each theta and block; their map, (size, N), selects the block's unknowns for draws."""
+        """Return `NoiseMoments` for each theta and block; their map, (size, N), selects the block's unknowns."""
         everything = scipy.sparse.eye_array(self.linear.size, format="csr")
         sizes = self._coefficients(*self.unpack(thetas[0]))
         starts = np.cumsum(sizes) - sizes

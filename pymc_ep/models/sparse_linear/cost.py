@@ -10,7 +10,8 @@ _NUMBERS = 90
 """Doubles in memory at a time for each site, besides factors or draws: measured with pictures of 128 x 128 and
 256 x 256."""
 _FACTOR_SECONDS, _PER_SECOND = 1.2e-6, 1e10
-"""Time of a factorisation for each unknown, s, and its operations a second, on one core of a server of 2023."""
+"""Speed of a factorisation on one core of a server of 2023: seconds for each unknown, plus a time for its
+floating-point operations, at so many a second."""
 _SITE_SECONDS = 3e-6
 """Time of the moments of one site, s."""
 _PRODUCTS, _PRODUCT_SECONDS = 30, 5e-8
@@ -25,7 +26,7 @@ def cost_of_factors(form: CompiledSparseLinear, steps: int, factors: int, unit: 
     Raises
     ------
     UnsupportedModelError
-        If a map is neither local nor small, so that it has no matrix.
+        If a linear map has no matrix, see `LinearPredictors.matrix`.
     InvalidDataError
         If a factor does not fit into memory.
     """

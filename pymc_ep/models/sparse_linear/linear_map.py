@@ -81,7 +81,7 @@ class LinearPredictors:
         self._known: dict[str, Any] = {}
 
     def with_maps(self, form: SparseLinear) -> "LinearPredictors":
-        """Return the map of a form that differs only in the maps of its potentials."""
+        """Return the map D of `form`, which differs from this map's form only in the operators of its potentials."""
         other = copy(self)
         potentials = range(len(form.groups), len(form.factors))
         other._form = form
@@ -139,7 +139,7 @@ class LinearPredictors:
         Raises
         ------
         UnsupportedModelError
-            If a map is neither local nor small, so that it has no matrix.
+            If a map has no matrix, see `matrix`.
         InvalidDataError
             If a factor does not fit into memory; the message has its size, and names methods that need no factor.
         """
@@ -153,7 +153,7 @@ class LinearPredictors:
         Raises
         ------
         UnsupportedModelError
-            If a map is neither local nor small, so that it has no matrix.
+            If a map has no matrix, see `matrix`.
         InvalidDataError
             If dense algebra does not fit into memory; the message says how much it needs.
         """
@@ -229,7 +229,7 @@ class LinearPredictors:
     def matrix_of(self, forward: Product) -> scipy.sparse.csr_array | None:
         """Return the matrix of any linear map of the unknowns, from its products with vectors (N,).
 
-        None if it is not local and there are too many unknowns.
+        None if outputs depend on unknowns far apart in a block of more than `MOST_UNKNOWNS` unknowns.
         """
         matrices = []
         for block, shape in enumerate(self._blocks.shapes):
@@ -304,7 +304,7 @@ class LinearPredictors:
 
     @property
     def _single_unknowns(self) -> bool:
-        """Return whether each observation depends on one unknown at most."""
+        """Whether each observation depends on one unknown at most."""
         return all(rows.single for rows in self._observation_rows)
 
     def _stack(self) -> scipy.sparse.csr_array:

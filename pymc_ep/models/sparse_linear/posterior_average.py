@@ -101,7 +101,7 @@ class PosteriorAverage:
 
     @property
     def held(self) -> bool:
-        """True: hyperparameters are held at one value."""
+        """True: hyperparameters have one value, and are not integrated over."""
         return True
 
     @property
@@ -135,7 +135,7 @@ class PosteriorAverage:
     def draws(
         self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False, budget: float = 0.0
     ) -> JointDraws:
-        """Return joint draws of the form's variables, each on a grid chosen at random; log densities are unknown."""
+        """Return joint draws of the form's variables, each on a grid chosen at random, without their log densities."""
         members = rng.integers(len(self.posteriors), size=size)
         back = np.argsort(np.argsort(members, kind="stable"), kind="stable")
         counts = np.bincount(members, minlength=len(self.posteriors))

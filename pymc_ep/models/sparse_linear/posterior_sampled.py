@@ -14,7 +14,7 @@ __all__ = ["SampledPosterior"]
 
 
 class SampledPosterior:
-    """Gaussian posterior of the unknowns of a sparse linear form, with hyperparameters held.
+    """Gaussian posterior of the unknowns of a sparse linear form, at fixed hyperparameters.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class SampledPosterior:
 
     @property
     def held(self) -> bool:
-        """True: hyperparameters are held at one value."""
+        """True: hyperparameters have one value, and are not integrated over."""
         return True
 
     @property
@@ -81,13 +81,16 @@ class SampledPosterior:
         return {name: np.zeros_like(values) for name, values in sd.items()}
 
     def hyper_moments(self) -> dict[str, Moments]:
-        """Return the hyperparameters, which are held, with standard deviations of zero."""
+        """Return the fixed hyperparameters, with standard deviations of zero."""
         return {name: Moments(v, np.zeros_like(v)) for name, v in self.form.constrained(self.theta).items()}
 
     def draws(
         self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False, budget: float = 0.0
     ) -> JointDraws:
-        """Return joint draws of the form's variables, with log likelihoods if asked; log densities are unknown."""
+        """Return joint draws of the form's variables, and with `log_likelihood` the observations' log densities.
+
+        Log densities of the draws are left out, as the determinant of the posterior precision is unknown.
+        """
         rows = self.mean + self._draw(size, rng)
         noise = np.split(rows, self.form.linear.ends[:-1], axis=1)
         thetas = np.tile(self.theta, (size, 1))

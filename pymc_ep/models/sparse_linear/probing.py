@@ -16,7 +16,8 @@ import scipy.sparse
 __all__ = ["MOST_UNKNOWNS", "probe"]
 
 MOST_UNKNOWNS = 2**14
-"""Largest number of unknowns of a map that is not local. Each of its columns takes one product."""
+"""Largest number of unknowns of a map that is not local at which `probe` returns its matrix: each column takes one
+product."""
 _WIDTHS = 4, 8, 16, 32
 """Least widths of cells, tried in turn. Each doubling takes four times as many products in two dimensions; maps
 that are wider than the last count as not local."""

@@ -267,7 +267,7 @@ def _site_of(potential: TensorVariable) -> tuple[Site, list[TensorVariable]]:
 
 
 def field_sites() -> list[tuple[str, str, Site]]:
-    """Return, for each distribution of fields, its name, its potentials, and a representative site."""
+    """Return, for each distribution of fields, its name, the potentials it accepts, in words, and one of its sites."""
     takes, laplace = "laplace, normal or student_t", get_site("laplace")
     mixture = tree_mixture(laplace, get_site("normal"), quad_forest(1, 1, 1, 1))
     return [("SparseField", takes, laplace), ("WaveletTree", f"tree of two of {takes}", mixture)]

@@ -58,7 +58,7 @@ class SparseFieldRV(RandomVariable):
 
     @classmethod
     def rng_fn(cls, *args: object, **kwargs: object) -> NoReturn:
-        """Refuse: an improper prior has no draws."""
+        """Raise NotImplementedError: an improper prior has no draws."""
         raise NotImplementedError(
             "A SparseField is an improper prior (what its operator maps to zero is left free), so it cannot be drawn "
             "from; draw from the posterior of a fit instead."

@@ -136,7 +136,7 @@ class _FlatScalingRV(FlatRV):
 
     @classmethod
     def rng_fn(cls, *args: object, **kwargs: object) -> NoReturn:
-        """Refuse: a flat prior has no draws."""
+        """Raise NotImplementedError: a flat prior has no draws."""
         raise NotImplementedError(
             "The scaling coefficients of a WaveletTree are flat unless scaling= is given, so that it cannot be drawn "
             "from; give them a prior, such as scaling=pm.Normal.dist(0, 10), or draw from the posterior of a fit."

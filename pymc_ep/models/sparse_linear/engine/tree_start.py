@@ -137,9 +137,9 @@ def _expected_precision(sites: BoundedSites, prior: FactorValues, smooth: Inner,
 
     Let s and z be mean and variance of a coefficient eta in the interpolation, and r the precision of its potential.
     The likelihood of eta is then exp(s eta / z - lambda eta^2 / 2), lambda = 1 / z - r, and a state of variance V has
-    the evidence (1 + lambda V)^{-1/2} exp((s / z)^2 V / (1 + lambda V) / 2). It accounts for the noise in s. The
-    states' densities at x = z + s^2, as in the bound, do not: by them a learned tree would assign whole families of
-    noise to the high state.
+    the evidence (1 + lambda V)^{-1/2} exp((s / z)^2 V / (1 + lambda V) / 2). This evidence accounts for the noise in s.
+    The states' densities at x = z + s^2, as in the bound, do not: with them a learned tree would assign nodes of noise,
+    together with their children, to the high state.
     """
     out = np.full(len(smooth.fitted), np.nan)
     z = solver.variances(smooth.bounded.precision).values
@@ -199,7 +199,10 @@ def _maximised(
     spread: np.ndarray,
     value: Value,
 ) -> tuple[np.ndarray, bool]:
-    """Return theta at the maximum of log prior plus `value` summed over mixtures, and whether any entry was free."""
+    """Return theta at the maximum of log prior plus `value` summed over mixtures, and whether any entry was free.
+
+    Free are the entries of theta where `movable`, (p,), is true and on which the values of the mixtures depend.
+    """
 
     def evaluate(point: np.ndarray, density: str = "natural") -> tuple[float, np.ndarray]:
         prior = sites.prior(point)

@@ -156,7 +156,7 @@ def solve_by_bounds(call: Call[CompiledSparseLinear]) -> BoundFit:
 
 
 def maximum_at(settings: dict[str, Any], form: CompiledSparseLinear, theta: np.ndarray) -> Maximum:
-    """Return the maximum of the bound at held hyperparameters theta, (p,), with its gradient in theta.
+    """Return the maximum of the bound at fixed hyperparameters theta, (p,), with its gradient in theta.
 
     The maximum is at the fixed point z = diag(D A^{-1} D^T). There B is stationary in z and x, so that its gradient in
     theta is the derivative at fixed z and x.

@@ -155,7 +155,7 @@ def cost(call: Call[CompiledSparseLinear]) -> Cost:
     Raises
     ------
     UnsupportedModelError
-        If a map is neither local nor small, so that it has no matrix.
+        If a linear map has no matrix, see `LinearPredictors.matrix`.
     InvalidDataError
         If a factor does not fit into memory.
     """
@@ -166,7 +166,10 @@ def cost(call: Call[CompiledSparseLinear]) -> Cost:
 
 
 def choose_hyper(form: CompiledSparseLinear, options: dict[str, Any], *, chains: bool) -> tuple[str, Status]:
-    """Choose integration over hyperparameters if possible; with trees or averages over grids, maximisation."""
+    """Return the treatment for ``hyper="auto"``, and a status with the reason.
+
+    It is maximisation with trees or averages over grids, else integration where that is possible.
+    """
     if options.get("translations", 1) > 1 or any(_on_trees(site.site) for site in form.sites):
         return "optimize", Status(True, "")
     return latent.choose_hyper(form, options, chains=chains)

@@ -36,7 +36,7 @@ _CG = ("n_samples", "seed", "cg_tol", "cg_max_iter")
 
 
 def bound_solution(form: CompiledSparseLinear, fit: BoundFit) -> Solution:
-    """Return the solution of the double loop; hyperparameters are held at their mode."""
+    """Return the solution of the double loop, at one value of the hyperparameters, learned or given."""
     state = _state(form, fit)
     state |= grid_state([{name: getattr(other.state, name) for name in _BY_GRID} for other in fit.translated])
     if fit.log_evidence is None:
