@@ -148,7 +148,7 @@ def as_linear_map(A: Any, input_shape: Sequence[int] | None = None) -> LinearMap
     ------
     UnsupportedModelError
         `A` is not a linear map, or its adjoint A' is missing or wrong. For an operator <A x, y> and <x, A' y> are
-        compared once, at seeded random x and y; their relative difference must be at most 1e-6.
+        compared once, at seeded random x and y. They may differ by 1e-6 times the larger of |A x| |y| and |x| |A' y|.
     InvalidDataError
         The shapes do not fit, or an entry is not finite.
     """

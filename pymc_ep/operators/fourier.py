@@ -43,9 +43,11 @@ class Fourier2D(LinearMap):
 
     Notes
     -----
-    The output is flat: the real parts of all kept frequencies in C order, then their imaginary parts, each times its
-    weight. The matrix W of the map has W W' = I. If the real and the imaginary part of each coefficient of the
-    orthonormal transform have noise of standard deviation s, then the outputs have noise of ``s * weights``.
+    The output is flat: the real parts at all kept frequencies in C order, one of each conjugate pair, then the
+    imaginary parts at the same ones, each times its weight. Imaginary parts at frequencies that are their own
+    conjugates are zero, and left out. The matrix W of the map has W W' = I. If the real and the imaginary part of each
+    coefficient of the orthonormal transform have noise of standard deviation s, then the outputs have noise of
+    ``s * weights``.
     """
 
     def __init__(self, shape: Sequence[int], keep: ArrayLike | None = None) -> None:
