@@ -70,7 +70,7 @@ class ApplyLinearMap(Op):
 
 
 def check_static_shape(x: TensorVariable, linear_map: LinearMap) -> None:
-    """Raise an InvalidDataError unless a variable of this type can have the map's input shape."""
+    """Raise an InvalidDataError unless the static shape of `x` allows the map's input shape."""
     shape = x.type.shape
     takes = linear_map.input_shape
     if len(shape) != len(takes) or any(static not in (None, side) for static, side in zip(shape, takes)):

@@ -15,8 +15,8 @@ from pymc_ep.operators.base import MATRIX_LIMIT, LinearMap, checked_shape
 __all__ = ["Fourier2D"]
 
 AXES = (1, 0)
-"""Axes of the real transforms. The last one, the rows, is halved: of two conjugate frequencies the one in the upper
-rows is kept."""
+"""Order of the axes of the real transforms. The last axis, the rows, is halved: of two conjugate frequencies the one
+in the upper rows is kept."""
 
 
 class Fourier2D(LinearMap):
@@ -115,7 +115,7 @@ class Fourier2D(LinearMap):
 
 
 def _conjugates(of_frequencies: np.ndarray) -> np.ndarray:
-    """Return an array in which (a, b) has the value of (-a, -b)."""
+    """Return the array whose entry (a, b) is the entry (-a, -b) of `of_frequencies`, indices modulo its sides."""
     return np.roll(of_frequencies[::-1, ::-1], (1, 1), axis=(0, 1))
 
 

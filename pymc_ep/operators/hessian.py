@@ -81,7 +81,7 @@ class Hessian2D(LinearMap):
 
 
 def _differences(n: int, order: int) -> sp.csr_array:
-    """Return the matrix, (max(n - order, 0), n), that takes n values to their differences of an order."""
+    """Return the matrix, (max(n - order, 0), n), that takes n values to their differences of the given order."""
     out = sp.eye_array(n, format="csr")
     for _ in range(min(order, n)):
         out = sp.csr_array(out[1:] - out[:-1])

@@ -1,7 +1,7 @@
-"""JAX bodies of the linear maps and their adjoints.
+"""JAX bodies, traceable functions of one array, of the linear maps and their adjoints.
 
 `traceable` returns the body of each map of this package. JAX derives the body of an adjoint by transposing the map's
-body, so that the two cannot disagree. Maps of other packages and of users' classes are called on the host.
+body, so that the two cannot disagree. Maps of other packages and of users' classes are called on the host, in NumPy.
 """
 
 from collections.abc import Callable

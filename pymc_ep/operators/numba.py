@@ -12,7 +12,7 @@ from pymc_ep.operators.apply import ApplyLinearMap
 
 @register_funcify_and_cache_key(ApplyLinearMap)
 def numba_apply(op: ApplyLinearMap, node: Apply, **kwargs: object) -> tuple[Callable[..., np.ndarray], None]:
-    """Return a function that calls back into Python, and None for its cache key, since it holds this map object."""
+    """Return a function that calls back into Python, and None for its cache key: it is valid for one map object."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Numba will use object mode")
         return generate_fallback_impl(op, node, **kwargs), None

@@ -382,7 +382,7 @@ class LinearPredictors:
         return (maps, noise.index(predictor)) if maps else None
 
     def _cached_for_data(self, what: str, build: Callable[[], Built]) -> Built:
-        """Return a cached value, built anew once any shared variable has other data."""
+        """Return the value named `what` from a cache that is emptied once any shared variable has other data."""
         with exchanged(self._fitted_data):
             data = [v.get_value(borrow=True) for v in self._shared]
             if self._data is None or any(new is not old for new, old in zip(data, self._data)):
@@ -404,7 +404,7 @@ class LinearPredictors:
         return function, [name for name, v in zip(self._form.hyper_names, graph.inputs) if graph.clients[v]]
 
     def _constant(self, function: Callable[..., Any], moving: Sequence[str]) -> Callable[..., Any]:
-        """Return the function, or raise if it depends on a hyperparameter."""
+        """Return the function; raise UnsupportedModelError if there are `moving` hyperparameters that it depends on."""
         if moving:
             names = ", ".join(repr(block.name) for block in self._form.blocks)
             raise UnsupportedModelError(

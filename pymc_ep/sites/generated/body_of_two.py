@@ -102,7 +102,7 @@ def slopes_at(
 def mode_from(
     z_1: float, z_2: float, m_1: float, m_2: float, l_1: float, l_21: float, l_2: float, p: float, a: Fixed
 ) -> tuple[float, float, float, float, float, float]:
-    """Return F, z and -F'' (11, 12, 22) at a mode; the entry 11 is zero where no mode is found."""
+    """Return F, z and -F'' (11, 12, 22) at a mode, searched for from (z_1, z_2); entry 11 is zero if none is found."""
     f, g_1, g_2 = slopes_at(z_1, z_2, m_1, m_2, l_1, l_21, l_2, p, a)
     for _ in range(STEPS):
         _, b_1, b_2 = slopes_at(z_1 + DIFFERENCE, z_2, m_1, m_2, l_1, l_21, l_2, p, a)

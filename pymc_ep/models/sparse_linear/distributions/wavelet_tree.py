@@ -164,10 +164,10 @@ class WaveletTree(Continuous):
     levels : int
         Number of levels of the transform.
     low, high : pymc distribution
-        Distributions of coefficients in the low and in the high state: ``pm.Normal.dist(0, s)``, ``pm.Laplace.dist(0,
-        b)`` or ``pm.StudentT.dist(nu=2.1, sigma=s)``. Each parameter is one value, or one for each level. Neither
-        distribution is constrained to be the wider; a fit starts with the high one as the wider. NUTS may exchange the
-        two where their priors are the same.
+        Distributions of coefficients in the low and in the high state: ``pm.Normal.dist(0, s)``,
+        ``pm.Laplace.dist(0, b)`` or ``pm.StudentT.dist(nu=2.1, sigma=s)``. Each parameter is one value, or one for each
+        level. Neither distribution is constrained to be the wider; a fit starts with the high one as the wider. NUTS
+        may exchange the two where their priors are the same.
     scaling : pymc distribution, or a pair of them, optional
         Potential of the scaling coefficients, the image that remains after the last level, or a pair for their low and
         high state. Their prior is flat by default.

@@ -349,7 +349,7 @@ class DoubleLoop:
 
 
 def _alone(problem: BoundedSites, prior: FactorValues) -> np.ndarray:
-    """Return each predictor's variance under its site alone, (n,), whatever the unit and the origin of the data."""
+    """Return each predictor's variance under its site alone, (n,), which does not depend on the data's origin."""
     shift, precision = problem.form.first_sites(prior)
     # Fixed point of 1 / z = pi(z), with the predictor held at the centre b / pi of its first site.
     centre = shift / precision

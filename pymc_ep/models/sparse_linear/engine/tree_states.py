@@ -47,7 +47,7 @@ def require_two_states(sites: FactorSites, theta: np.ndarray, *, learn: bool) ->
 
 
 def state_warnings(sites: FactorSites, theta: np.ndarray) -> str:
-    """Return warnings on states that are equal, or in reverse order, at learned hyperparameters, (p,)."""
+    """Return warnings of mixtures with equal states, or a low state that is the wider, at learned theta, (p,)."""
     out = ""
     for i, tree, _ in trees(sites):
         name = sites.form.form.factors[i].name

@@ -58,7 +58,7 @@ from pymc_ep.sites.tree_mixture import TreeMixture
 __all__ = ["EP", "OPTIONS", "condition", "evidence_op", "solve"]
 
 OPTIONS = latent.OPTIONS | {"translations": 1}
-"""Options and their defaults."""
+"""Options of EP on sparse linear models, and their defaults."""
 _SWEEPS, _NUMBERS = 12, 190
 """Mean number of sweeps of a fit, and doubles in memory at a time for each site, besides factors."""
 
