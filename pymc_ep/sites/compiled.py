@@ -379,7 +379,7 @@ class CompiledSite(QuadratureFunctions, BoundFunctions, ExpectationFunctions):
 
 
 def _numpy_mode_for(outputs: Sequence[Any]) -> Mode | None:
-    """Return the NumPy mode, which compiles nothing; None for graphs with kernels, slow loops of elements in NumPy."""
+    """Return the NumPy mode, which compiles nothing; None for graphs with kernels, which are slow in NumPy."""
     scalar_ops = (getattr(v.owner.op, "scalar_op", None) for v in ancestors(outputs) if v.owner is not None)
     return None if any(isinstance(op, ScalarKernel) for op in scalar_ops) else numpy_mode()
 

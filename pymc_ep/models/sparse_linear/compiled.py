@@ -96,7 +96,7 @@ class CompiledSparseLinear(SiteFunctions):
 
     @property
     def period(self) -> int | None:
-        """Largest `LinearMap.period` of the potentials' maps, pixels, a period of all; None if no map has one."""
+        """Pixels after which translates of all potentials' maps repeat, their largest `LinearMap.period`, or None."""
         return (
             max((block_map[1].period or 0 for block_map in self.form.maps if block_map is not None), default=0) or None
         )

@@ -45,7 +45,7 @@ SEARCHES = 40
 FOUND = 0.02
 """Largest slope^2 / curvature of L at an approximate mode, which then is 0.01 nats below the mode."""
 NOISE = 1e-12
-"""Difference of v * precision, for cavity variance v, that counts as rounding: the cavity's is 1."""
+"""Difference of the site's precision between two rules, times v, that counts as rounding; the cavity's is 1."""
 JUMP = 1e-6
 """Difference between two forms of d log Z / d m, times the cavity standard deviation, above which t has a jump."""
 LOST = 1e-11

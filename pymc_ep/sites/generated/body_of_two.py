@@ -243,7 +243,8 @@ def row_of(
 ) -> tuple[float, float, float, float]:
     """Add a row from column `centre` outwards; return its highest log weight, that node's column, and both end columns.
 
-    A row of the most parts on which F has not dropped by `DROP` counts as a bad node: the site is not accepted.
+    If F has not dropped by `DROP` after `MOST_PARTS` more parts on a side, a bad node is counted: the site is not
+    accepted.
     """
     first = centre - LANES // 2
     last = first + LANES
