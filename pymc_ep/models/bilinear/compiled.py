@@ -152,14 +152,14 @@ class CompiledBilinear(DrawFunctions):
         return cells, prior
 
     def require_numbers(self, offset: np.ndarray, parameters: Sequence[np.ndarray]) -> None:
-        """Raise unless offsets and parameters of the likelihood, (n,) each, are inside their domains."""
+        """Raise InvalidDataError unless offsets are finite and likelihood parameters positive, (n,) each."""
         group = self.form.cells
         _require(f"{group.name!r} has the offset", offset, "real")
         for name, values in zip(group.site.parameters, parameters):
             _require(f"{group.name!r} has the {name}", values, "positive")
 
     def _require_rates(self, y: np.ndarray, offset: np.ndarray) -> None:
-        """Raise for offsets whose rates are far above all counts."""
+        """Raise InvalidDataError for offsets of counts whose rates e^offset are far above all counts."""
         group = self.form.cells
         if group.site.domain != "count" or group.link != "exp" or not y.size:
             return
@@ -172,7 +172,7 @@ class CompiledBilinear(DrawFunctions):
             )
 
     def prior(self, theta: np.ndarray) -> BilinearPrior:
-        """Evaluate the form at unconstrained hyperparameters `theta`, (p,)."""
+        """Return priors, offsets and likelihood parameters at unconstrained hyperparameters `theta`, (p,)."""
         log_prior, offset, *rest = (np.asarray(output) for output in self._prior(*self.unpack(theta)))
         n = len(self.form.cells.parameters)
         parameters, left = tuple(rest[:n]), iter(rest[n:])
@@ -311,7 +311,7 @@ def _require(what: str, values: np.ndarray, domain: str) -> None:
 
 
 def _require_positive(name: str, covariance: np.ndarray | None) -> None:
-    """Raise unless a covariance, if there is one, is positive definite beyond rounding."""
+    """Raise InvalidDataError unless a covariance, if there is one, is positive definite beyond rounding."""
     if covariance is None:
         return
     values = np.linalg.eigvalsh(covariance) if np.isfinite(covariance).all() else np.full(1, np.nan)

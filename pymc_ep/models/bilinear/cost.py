@@ -30,10 +30,10 @@ class Rates(NamedTuple):
 
 
 VARIATIONAL = Rates(57.0, 38.0, 2e-6, 8e-6, 15)
-"""Rates of variational fits, measured with 1.2 million parameters and a million cells. Joint ascent keeps ten pairs of
-steps of the parameters."""
+"""Rates of variational fits, measured with 1.2 million parameters and a million cells. L-BFGS keeps ten pairs of
+vectors of all parameters."""
 SHRINKAGE = Rates(10.0, 25.0, 6e-7, 2.5e-6, 60)
-"""Rates of singular value shrinkage, measured with as many parameters and cells."""
+"""Rates of singular value shrinkage, measured with the same numbers of parameters and cells."""
 
 
 def cost_of(form: CompiledBilinear, rates: Rates, max_iter: int, *, full: bool = False) -> Cost:

@@ -25,7 +25,7 @@ class Entries:
     name : str
         Name of the random variable.
     stand_in : TensorVariable
-        Placeholder of its values in all graphs of the form.
+        Placeholder of the random variable's values in all graphs of the form.
     shape : tuple of TensorVariable
         (I, D) of a matrix, (I,) of a bias.
     mean, variance : TensorVariable or None
@@ -48,7 +48,7 @@ class Entries:
 
     @property
     def flat(self) -> bool:
-        """Return whether the prior is flat."""
+        """Whether the prior is flat."""
         return self.mean is None
 
 

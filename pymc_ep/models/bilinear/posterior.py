@@ -24,17 +24,17 @@ deviation 1, and to 3e-3 for 2; averages over draws reduce that further."""
 _NUMBERS = 2**22
 """Largest number of array elements in a chunk, 32 MiB: trades off memory against calls of NumPy."""
 _ALLOW_OVERFLOW = np.errstate(over="ignore")
-"""Rates of draws and nodes may overflow to infinity; their likelihood is then zero."""
+"""Decorator under which rates of draws and nodes may overflow to infinity; their likelihood is then zero."""
 
 
 class BilinearPosterior:
-    """Independent Gaussian rows of both matrices and their biases.
+    """Posterior of a bilinear form at one value of the hyperparameters: independent Gaussian rows of both matrices.
 
     Parameters
     ----------
     form : CompiledBilinear
     theta : ndarray, (p,)
-        Mode of the unconstrained hyperparameters.
+        Unconstrained hyperparameters.
     left, right : Rows or FactoredRows
         Rows of both matrices, with any bias as the last column; point estimates have variance zero.
     prior_variances : (D,) and (D,), optional
@@ -60,7 +60,7 @@ class BilinearPosterior:
 
     @cached_property
     def prior(self) -> BilinearPrior:
-        """The prior at the mode of the hyperparameters."""
+        """The prior at `theta`, with any learned variances."""
         prior = self.form.prior(self.theta)
         if self.prior_variances is None:
             return prior
@@ -75,11 +75,11 @@ class BilinearPosterior:
         yield 1.0, self
 
     def hyper_moments(self) -> dict[str, Moments]:
-        """Return the hyperparameters, held at their mode, with standard deviations of zero."""
+        """Return the constrained hyperparameters at `theta`, by name, with standard deviations of zero."""
         return {name: Moments(v, np.zeros_like(v)) for name, v in self.form.constrained(self.theta).items()}
 
     def moments(self) -> dict[str, Moments]:
-        """Return the moments of matrices and biases."""
+        """Return the moments of matrices and biases, by name."""
         means = self.form.split(self.left.mean, self.right.mean)
         sds = self.form.split(np.sqrt(self.left.variance), np.sqrt(self.right.variance))
         return {name: Moments(mean, sds[name]) for name, mean in means.items()}
@@ -137,8 +137,8 @@ class BilinearPosterior:
     def log_predictive(self, new: NewCells, size: int, rng: np.random.Generator) -> np.ndarray:
         """Return log predictive densities of new cells, (n,): log int p(y | f) Q(f) df, with Q the posterior of f.
 
-        Rows of one matrix are drawn, `size` for each cell. Given such a row f is Gaussian, and the integral over f is
-        by quadrature. This integral exists even where E e^f does not. If either matrix is a point estimate nothing is
+        Rows of one matrix are drawn, `size` for each cell. Given such a row, f is Gaussian, and the integral over f is
+        computed by quadrature. It exists even where E e^f does not. If either matrix is a point estimate, nothing is
         drawn.
         """
         out = np.empty(len(new.y))

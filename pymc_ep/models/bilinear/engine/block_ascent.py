@@ -20,21 +20,21 @@ _LONGEST_STEP = 5.0
 variance, as for rows with thousands of cells at first, an unlimited step would be -100, from which later steps recover
 by about 1 each."""
 _ROUNDS = 200
-"""Largest number of updates of the cells' bounds. Far more than rows need: rows that need more are reported as
+"""Largest number of updates of the cells' bounds, far more than usual; rows that need more are reported as
 unconverged."""
 _ROW_TOL = 1e-10
-"""Largest predicted increase of a converged row's bound, half gradient times Newton step, nats per cell. Means are then
-within some 1e-5 standard deviations of the maximum."""
+"""Largest predicted increase of a converged row's bound, half the product of gradient and Newton step, in nats per
+cell. Means are then within some 1e-5 standard deviations of the maximum."""
 
 
 class BestRows(NamedTuple):
-    """Rows at their maximum.
+    """Rows of one matrix that maximise the bound, given the other matrix.
 
     Attributes
     ----------
     rows : Rows or FactoredRows
     bound : ndarray, (I,)
-        Part of the bound that each row contributes.
+        Each row's part of the bound: the bounds of its cells minus its divergence from the prior.
     converged : ndarray of bool, (I,)
         Whether each row is at its maximum, to a tolerance.
     """
@@ -45,7 +45,7 @@ class BestRows(NamedTuple):
 
 
 def improved_rows(block: Block, rows: AnyRows, *, max_iter: int, tol: float) -> AnyRows:
-    """Return the rows of a block after some steps of L-BFGS each; the bound never decreases.
+    """Return the rows of a block after L-BFGS steps, which never lower the bound; rows without cells get their prior.
 
     Parameters
     ----------
@@ -53,9 +53,9 @@ def improved_rows(block: Block, rows: AnyRows, *, max_iter: int, tol: float) -> 
     rows : Rows or FactoredRows
         Start: the rows at which the block was made.
     max_iter : int
-        Largest number of steps.
+        Largest number of steps of each row.
     tol : float
-        A row is converged once the predicted increase, half gradient times Newton step, is at most this.
+        A row is converged once its predicted increase, half the product of gradient and Newton step, is at most this.
     """
     observed, points = np.flatnonzero(np.diff(block.pairs.ends)), block.points
     optimised = maximise_many(
@@ -89,9 +89,9 @@ def best_rows(bound: BilinearBound, prior: BilinearPrior, sides: Sides, side: in
     bound : BilinearBound
     prior : BilinearPrior
     sides : pair of Rows or FactoredRows
-        Both matrices; the bound must be finite there, as the ascent starts from it.
+        Both matrices at the start of the ascent, where the bound must be finite.
     side : int
-        Index of the matrix, 0 left or 1 right.
+        Index of the matrix whose rows are returned, 0 left or 1 right.
     """
     updated = list(sides)
     for rounds_left in reversed(range(_ROUNDS)):

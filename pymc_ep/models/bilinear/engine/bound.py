@@ -7,7 +7,7 @@ With independent rows under the posterior Q, and the prior P, the bound is
 
 where bounds from `pymc_ep.sites.cells` can replace expectations. A bias is a column of one matrix that is multiplied by
 a column of ones, of variance zero, in the other. Columns that are point estimates have variance zero too, and their log
-prior density replaces the divergence. Rows have independent entries (`Rows`) or covariances (`FactoredRows`).
+prior density replaces the term -KL. Rows have independent entries (`Rows`) or covariances (`FactoredRows`).
 """
 
 from typing import NamedTuple
@@ -34,10 +34,10 @@ _STATISTICS = {
     "log_mean_exp": (inner_products.log_mean_exp, inner_products.log_mean_exp_pullback),
     "variance": (inner_products.variance, inner_products.variance_pullback),
 }
-"""Functions of the predictor's second statistic, by the name that sites give it: from rows to (mean, statistic), and
-the pullback of this function."""
+"""For each second statistic of a predictor, named as in `CellSite.spread`: the function from the rows of both matrices
+to (mean, statistic), (n,) each, and its pullback."""
 Sides = tuple[AnyRows, AnyRows]
-"""Left and right matrix, or derivatives of the bound in these."""
+"""Left and right matrix."""
 
 
 class Derivatives(NamedTuple):
@@ -65,7 +65,7 @@ class Derivatives(NamedTuple):
 
 
 class BilinearBound:
-    """The bound for given cells.
+    """The bound B of a bilinear model, for given cells.
 
     Parameters
     ----------
@@ -92,13 +92,13 @@ class BilinearBound:
         self._ones = places_of_ones((len(points[0]), len(points[1])), n_factors)
 
     def products(self, sides: Sides) -> np.ndarray:
-        """Return both statistics of the inner products, without offsets, (2, n), in the order of the data."""
+        """Return mean and second statistic of cells' inner products, (2, n), without offsets, in the data's order."""
         pairs, out = self.pairs[0], np.empty((2, len(self.cells.y)))
         out[:, pairs.order] = self.moments(0, pairs, sides[0], 0.0, self.partner(sides, 0))
         return out
 
     def of_cells(self, prior: BilinearPrior, products: np.ndarray) -> CellBound:
-        """Return the bound of each cell, (n,), in the order of the data, from the statistics `products`, (2, n)."""
+        """Return the cells' bounds with derivatives, (n,) each, in the data's order; see `products` for that array."""
         mean, spread = products
         moments = self._with_offset(mean, spread, prior.offset)
         return self.cells.site.bounded(self.cells.y, *moments, *prior.parameters)
@@ -113,7 +113,7 @@ class BilinearBound:
     def derivatives(self, prior: BilinearPrior, sides: Sides, products: np.ndarray | None = None) -> Derivatives:
         """Return the bound B and its derivatives in priors, offsets and likelihood parameters.
 
-        `products`, if known, are passed to save their computation.
+        If ``products(sides)`` is known, pass it as `products` to save its computation.
         """
         cell_bounds = self.of_cells(prior, self.products(sides) if products is None else products)
         left, right = (divergence(*arguments) for arguments in zip(sides, (prior.left, prior.right), self.points))
@@ -139,18 +139,18 @@ class BilinearBound:
         return mean + offset, spread + offset if self.cells.site.spread == "log_mean_exp" else spread
 
     def block(self, prior: BilinearPrior, sides: Sides, side: int) -> "Block":
-        """Return the bound as a function of the rows of one matrix, given the other, at `sides`."""
+        """Return the bound as a function of the rows of matrix `side`, given the other matrix in `sides`."""
         return Block(self, prior, sides, side)
 
     def partner(self, sides: Sides, side: int) -> Rows | FullRows:
-        """Return the rows of the other matrix, with a column of ones if this one has a bias."""
+        """Return the rows of the matrix other than `side`, with a column of ones if matrix `side` has a bias."""
         rows = with_ones(sides[1 - side], self._ones[1 - side])
         return rows.full if isinstance(rows, FactoredRows) else rows
 
     def moments(
         self, side: int, pairs: Pairs, rows: AnyRows, offset: np.ndarray | float, partner: Rows | FullRows
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return both statistics, (n,) each, of the predictors of `pairs`, offsets included."""
+        """Return mean and second statistic, (n,) each, of the predictors of `pairs`, offsets included."""
         statistics = self._statistics(pairs, with_ones(rows, self._ones[side]), partner, backend=self._backend)
         return self._with_offset(*statistics, offset)
 
@@ -163,7 +163,7 @@ class BilinearBound:
         of_mean: np.ndarray,
         of_spread: np.ndarray,
     ) -> Rows | FullRows:
-        """Return the derivatives in the moments of `rows`, from derivatives in both statistics of pairs, (n,) each."""
+        """Return derivatives in the moments of `rows`, from the ones in both statistics of the pairs, (n,) each."""
         place = self._ones[side]
         derivatives = self._pullback(pairs, with_ones(rows, place), partner, of_mean, of_spread, backend=self._backend)
         if place is None:
@@ -173,7 +173,7 @@ class BilinearBound:
 
 
 def _order(cells: Cells) -> tuple[int, int]:
-    """Return the order of the sides, 0 left and 1 right, in block ascents; it does not depend on which is left.
+    """Return the order of the sides, 0 left and 1 right, in block ascents: the same matrix is first in transposed data.
 
     First is the side with more rows; of equal ones, the side whose rows differ more in their numbers of cells, then in
     their sums of observations.

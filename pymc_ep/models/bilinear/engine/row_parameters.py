@@ -1,8 +1,8 @@
 """Gaussian rows as packed coordinates for optimisation, and their divergence from the prior.
 
 The packed coordinates of a row, (p,), are its mean, then the log variances of its entries. With covariances, the mean
-is followed by the lower triangle of the Cholesky factor: in these coordinates such bounds are concave (Challis and
-Barber 2013). Columns that are point estimates have a mean only.
+is followed by the lower triangle of the Cholesky factor: in these coordinates, bounds of concave log likelihoods are
+concave (Challis and Barber 2013). Columns that are point estimates have a mean only.
 """
 
 from importlib import import_module
@@ -43,7 +43,7 @@ class Divergence(NamedTuple):
     value : ndarray, (I,)
         Minus the divergence of each row.
     of_prior : MatrixPrior
-        Derivatives in the moments of the prior.
+        Derivatives of the sum of `value` in the moments of the prior.
     """
 
     value: np.ndarray
@@ -72,12 +72,13 @@ def unpacked(values: np.ndarray, points: np.ndarray, kind: type = Rows) -> AnyRo
 
 
 def packed_scale(rows: AnyRows, of_cells: Array, prior: MatrixPrior, points: np.ndarray) -> Scale:
-    """Return the approximate inverse negative Hessian of the bound B in packed coordinates.
+    """Return the approximate inverse negative Hessian of the bound in packed coordinates.
 
-    The negative Hessian at the best Gaussian is the approximation, block by block:
+    It is the inverse of the negative Hessian at the best Gaussian, block by block. Let C be the bound's sum over cells,
+    with the derivatives `of_cells` in the moments of rows. The negative Hessian is
 
-    - in the mean, the precision 1 / V - 2 dB/da of the best Gaussian, with the prior variance V, the variance a, and
-      the sum over cells alone as B;
+    - in the mean, the best Gaussian's precision: 1 / V - 2 dC/da, with the prior variance V and the variance a of an
+      entry, or S^{-1} - 2 dC/dA, with the prior covariance S and a row's covariance A;
     - in a log variance, 1/2, its value at the best variance;
     - in a factor L, the negative Hessian of log|L| - |R^{-1} L|^2 / 2 at the best factor R: in the entries of R^{-1} L
       it is 1 off the diagonal and 2 on it.
@@ -114,8 +115,8 @@ def packed_scale(rows: AnyRows, of_cells: Array, prior: MatrixPrior, points: np.
 def divergence(rows: AnyRows, prior: MatrixPrior, points: np.ndarray) -> Divergence:
     """Return minus the Kullback-Leibler divergence of rows from their prior.
 
-    For `points` the log prior density replaces it. Entries with a flat prior count as zero. Where rows have
-    covariances, the entropy of an entry is conditional on the entries before it.
+    Columns that are `points` contribute their log prior density instead, and entries with a flat prior zero. The
+    entropy of a row with a covariance is the sum of its entries' entropies, each given the entries before.
     """
     if isinstance(rows, Rows) and prior.covariance is None and rows.mean.size > _FEW:
         out = Divergence(np.empty(len(rows.mean)), MatrixPrior(*(np.empty(rows.mean.shape) for _ in range(2))))
@@ -158,8 +159,8 @@ def packed_derivative(
 ) -> None:
     """Write the derivatives of the bound in packed coordinates to `out`, (I, p).
 
-    They are the derivatives of the cells' bounds, given in moments, `of_cells`, minus the divergence's. The derivative
-    of the divergence in a mean is minus the derivative in the prior mean.
+    `of_cells` are the derivatives of the cells' bounds in the moments of rows. `of_prior_mean`, (I, K), are derivatives
+    of minus the divergence in prior means; with the opposite sign they are its derivatives in the rows' means.
     """
     if isinstance(rows, Rows) and prior.covariance is None and rows.mean.size > _FEW:
         _numba().packed_derivative(*of_cells, of_prior_mean, rows.variance, prior.variance, points, out)
@@ -185,7 +186,8 @@ def factored(rows: AnyRows) -> FactoredRows:
 def independent(rows: AnyRows) -> Rows:
     """Return the closest rows with independent entries; an entry's variance is conditional on the row's other entries.
 
-    If E e^f is finite, it remains so: A^{-1} - B is positive definite, and so has a positive diagonal.
+    If E e^f is finite, it remains so when both matrices are replaced: with covariances A and B of a left and a right
+    row, A^{-1} - B is positive definite, and so has a positive diagonal.
     """
     if isinstance(rows, Rows):
         return rows

@@ -8,7 +8,7 @@ from pymc_ep.jit_numba import jit
 __all__ = ["divergence", "packed_derivative"]
 
 _LEAST, _LARGEST = 1e-100, 1e100
-"""Range of a product of variance ratios. Outside it the logarithm is taken, and a new product begun."""
+"""Range of a running product of variance ratios. A product outside it is added as a logarithm, and a new one begun."""
 _jit = jit(parallel=True, error_model="numpy", fastmath={"contract", "arcp", "nsz"})
 
 

@@ -204,7 +204,7 @@ class SingularValueShrinkage(BoundAscent[State]):
         return self._evaluated(problem.prior(start.theta), start)
 
     def step(self, problem: BilinearProblem, state: State) -> State:
-        """Make an accelerated step, or a plain one if that does not raise the bound; then learn hyperparameters."""
+        """Make an accelerated step, or a plain one if the bound rises by at most `tol`; then learn hyperparameters."""
         prior = problem.prior(state.theta)
         after = self._evaluated(prior, self._shrunk(prior, state, exactly=not state.values.size))
         if not self._has_risen(state, after):
@@ -246,7 +246,10 @@ class SingularValueShrinkage(BoundAscent[State]):
         return after.objective - state.objective > self.tol * self.cells.y.size
 
     def _shrunk(self, prior: BilinearPrior, state: State, *, exactly: bool = False) -> State:
-        """Return the state with the best posterior for the pseudo-data at the extrapolated means."""
+        """Return the state with the best posterior for the pseudo-data at the extrapolated means.
+
+        With `exactly`, singular vectors are converged, not only improved by one iteration.
+        """
         # Nesterov: t' = (1 + sqrt(1 + 4 t^2)) / 2, extrapolation by e = (t - 1) / t'.
         next_momentum = (1 + np.sqrt(1 + 4 * state.momentum**2)) / 2
         extrapolation = (state.momentum - 1) / next_momentum

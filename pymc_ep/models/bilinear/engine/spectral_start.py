@@ -1,4 +1,4 @@
-"""Start of the ascent of a bilinear bound: singular vectors of its gradient, whatever the order of rows and columns.
+"""Start of the ascent of a bilinear bound: singular vectors of its gradient, for any order of rows and columns alike.
 
 At inner products of zero the bound rises fastest along the leading singular vectors of the matrix of its derivatives in
 the predictors, a pair of vectors for each column of the two matrices. The start makes small steps along these vectors,
@@ -32,12 +32,14 @@ _BIAS_STEPS, _BIAS_TOL = 5, 1e-3
 """Largest number of L-BFGS steps of the biases before the factors, and the predicted rise, nats per row, at which these
 steps end. They only have to remove the pattern of the biases from the gradient."""
 _DENSE = 2**18
-"""Largest number of entries of a matrix whose singular vectors are computed from its dense form: a tenth of a
+"""Largest number of entries of a matrix whose singular vectors are computed from its dense form, in a tenth of a
 second."""
 _QUARTERINGS = 40
-"""Largest number of times that a spread is quartered, to 1e-24 of its size: far below any effect on the bound."""
+"""Largest number of trial sizes of a start, each a quarter of the one before, down to 1e-24 of the first: far below any
+effect on the bound."""
 _TIE = 1e-8
-"""Difference of singular values, relative to the largest, below which rounding decides on their vectors."""
+"""Difference of singular values, relative to the largest, below which they are tied: rounding decides on their
+vectors."""
 _VECTOR_TOL = 1e-2
 """Relative error of squared singular values where a matrix is too large for its dense form. Directions near the leading
 ones serve as well."""
@@ -46,7 +48,7 @@ ones serve as well."""
 def sides_without_factors(bound: BilinearBound, prior: BilinearPrior) -> Sides:
     """Return both matrices at their prior means, 0 under flat priors, with variances at which the bound is finite.
 
-    If rates overflow at these means, means and variances are smaller.
+    If rates overflow there, means and variances are quartered until the bound is finite.
     """
     d, scales, widest = bound.n_factors, _scales(bound, prior), _width(bound, prior) ** 2
     sides = tuple(zip((prior.left, prior.right), bound.points, scales))
@@ -72,7 +74,7 @@ def first_sides(bound: BilinearBound, prior: BilinearPrior, seed: int = 0) -> Si
         Prior at the first hyperparameters.
     seed : int
         With 0, the columns are singular vectors. With any other number they are random combinations of twice as many
-        vectors, different for either matrix: combinations of as many vectors as columns all led to one lower mode of
+        vectors, different for each matrix: combinations of as many vectors as columns all led to one lower mode of
         softplus counts.
     """
     d, scales = bound.n_factors, _scales(bound, prior)
@@ -197,7 +199,7 @@ def _scales(bound: BilinearBound, prior: BilinearPrior) -> tuple[float, float]:
 
 
 def _width(bound: BilinearBound, prior: BilinearPrior) -> float:
-    """Return the unit of predictors: the width of the likelihood; 1 for rates e^f, whose predictors have no unit."""
+    """Return the unit of predictors: k^(-1/2), with the likelihoods' mean curvature k; 1 for rates e^f."""
     site, zeros = bound.cells.site, np.zeros_like(bound.cells.y)
     if site.spread == "log_mean_exp":
         return 1.0

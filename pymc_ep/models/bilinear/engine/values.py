@@ -67,7 +67,7 @@ class MatrixPrior(NamedTuple):
 
     @property
     def precision(self) -> np.ndarray:
-        """Diagonals of the precisions of rows, (I, K), zero where the prior is flat."""
+        """Diagonals of the precision matrices of rows, (I, K), zero where the prior is flat."""
         out = 1.0 / self.variance
         if self.covariance is not None:
             # 1 / (S^-1)_dd is the variance of an entry given the others of its row.
@@ -76,7 +76,7 @@ class MatrixPrior(NamedTuple):
 
     @property
     def full_precision(self) -> np.ndarray:
-        """Precisions of rows, (I, K, K)."""
+        """Precision matrices of rows, (I, K, K)."""
         out = (1.0 / self.variance)[:, :, None] * np.eye(self.variance.shape[1])
         if self.covariance is not None:
             out[:, : len(self.covariance), : len(self.covariance)] = np.linalg.inv(self.covariance)
@@ -118,7 +118,10 @@ class BilinearProblem(Protocol):
         of_offset: np.ndarray,
         of_parameters: Sequence[np.ndarray],
     ) -> np.ndarray:
-        """Return the gradient in theta, (p,), of log prior plus a function, from its gradients in `prior(theta)`."""
+        """Return the gradient in theta, (p,), of the log prior plus a function of the arrays of ``prior(theta)``.
+
+        The other arguments are the function's gradients in these arrays.
+        """
 
 
 class Cells(NamedTuple):
@@ -166,16 +169,17 @@ class NewCells(NamedTuple):
 
 
 def places_of_ones(widths: tuple[int, int], n_factors: int) -> tuple[int | None, int | None]:
-    """Return the index of either matrix's column of ones, which multiplies the other's bias; None without such a bias.
+    """Return, for the left and the right matrix, the index of the column of ones that multiplies the other's bias.
 
-    With ones, columns of both matrices are the factors, the column for the left bias, the column for the right bias.
+    An index is None if the other matrix has no bias. `widths` are the numbers of columns without ones. With ones, the
+    columns of both matrices are the factors, the column for the left bias, the column for the right bias.
     """
     # v^T u + b + c = (v, b, 1)^T (u, 1, c).
     return widths[0] if widths[1] > n_factors else None, n_factors if widths[0] > n_factors else None
 
 
 def with_ones(rows: AnyRows, place: int | None) -> AnyRows:
-    """Return rows with a column of ones of variance zero inserted at `place`."""
+    """Return rows with a column of ones, of variance zero, inserted at the index `place`; unchanged for None."""
     if place is None:
         return rows
     mean, spread = np.insert(rows.mean, place, 1.0, axis=1), np.insert(rows[1], place, 0.0, axis=-1)

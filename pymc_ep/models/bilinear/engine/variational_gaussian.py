@@ -1,7 +1,7 @@
 """Variational Gaussian of independent rows for bilinear models, by ascent of a lower bound (Ko and Khan 2014).
 
-Given one matrix, the bound of `bound` separates over the rows of the other, and is concave in the packed coordinates of
-each (`row_parameters`). The first steps are sweeps: they maximise over the rows of one matrix, then of the other one.
+Given one matrix, the bound (`BilinearBound`) is a sum over the rows of the other, concave in the packed coordinates of
+each row (`packed`). The first steps are sweeps: they maximise over the rows of one matrix, then of the other one.
 Sweeps are robust but slow, as the matrices follow each other: on listening counts they took thirty times as many
 evaluations as joint L-BFGS over both matrices and the hyperparameters, which makes all later steps. Neither sweeps nor
 joint ascent lower the bound. Covariances are introduced after the sweeps, as rows of independent entries are a good
@@ -59,8 +59,8 @@ class State(NamedTuple):
     loop : int
         Number of steps made.
     predicted : float
-        Predicted increase of the objective by a Newton step of the rows, per cell: half gradient times step. Zero
-        before the first joint ascent.
+        Predicted increase of the objective by a Newton step of the rows, per cell: half the product of gradient and
+        step. Zero before the first joint ascent.
     """
 
     left: AnyRows
@@ -103,7 +103,7 @@ class VariationalGaussian(BoundAscent[State]):
         return self._evaluated(problem, start)
 
     def step(self, problem: BilinearProblem, state: State) -> State:
-        """Make a sweep at first or after a stalled ascent, else a joint ascent."""
+        """Make a sweep, in the first steps and after a stalled ascent, or else a joint ascent."""
         if state.loop < _SWEEPS or self._stalled(state):
             after = self._evaluated(problem, self._sweep(problem, state))
         else:

@@ -20,7 +20,7 @@ from pymc_ep.numerics.pairs import Pairs
 __all__ = ["Rows", "log_mean_exp", "log_mean_exp_pullback", "variance", "variance_pullback"]
 
 _CHUNK = 16_384
-"""Pairs in a chunk: their rows fit in the cache."""
+"""Number of pairs in a chunk, whose rows fit in the cache."""
 
 
 class Rows(NamedTuple):

@@ -1,4 +1,4 @@
-"""Dispatch of moments of inner products: by NumPy for small problems, by Numba for large ones, by C and JAX if asked.
+"""Dispatch of moments of inner products: NumPy for small problems, Numba for large ones, C and JAX only if named.
 
 The Numba body takes some seconds to compile at first, and a tenth of the time of the NumPy body or less to run.
 """
@@ -16,7 +16,7 @@ from pymc_ep.models.bilinear.kernel.full_body import FactoredRows, FullRows
 __all__ = ["log_mean_exp", "log_mean_exp_pullback", "variance", "variance_pullback"]
 
 OwnRows = Rows | FactoredRows
-"""Rows of one matrix, in whose moments derivatives are taken."""
+"""Rows of one matrix; pullbacks return derivatives in their moments."""
 OtherRows = Rows | FullRows
 """Rows of the other matrix."""
 
@@ -35,7 +35,7 @@ def log_mean_exp(
     pairs : Pairs
         n pairs of rows.
     own, other : Rows, or FactoredRows and FullRows
-        Moments of all rows of one matrix and of the other.
+        Moments of all rows of one matrix, and of all rows of the other.
     backend : {"auto", "numpy", "c", "numba", "jax"}
         Implementation; "auto" chooses by size.
     """

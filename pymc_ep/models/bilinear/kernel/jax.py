@@ -1,6 +1,6 @@
 """JAX bodies of the moments of inner products; body.py and full_body.py have the formulas.
 
-Pairs are taken in chunks, so that memory holds the rows and one chunk.
+Pairs are processed in chunks: beyond inputs and outputs, memory holds only one chunk's arrays.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ __all__ = ["product_derivatives", "product_moments"]
 
 _NUMBERS = 2**18
 """Largest number of entries in the rows of a chunk of pairs, or in their covariances: 2 MiB, which fits in a cache. On
-a processor sixteen times as many take twice the time."""
+a processor, chunks sixteen times as large take twice the time."""
 _LEAST = 64
 """Least number of rows and of pairs to which arrays are padded: JAX compiles for each size, for half a second."""
 
@@ -86,14 +86,16 @@ _MOMENTS: dict[tuple[str, bool], Callable[..., Any]] = {
     ("variance", False): _variance,
     ("variance", True): _full_variance,
 }
-"""E f and the second moment of one pair, by statistic and whether rows have covariances."""
+"""Functions from the moments of one pair of rows to E f and a statistic of f, by name of the statistic and by whether
+rows have covariances."""
 _SLOPES: dict[tuple[str, bool], Callable[..., Any]] = {
     ("log_mean_exp", False): _log_mean_exp_slopes,
     ("log_mean_exp", True): _full_log_mean_exp_slopes,
     ("variance", False): _variance_slopes,
     ("variance", True): _full_variance_slopes,
 }
-"""Derivatives of the second moment of one pair; the derivative of E f in m is n."""
+"""Functions that return the derivatives of the statistic of one pair in m, and in a or the covariance, by the same
+keys; the derivative of E f in m is n."""
 
 
 def _owners(ends: jax.Array, n_pairs: int) -> jax.Array:
@@ -128,7 +130,10 @@ def product_moments(
 def product_derivatives(
     key: tuple[str, bool], ends: jax.Array, others: jax.Array, *rows_and_weights: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Return derivatives in m, and in a or covariances; the last two arguments are weights, (n,) each."""
+    """Return weighted sums over pairs of derivatives in m, and in a or covariances; the last two arguments are weights.
+
+    The weights, (n,) each, are for E f and for the statistic; `key` is a key of `_SLOPES`.
+    """
     m, a, n, b, first, second = rows_and_weights
     slopes = jax.vmap(_SLOPES[key])
 

@@ -23,9 +23,10 @@ __all__ = [
 ]
 
 _BLOCK = 16
-"""Columns whose r_d are multiplied before a logarithm is taken: at r_d = 1e-16 the product is 1e-256, no underflow."""
+"""Number of columns whose r_d are multiplied before each logarithm: with r_d = 1e-16 the product, 1e-256, does not
+underflow."""
 _LEAST_PRODUCT = 1e-280
-"""Least product of the r_d of all columns whose logarithm is taken at once; a smaller one may have underflown."""
+"""Least product of the r_d of all columns for which one logarithm is used; a smaller one may have underflown."""
 # Sums may be reordered for vector instructions; NaN and infinity are respected.
 _FAST = {"reassoc", "contract", "arcp", "nsz"}
 _jit = jit(parallel=True, fastmath=_FAST)

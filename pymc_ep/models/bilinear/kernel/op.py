@@ -19,7 +19,7 @@ class _RowsOp(ArrayOp):
     Parameters
     ----------
     statistic : {"log_mean_exp", "variance"}
-        Second moment of the inner products.
+        Statistic of the inner products f beside E f: log E e^f or Var f.
     full : bool
         Whether rows have covariances.
     """
@@ -78,7 +78,7 @@ class _RowsOp(ArrayOp):
 
 
 class ProductMoments(_RowsOp):
-    """Op of `pymc_ep.models.bilinear.kernel.log_mean_exp` or `variance`; outputs are both moments of each pair."""
+    """Op of `pymc_ep.models.bilinear.kernel.log_mean_exp` or `variance`; outputs are E f and the statistic."""
 
     @staticmethod
     def _results(spread: tuple[str, int]) -> tuple[tuple[str, int], ...]:
@@ -90,7 +90,7 @@ class ProductMoments(_RowsOp):
         return self.statistic
 
     def c_shapes(self) -> Sequence[str]:
-        """Return the shapes of both moments."""
+        """Return the shapes of E f and of the statistic."""
         return ["n_pairs", "n_pairs"]
 
 

@@ -41,10 +41,10 @@ OPTIONS = {"rank": None, "ard": False, "shrinkage": "vb", "init": "modes", "tol"
 _JOINT = "log density of the data and of both matrices at the result"
 """Description of the log evidence for point estimates."""
 _UNLIKE = "{!r} has a {}, and singular values are shrunk alike in all rows and towards zero; {}"
-"""Error message for priors that differ from row to row: name, what differs, remedy."""
+"""Error message for a matrix with an unsuitable prior: its name, the unsuitable property, the remedy."""
 _LOOSE_RATIO = 10.0
-"""Ratio of the bound's curvature to the typical one of the cells above which the status warns. Each step is shorter by
-that ratio, and the bound looser."""
+"""Ratio of the bound's curvature to the cells' typical curvature above which the status warns: steps are shorter by
+this ratio, and the bound is looser."""
 
 
 def solve(call: Call[CompiledBilinear]) -> Solution:
@@ -129,7 +129,7 @@ def _ascended(call: Call[CompiledBilinear], settings: dict[str, Any]) -> tuple[S
 
 
 def maximum_at(settings: dict[str, Any], form: CompiledBilinear, theta: np.ndarray) -> Maximum:
-    """Return the maximum of the bound at held hyperparameters theta, (p,), with its gradient in theta."""
+    """Return the maximum of the bound at fixed hyperparameters theta, (p,), with its gradient in theta."""
     ascent, end = _ascended(Call(form, theta, "fixed"), settings)
     prior = form.prior(theta)
     at, effective_prior = ascent.derivatives(prior, end.state), ascent.priors(prior, end.state)

@@ -104,7 +104,7 @@ def _ascended(
 
 
 def maximum_at(settings: dict[str, Any], form: CompiledBilinear, theta: np.ndarray) -> Maximum:
-    """Return the maximum of the bound at held hyperparameters theta, (p,), with its gradient in theta."""
+    """Return the maximum of the bound at fixed hyperparameters theta, (p,), with its gradient in theta."""
     _, points = _points(form.form, (), form.n_factors)
     bound, prior, end = _ascended(Call(form, theta, "fixed"), settings, points)
     at = bound.derivatives(prior, end.state.sides)

@@ -22,8 +22,8 @@ from pymc_ep.results import labelled
 __all__ = ["fold_in"]
 
 _FEASIBLE = 0.5
-"""Largest sum over factors of a new row's first variance times the other matrix's largest variance. Below one E e^f
-exists; one half leaves a margin."""
+"""Largest sum, over factors, of a new row's first variance times the other matrix's largest variance. E e^f exists for
+a sum below one; one half leaves a margin."""
 _BOUND = "lower bound on the log density of the cells of each new row given the fit{}"
 """Description of the rows' bounds in the dataset."""
 
@@ -94,7 +94,7 @@ def _best(posterior: BilinearPosterior, new: NewCells, side: int, counts: np.nda
 
 
 def _prior_of_rows(form: CompiledBilinear, prior: MatrixPrior, side: int, counts: np.ndarray) -> MatrixPrior:
-    """Return the prior of new rows, as of fitted rows; raise if it varies, or is flat and a row has no cells."""
+    """Return new rows' prior, the fitted rows'; raise if these differ, or if it is flat and a new row has no cell."""
     d, matrix, bias = form.n_factors, form.form.matrices[side], form.form.biases[side]
     for entry, columns in ((matrix, slice(None, d)), (bias, slice(d, None))):
         if entry is None:

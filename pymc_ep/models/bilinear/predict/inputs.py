@@ -18,8 +18,8 @@ __all__ = ["matrix_names", "offsets_and_parameters", "read_cells"]
 _INDICES = ("rows", "cols")
 """Keys of the indices of new cells, left side first."""
 _MOST_GAPS = 10**6
-"""Largest number of new rows without a cell. Beyond it row numbers are taken for something else, such as user ids, and
-dense arrays of rows would be large."""
+"""Largest number of new rows without a cell. More of them raise an error: row numbers then are probably something else,
+such as user ids, and dense arrays of rows would be large."""
 
 
 def matrix_names(form: CompiledBilinear) -> tuple[str, str]:

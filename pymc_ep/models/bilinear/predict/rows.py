@@ -48,7 +48,7 @@ class BilinearRows:
 
     @staticmethod
     def factors(posterior: BilinearPosterior, side: int) -> np.ndarray:
-        """Return the posterior means of a matrix, (I, K)."""
+        """Return the posterior means of a matrix, (I, D), without its bias."""
         return (posterior.left, posterior.right)[side].mean[:, : posterior.form.n_factors]
 
     @staticmethod

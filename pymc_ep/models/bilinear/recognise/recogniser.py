@@ -1,4 +1,4 @@
-"""Recognise a bilinear model: one likelihood, in terms of sums of products of rows of two Gaussian matrices."""
+"""Recognise a bilinear model: one likelihood of inner products of rows of two Gaussian matrices."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -51,14 +51,14 @@ def bilinear_sites() -> list[tuple[str, str, Any]]:
 
 
 class Likelihood(NamedTuple):
-    """An observed variable, and the parameters of its distribution, with selections of elements moved inwards."""
+    """An observed variable, and its distribution's parameters with selections moved inside elementwise operations."""
 
     rv: TensorVariable
     parameters: list[TensorVariable]
 
     @classmethod
     def of(cls, model: Model, rv: TensorVariable) -> "Likelihood":
-        """Read an observed variable of a model."""
+        """Return the likelihood of an observed variable of a model."""
         return cls(rv, push_selections_inward(without_views(parameters_of(rv), model.basic_RVs)))
 
 
@@ -73,7 +73,7 @@ def recognise_bilinear(
     latent : sequence of str, optional
         Variables to integrate out. If given, both matrices have to be among them.
     wanted : sequence of str, optional
-        Variables to predict; this form has none.
+        Variables to predict; ignored by this form.
 
     Raises
     ------
@@ -136,7 +136,7 @@ def _products(model: Model, likelihood: Likelihood, latent: Sequence[str] | None
 
 
 def _require_not_made(model: Model, rv: TensorVariable, products: InnerProducts, latent: Sequence[str] | None) -> None:
-    """Raise if the matrices are Gaussian variables scaled or shifted, and these are to be integrated out."""
+    """Raise if both matrices are functions, such as multiples, of Gaussian variables that are to be integrated out."""
     gaussian = [
         variable for variable in model.free_RVs if is_gaussian(model, variable, 2) and all_latent([variable], latent)
     ]
