@@ -59,12 +59,12 @@ class CompiledPairedSymbols(DrawFunctions):
 
     @property
     def work(self) -> float:
-        """Number of multiplications of a sum of K x K moments, for K factors, over the symbols of the longer side."""
+        """Number of multiplications, I K^2, of a sum of K x K moments over the I symbols of the longer side."""
         n_users, n_items, width = self.shapes
         return float(max(n_users, n_items)) * width**2
 
     def pairs(self) -> PairCounts:
-        """Return the pairs as they are now, in both orders where both sides are the same symbols.
+        """Return the pairs in the present data, each in both orders where both sides are the same symbols.
 
         Raises
         ------
@@ -196,7 +196,7 @@ class CompiledPairedSymbols(DrawFunctions):
 
 
 def _require_prior(entries: GaussianEntries, block: Block) -> None:
-    """Raise for prior means that are not finite and precisions that are not positive."""
+    """Raise InvalidDataError unless prior means are finite, and precisions positive and, but for constants, finite."""
     bad = ~np.isfinite(block.mean)
     if bad.any():
         place = tuple(map(int, np.unravel_index(int(np.argmax(bad)), bad.shape)))

@@ -114,8 +114,8 @@ class PairedSymbols(Discrete):
 
     Its second term takes I J operations, which ``pymc_ep.fit(method="paired_vb")`` avoids.
 
-    Where `U` and `V` are one variable, symbols are paired with each other, as authors of a paper. Pairs have no order
-    then, one popularity and one bias stand for both sides, and a pair of a symbol with itself is always censored:
+    Where `U` and `V` are one variable, symbols are paired with each other, like authors of a paper. Pairs then have no
+    order, both sides share popularities and biases, and a pair of a symbol with itself is always censored:
 
     .. math:: \sum_d \log 2 \pi_{i_d} \pi_{j_d} \sigma(a_{i_d j_d})
               + D' \log \Bigl(\sum_i \pi_i^2 + \sum_{i \ne j} \pi_i \pi_j \sigma(-a_{ij})\Bigr).
@@ -148,7 +148,7 @@ class PairedSymbols(Discrete):
     InvalidDataError
         For indices out of range, counts that are negative or fractional, and shapes that differ.
     UnsupportedModelError
-        If `U` and `V` are one variable, and biases or popularities are two.
+        If `U` and `V` are one variable, but biases or popularities of the two sides differ.
 
     References
     ----------

@@ -11,7 +11,7 @@ from pytensor.link.numba.dispatch.random import numba_core_rv_funcify
 from pymc_ep.models.paired_symbols.distribution import MOST_PROPOSALS, PairedSymbolsRV
 
 _LEAST = 16
-"""Least number of pairs in the limit on proposals, for draws of fewer pairs."""
+"""Least number of pairs that the limit on proposals is computed for; draws of fewer pairs have the same limit."""
 
 
 @numba_core_rv_funcify.register(PairedSymbolsRV)

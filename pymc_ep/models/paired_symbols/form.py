@@ -109,7 +109,7 @@ class PairedSymbolsForm(LatentForm):
     users, items : SideOfPairs
         The same object where both sides are the same symbols.
     precisions : tuple of GammaPrecision
-        Factors of prior precisions that have a Gamma prior.
+        Variables with Gamma priors to which prior precisions are proportional.
     pairs : PairGroup
     deterministics : dict of str to TensorVariable
         Deterministic variables by name, as functions of hyperparameters and stand-ins.

@@ -17,12 +17,12 @@ from pymc_ep.numerics.quadrature.logistic import log_mean_sigmoid
 __all__ = ["PairedSymbolsPosterior"]
 
 _MOST_OPERATIONS = 1e9
-"""Largest number of multiplications for log likelihoods of draws, about a second: each draw takes all I J cells."""
+"""Largest number of multiplications for log likelihoods of draws, about a second: each draw needs all I J cells."""
 
 
 @dataclass(frozen=True, eq=False)
 class PairedSymbolsPosterior:
-    """Posterior of all variables of a `PairedSymbolsForm`, which are independent.
+    """Posterior of all variables of a `PairedSymbolsForm`: independent factors at one value of the hyperparameters.
 
     Attributes
     ----------
@@ -71,11 +71,11 @@ class PairedSymbolsPosterior:
         yield 1.0, self
 
     def hyper_moments(self) -> dict[str, Moments]:
-        """Return the hyperparameters, which are held, with standard deviations of zero."""
+        """Return the constrained hyperparameters at `theta`, by name, with standard deviations of zero."""
         return {name: Moments(v, np.zeros_like(v)) for name, v in self.form.constrained(self.theta).items()}
 
     def moments(self) -> dict[str, Moments]:
-        """Return the moments of matrices, biases, popularities and learned precisions."""
+        """Return the moments of matrices, biases, popularities and learned precisions, by name."""
         out = {}
         for side, symbols, popularity in zip(self.form.form.sides, self.symbols, self.popularities):
             for entries, mean, variance in ((side.factors, *symbols[:2]), (side.bias, *symbols[2:])):
@@ -136,7 +136,7 @@ class PairedSymbolsPosterior:
     ) -> JointDraws:
         """Return `size` joint draws of all variables of the form, optionally with log likelihoods.
 
-        Log likelihoods are left out if they need more multiplications than `budget` and than about a second's.
+        Log likelihoods are left out if they need more multiplications than `budget` and more than 1e9, about a second.
         """
         values, form = {}, self.form.form
         for side, symbols, popularity in zip(form.sides, self.symbols, self.popularities):
@@ -176,7 +176,7 @@ class PairedSymbolsPosterior:
         return float(counts @ observed + self.n_censored * np.log(pi @ left_out @ psi))
 
     def with_symbols(self, side: int, symbols: Symbols) -> "PairedSymbolsPosterior":
-        """Return the posterior with `symbols` on one side; the fit's popularities do not hold for them."""
+        """Return the posterior with `symbols` on one side, whose popularities, still the fitted rows', do not apply."""
         both = list(self.symbols)
         both[side] = symbols
         return replace(self, symbols=(both[0], both[1]))

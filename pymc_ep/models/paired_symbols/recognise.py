@@ -196,7 +196,7 @@ def _entries(
 
 
 def _held(bias: TensorVariable) -> GaussianEntries:
-    """Return biases that are constants: Gaussians of infinite precision."""
+    """Return constant biases as Gaussian entries of infinite precision."""
     values = bias.astype("float64")
     return GaussianEntries("", None, values, pt.full_like(values, np.inf))
 

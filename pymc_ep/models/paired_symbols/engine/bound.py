@@ -16,7 +16,9 @@ __all__ = ["BlockTerms", "SideTerms", "log_bound", "side_terms", "updated_gammas
 
 
 class BlockTerms(NamedTuple):
-    """Sums over factors, or over biases, of terms of the bound; entries of infinite prior precision, fixed, have none.
+    """Terms of the bound, summed over the factors, or the biases, of one side; fixed entries have no terms.
+
+    Entries of infinite prior precision are fixed.
 
     Attributes
     ----------
@@ -25,8 +27,8 @@ class BlockTerms(NamedTuple):
     n : float
         Number of entries of each column that are not fixed.
     constants : float
-        Sum of 2 (E log q - E log prior), q the posterior, less the parts with p E (u - m)^2 and the learned precision.
-        Entries of variance zero are points, which have no E log q.
+        Sum of 2 (E log q - E log prior), with the posterior q, without its terms in p E (u - m)^2 and in the learned
+        precision. Entries of variance zero are points, which have no E log q.
     """
 
     squares: np.ndarray
@@ -35,13 +37,13 @@ class BlockTerms(NamedTuple):
 
 
 class SideTerms(NamedTuple):
-    """Sums over the symbols of one side.
+    """Terms of the bound, summed over the symbols of one side.
 
     Attributes
     ----------
     popularity : float
-        Terms of popularities and censored symbols, without the terms in sums of all concentrations alone, which
-        `log_bound` adds.
+        Terms of popularities and censored symbols, without log gamma functions of the sums of all concentrations,
+        which `log_bound` adds.
     factors, bias : BlockTerms
     """
 
@@ -51,7 +53,7 @@ class SideTerms(NamedTuple):
 
 
 def side_terms(side: Side, rows: Rows, counts: np.ndarray, number: float, total: float) -> SideTerms:
-    """Return the sums over the symbols of one side, or over a part of the users.
+    """Return the bound's terms, summed over the symbols of one side, or over a part of the users.
 
     Parameters
     ----------

@@ -40,11 +40,12 @@ _CANDIDATES = 4096
 """Largest number of items from which a sum over all items is estimated, drawn half uniformly, half by popularity. The
 error is a few hundredths of a nat, the same for all users."""
 _SMOOTHING = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-"""Trial values of k, a number of pairs that is added to each item's own; it matters for items with few pairs."""
+"""Trial values of k, a number of pairs added to each item's concentration; it matters for items with few pairs."""
 _MEAN_SMOOTHING = 2.0
-"""Mean of an exponential prior of k: a few dozen pairs do not tell large k and c from a small k and c."""
+"""Mean of an exponential prior of k, needed as a few dozen pairs do not tell large k and c from small ones."""
 _ROUNDS, _TOL = 50, 1e-3
-"""Largest number of Newton steps for the two exponents, and the step that ends them: the error is about its square."""
+"""Largest number of Newton steps for the two exponents, and the size of a step that is the last one: the remaining
+error is about its square."""
 
 
 class Calibration(NamedTuple):
@@ -86,7 +87,7 @@ class _LeftOut(NamedTuple):
     users, before : Symbols
         Rows of the n users, updated without the pair, and as fitted with the pair.
     s : ndarray, (n,)
-        Posterior probability of each user in a censored pair.
+        Posterior probability that the user of a censored pair is each of these users.
     items, counts : ndarray, (n,)
         The item of each pair, and how often it was observed.
     n_seen : ndarray, (n,)
@@ -112,18 +113,18 @@ def calibrated(
     of_users: Background,
     points: Points,
 ) -> Calibration | None:
-    """Return the best parameters; None where fewer than 30 users have at least two items, but not all.
+    """Return the best parameters; None where fewer than 30 users have at least two items, but not all items.
 
     Parameters
     ----------
     partitions : Partitions
     sides, rows : pair
-        Priors and posterior factors: handles of the users of each part, then the items.
+        Priors, and posterior factors: first handles for the users of each part, then values for the items.
     shared : Shared
     of_users : Background
         Background of the users.
     points : Points
-        Which parts of the items are points.
+        Whether the items' factors and biases are points.
     """
     _, joined = partitions.run(
         _leave_out, sides[0], rows[0], shared=(shared, -(-_PAIRS // partitions.n)), combine=_joined
@@ -209,7 +210,7 @@ def _best(left_out: _LeftOut, reduced_items: Symbols, items: Symbols, concentrat
 
 
 class _Objective(NamedTuple):
-    """Log probability of n left-out pairs and log prior of the exponents (c, d), which are normal about 1 with sd 1.
+    """Log probability of n left-out pairs plus log prior of the exponents (c, d), which are normal about 1 with sd 1.
 
     Attributes
     ----------

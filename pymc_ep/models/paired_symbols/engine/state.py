@@ -25,7 +25,7 @@ class PairedProblem(Protocol):
         """Return the prior at theta, (p,)."""
 
     def expected_log_prior(self, theta: np.ndarray, users: Symbols, items: Symbols) -> tuple[float, np.ndarray]:
-        """Return the expected log density of factors and hyperparameters, and its gradient in theta, (p,)."""
+        """Return the log prior of symbols and theta, expected over symbols, and its gradient in theta, (p,)."""
 
 
 class State(NamedTuple):
@@ -87,7 +87,7 @@ class Summary(NamedTuple):
     log_normalisers : pair of float
         Log sums over users and over items, which normalise the posterior of a censored symbol.
     calibration : Calibration, optional
-        None if no calibration was asked for, or too few users have two items.
+        None without ``calibrate=True``, or if too few users have two items.
     """
 
     log_normalisers: tuple[float, float]
@@ -101,7 +101,7 @@ def first_state(
     dtype: str = "float64",
     points: tuple[Points, ...] = (Points(), Points()),
 ) -> State:
-    """Return the first state: prior variances, random means near the prior means, and uniform censored symbols.
+    """Return the first state: prior variances, random means near prior means, censored symbols that are all as likely.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def first_state(
     dtype : str
         Dtype of factors and biases.
     points : tuple of Points
-        Which parts of users and of items are points; one entry where both are the same symbols.
+        Whether factors and biases of users and of items are points; one entry where both are the same symbols.
     """
     rng = np.random.default_rng(seed)
     sides = []

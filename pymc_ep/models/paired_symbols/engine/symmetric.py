@@ -1,4 +1,4 @@
-"""Variational Bayes for symbols that are paired with each other, as authors of a paper.
+"""Variational Bayes for symbols that are paired with each other, such as the authors of a paper.
 
 Pairs {i, j} have no order, and no symbol is paired with itself. Let s be the posterior of either symbol of a censored
 pair, and Om_ij the expected bound of log sig(-a_ij). Observed pairs have the same terms of the bound as with two sides,
@@ -52,11 +52,11 @@ class SymmetricBayes(Sweeps):
     Parameters
     ----------
     pairs : PairCounts
-        Both orders of each pair.
+        Observed pairs, each in both orders.
     sequential, constant_messages, extrapolate, learn, tol, backend
         As in `VariationalBayes`.
     points : Points
-        Which parts of the symbols are points.
+        Whether the symbols' factors and biases are points.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class SymmetricBayes(Sweeps):
         return self._evaluated(problem, start)
 
     def whole(self, state: State) -> State:
-        """Return the state, which has no handles."""
+        """Return the state unchanged: it has values of all users and no handles."""
         return state
 
     def packed(self, state: State) -> State:
@@ -137,7 +137,7 @@ class SymmetricBayes(Sweeps):
     def _censored(self, state: State, concentration: np.ndarray) -> np.ndarray:
         """Return the posterior of a censored symbol after a step towards its fixed point.
 
-        The step is halved until it does not lower the bound.
+        The step is halved until it does not lower the bound; after ten failures the posterior is unchanged.
         """
         symbols, s, xi = state.users.symbols, state.users.popularity.censored, state.xi
         before, logits = self._tied(symbols, concentration, s, state.sums, xi)
@@ -154,7 +154,7 @@ class SymmetricBayes(Sweeps):
     def _tied(
         self, symbols: Symbols, concentration: np.ndarray, s: np.ndarray, sums: np.ndarray, xi: float
     ) -> tuple[float, np.ndarray]:
-        """Return the terms of the bound in s, for one censored pair, and the logits of the fixed point of s, (I,)."""
+        """Return the bound's terms that depend on s, for one censored pair, and the logits of s at its update, (I,)."""
         expected_log = digamma(concentration) - digamma(concentration.sum())
         # sum_{j != i} s_j Om*_ij, then sum_{j != i} s_j Om_ij in `preference`.
         others = background_terms(symbols, background(symbols, s), xi) - s * Diagonal.of(symbols).terms(xi)

@@ -28,7 +28,7 @@ __all__ = [
 _ROUNDS, _SAME = 1_000, 1e-10
 """Largest number of iterations for a fixed point of popularities, and largest change of a logarithm at its end."""
 _COMPLETE = 1e-8
-"""Probability that a censored pair lies in a cell without observed pairs, up to which xi* has no effect and stays."""
+"""Probability that a censored pair lies in a cell without observed pairs, up to which xi*, without effect, is kept."""
 
 
 def background(symbols: Symbols, weights: np.ndarray) -> Background:
@@ -42,14 +42,14 @@ def background(symbols: Symbols, weights: np.ndarray) -> Background:
 
 
 class Crossed(NamedTuple):
-    """E a and E a^2 of a censored pair, whose cell (i, j) has the probability s_i t_j."""
+    """E a and E a^2 of the preference a of a censored pair, whose cell (i, j) has the probability s_i t_j."""
 
     mean: float
     square: float
 
 
 class Diagonal(NamedTuple):
-    """E a and E a^2, (I,) each, of each symbol with an independent one of the same posterior."""
+    """E a and E a^2, (I,) each, of the preference a of each symbol for an independent one of the same posterior."""
 
     mean: np.ndarray
     square: np.ndarray

@@ -65,9 +65,10 @@ class Shared(NamedTuple):
         Parameter xi* of the cells without observed pairs.
     gammas : tuple of GammaFactor
     points : Points
-        Which parts of the users are points.
+        Whether the users' factors and biases are points.
     sequential : bool
     backend : str
+        As for `VariationalBayes`.
     """
 
     items: Symbols
@@ -83,7 +84,7 @@ class Shared(NamedTuple):
 
 
 class UserTerms(NamedTuple):
-    """Sums over users.
+    """Sums over the users of a part, or of all parts.
 
     Attributes
     ----------
@@ -118,10 +119,10 @@ def logits(
     xi: float,
     constant: bool,
 ) -> tuple[np.ndarray, float]:
-    """Return unnormalised log posterior probabilities of a censored user, (I,), and their log sum.
+    """Return unnormalised log posterior probabilities of a censored user, (I,), and their log-sum-exp.
 
-    Items, which are large, are not passed: the last five arguments are fields of `Shared`, and `constant`, whether
-    preferences are left out.
+    The arguments from `of_items` to `xi` are fields of `Shared`, which has items as well and would be slower to pass.
+    `constant` says whether preferences are left out.
     """
     posterior = Popularity.of(side.concentration, pairs.users, number, users.popularity.censored)
     out = censored_logits(posterior.concentration, total, users.symbols, of_items, sums, xi, constant=constant)
@@ -194,7 +195,7 @@ def trail_lengths(pairs: PairCounts, *trail: Rows) -> tuple[None, np.ndarray]:
 def extrapolate(
     pairs: PairCounts, before: Rows, between: Rows, after: Rows, a: float
 ) -> tuple[tuple[Rows, np.ndarray], float]:
-    """Return extrapolated users, unnormalised log posterior probabilities of a censored user, and their log sum."""
+    """Return extrapolated users with unnormalised log posterior probabilities of a censored user; their log-sum-exp."""
     rows, out = continued((before, between, after), a)
     return (rows, out), float(logsumexp(out))
 

@@ -83,7 +83,7 @@ class Block(NamedTuple):
     mean, precision : ndarray, (I, K) or (I,)
         Prior means and precisions. A learned precision is `precision` times a variable with a Gamma density.
     learned : int
-        Index of this Gamma density; -1 without one.
+        Index of this density among the model's Gamma densities; -1 without one.
     """
 
     mean: np.ndarray
@@ -135,7 +135,7 @@ class Popularity(NamedTuple):
     concentration : ndarray, (I,)
         Concentrations of the Dirichlet posterior.
     censored : ndarray, (I,)
-        Posterior of the symbol of a censored pair, s or t, which sums to one.
+        Posterior probability that the symbol of a censored pair is each of these, s or t; all sum to one.
     """
 
     concentration: np.ndarray
@@ -162,7 +162,7 @@ class Rows(NamedTuple):
 
 
 class Points(NamedTuple):
-    """Which parts of one side are points, of variance zero, instead of Gaussians."""
+    """Whether the factors, and the biases, of one side are points, of variance zero, instead of Gaussians."""
 
     factors: bool = False
     bias: bool = False

@@ -1,7 +1,8 @@
 """Variational Bayes for paired symbols: coordinate ascent in closed form (Paquet, Koenigstein and Winther 2014).
 
-Users lie in parts, with their pairs. A sweep asks the parts for four sums: moments of the users for xi*, the normaliser
-of censored users, moments of the updated users, and statistics of blocks of items. Items are updated in this process.
+Users are divided into parts, with their pairs. A sweep needs four sums over parts: moments of the users for xi*, the
+normaliser of censored users, moments of the updated users, and statistics of blocks of items. Items are updated in the
+calling process.
 """
 
 from typing import Any
@@ -47,7 +48,7 @@ __all__ = ["VariationalBayes"]
 
 
 class VariationalBayes(Sweeps):
-    """Coordinate ascent of the bound.
+    """Coordinate ascent of the bound for users and items.
 
     Parameters
     ----------
@@ -58,7 +59,7 @@ class VariationalBayes(Sweeps):
         Whether preferences are left out of the posteriors of popularities and censored symbols, which then stay at
         their fixed point, and not at the maximum of the bound.
     points : pair of Points
-        Which parts of the users and of the items are points.
+        Whether factors and biases of the users, and of the items, are points.
     extrapolate : bool
         Whether every third sweep starts from extrapolated factors.
     learn : bool
@@ -66,6 +67,7 @@ class VariationalBayes(Sweeps):
     tol : float
         The iteration ends once a sweep raises the objective by no more than `tol` nats a pair.
     backend : {"auto", "numpy", "c", "numba", "jax"}
+        Implementation of the kernels.
     """
 
     def __init__(
@@ -229,7 +231,7 @@ class VariationalBayes(Sweeps):
         return state._replace(items=Rows(items, popularity))
 
     def _user_logits(self, sides: Any, state: State, of_items: Background, number: float) -> tuple[Any, float]:
-        """Return handles of the logits of censored users, and the logarithm of their sum."""
+        """Return handles of the logits of censored users, and their log-sum-exp over all parts."""
         arguments = of_items, number, state.user_total, state.xi, self.constant
         return self.partitions.run(
             user_steps.logits, sides, state.users, state.sums, shared=arguments, combine=np.logaddexp

@@ -285,7 +285,10 @@ def update_rows(
 
 
 def with_symbol(background: Background, symbol: Symbols, weight: Any) -> Background:
-    """Return a background with one symbol added, or for a negative weight removed. Arrays may be JAX arrays."""
+    """Return a background with one symbol, `Symbols` of one row, added, or for a negative weight removed.
+
+    Arrays may be JAX arrays.
+    """
     mean, variance, bias = symbol.mean[0], symbol.variance[0], symbol.bias[0]
     return Background(
         background.outer + weight * (mean[:, None] * mean + np.eye(len(mean)) * variance),

@@ -1,4 +1,4 @@
-"""Dispatch of the row updates: NumPy's body for small problems, Numba's for large ones, C and JAX where asked for."""
+"""Dispatch of the row updates: NumPy's body for small problems, Numba's for large ones, C and JAX only if named."""
 
 from collections.abc import Sequence
 from importlib import import_module

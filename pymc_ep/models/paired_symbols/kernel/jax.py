@@ -1,6 +1,6 @@
 """JAX bodies of the row updates of paired symbols: segment sums over cells, batched Cholesky factors over rows.
 
-Cells pass in chunks of a fixed size, so that no array has as many entries as cells times K x K.
+Cells are processed in chunks of a fixed size, so that no array has as many entries as cells times K x K.
 """
 
 from collections.abc import Callable, Iterator

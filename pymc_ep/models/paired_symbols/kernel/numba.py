@@ -105,7 +105,7 @@ def add_cells(
     shift: np.ndarray,
     slope: np.ndarray,
 ) -> tuple[float, float]:
-    """Write sums over the cells of one own symbol to `precision`, `shift` and `slope`; return both sums of its bias.
+    """Write sums over the cells of one own symbol to `precision`, `shift` and `slope`; return the bias's two sums.
 
     The cells are ``begin:end``, and `censored` is D' s_i. See `Statistics`.
     """
@@ -140,7 +140,7 @@ def add_cells(
 
 @_jit_part
 def _relax(precision: np.ndarray, shift: np.ndarray, before: np.ndarray, out: np.ndarray) -> None:
-    """Write `before` after a round of coordinate ascent on P x = shift to `out`; `precision` is P's lower triangle."""
+    """Write x after one round of coordinate ascent on P x = shift from `before` to `out`; `precision` is tril(P)."""
     for k in range(len(shift)):
         out[k] = before[k]
     for k in range(len(shift)):

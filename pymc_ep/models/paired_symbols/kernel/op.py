@@ -39,7 +39,7 @@ def _symbols(pointers: Sequence[str]) -> str:
 class PairSums(_RowOp):
     """Op of `pymc_ep.models.paired_symbols.kernel.pair_sums`.
 
-    Inputs are the fields of cells, own symbols and other symbols, then the weights, (J,); the output are sums, (I, 4).
+    Inputs are the fields of cells, own symbols and other symbols, then the weights, (J,); outputs are the sums, (I, 4).
     """
 
     __props__ = ()

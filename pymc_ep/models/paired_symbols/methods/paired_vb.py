@@ -198,7 +198,7 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _points(form: CompiledPairedSymbols, estimate: Any, *, learned: bool) -> tuple[tuple[str, ...], tuple[Points, ...]]:
-    """Return the names of the variables with point estimates, and which parts of each side are points.
+    """Return the names of point estimates, and for each side whether factors and biases are points.
 
     Raises
     ------
@@ -374,7 +374,7 @@ def _from_start(form: CompiledPairedSymbols, first: State, call: Call[Any]) -> S
 
 
 def _placed(first: np.ndarray, before: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return `first` with rows of an earlier fit, of indices `rows`, (n,); new rows, of index -1, are unchanged."""
+    """Return `first` with row rows[i] of `before` as row i, unchanged where rows[i] = -1; `before` if widths differ."""
     if before.shape[1:] != first.shape[1:]:
         return before
     out, fitted = first.copy(), rows >= 0

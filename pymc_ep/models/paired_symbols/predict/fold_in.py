@@ -28,7 +28,7 @@ from pymc_ep.results.row_labels import numbered_rows
 __all__ = ["fold_in"]
 
 _TOL = 1e-6
-"""Largest change of a mean, of factors or bias, of a row that has converged, in posterior standard deviations."""
+"""Largest change, in one update, of a mean of a converged row's factors or bias, in posterior standard deviations."""
 _ROUNDS = 500
 """Largest number of updates of each row: far more than rows need. A warning counts rows that have not converged."""
 
