@@ -1,4 +1,4 @@
-"""Checks that areal priors, CAR and ICAR, have the precision matrix of a Gaussian, and quantities of their graphs."""
+"""Checks that areal priors, CAR and ICAR, have a Gaussian's precision matrix, and quantities of graphs of areas."""
 
 import numpy as np
 from pytensor.sparse.type import SparseTensorType
@@ -74,7 +74,7 @@ def _require_weights(name: str, weights: csr_array, labels: Labels) -> None:
 
 
 def require_connected(name: str, adjacency: TensorVariable, value: InitialValue, labels: Labels = None) -> None:
-    """Raise where areas form several unconnected groups: differences of neighbours do not give the level of each."""
+    """Raise where areas form unconnected groups: differences of neighbours do not determine the level of each group."""
     weights = sparse_value(adjacency, value)
     if weights is None:
         return
@@ -95,7 +95,7 @@ def require_connected(name: str, adjacency: TensorVariable, value: InitialValue,
 def laplacian_of(weights: csr_array) -> csr_array:
     """Return the Laplacian R, (n, n), of a graph of areas.
 
-    Its edges are the ones in the lower triangle of `weights`, as PyMC reads them for an ICAR prior.
+    Its edges are the entries equal to 1 in the lower triangle of `weights`, as PyMC reads them for an ICAR prior.
     """
     below = tril(weights == 1.0, -1).astype(float)
     edges = (below + below.T).tocsr()

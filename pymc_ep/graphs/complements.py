@@ -98,7 +98,7 @@ def _broadcast_input(node: Apply | None) -> int | None:
 
 
 def _broadcast_of(node: Apply, place: int, inner: Variable) -> Variable:
-    """Return a node's broadcast, of `inner` for its input: functions of single elements commute with it."""
+    """Return a node's broadcast with `inner` in place of input `place`; elementwise functions commute with it."""
     return node.op(*(inner if k == place else v for k, v in enumerate(node.inputs)))
 
 

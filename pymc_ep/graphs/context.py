@@ -10,7 +10,7 @@ __all__ = ["model_of", "warn_of_centring"]
 
 
 def model_of(model: Any) -> pm.Model:
-    """Return a model: the given one, the ``with`` block's, or a Bambi model's, built if it is not yet."""
+    """Return a PyMC model: the given one, for None the ``with`` block's, or a Bambi model's, built if necessary."""
     if model is None:
         try:
             return pm.modelcontext(None)

@@ -1,9 +1,9 @@
-"""Log densities of distributions: PyMC's, or own ones where PyMC's loses its digits.
+"""Log densities of distributions: PyMC's, or replacements where PyMC's lose digits.
 
 A zero-truncated count has the log density log p(y) - log(1 - p(0)). Where its rate mu is small, p(0) rounds to one.
-Both terms are near log mu at y = 1, so that their difference is lost, and from mu = 1e-16 on PyMC's is infinite. Here
-log(1 - p(0)) is computed from log p(0) = -mu, with all digits. A count truncated on both sides is normalised by the sum
-over its values. Other densities of PyMC lose digits as well, and are replaced here:
+Both terms are near log mu at y = 1, so that their difference is lost, and for mu of 1e-16 or less PyMC's is infinite.
+Here log(1 - p(0)) is computed from log p(0), -mu for a Poisson count, with all digits. A count truncated on both sides
+is normalised by the sum over its values. Other densities of PyMC lose digits as well, and are replaced here:
 
 - log Gamma(x + k) - log Gamma(x), of a beta-binomial and of Student's t, cancels for large x;
 - q**a - q**b, of a discrete Weibull, cancels for q near one;
@@ -61,7 +61,7 @@ def parameter_checks(density: TensorVariable) -> Iterator[tuple[str, list[Variab
 
 
 def outside_support(densities: Sequence[TensorVariable]) -> list[TensorVariable]:
-    """Return log densities that are -inf where PyMC's check of a parameter fails, as of a scale that is itself unknown.
+    """Return log densities that are -inf where PyMC's check of a parameter fails, such as an unknown scale's.
 
     Each row of a batch has its own condition. PyMC has a rewrite with the same purpose, but it joins the rows'
     conditions.
@@ -84,8 +84,8 @@ def _log_density(rv: TensorVariable, y: Any) -> TensorVariable:
 def _truncated(node: Apply, y: Any) -> TensorVariable:
     """Return the log density of a truncated count, or of another variable that is truncated from below.
 
-    PyMC's is returned for counts between bounds that are far apart or not constant. It is returned as well for any
-    other variable with an upper bound, or without a formula for its tail.
+    PyMC's log density is returned for counts with an upper bound, if the two bounds are far apart or not constant. It
+    is also returned for other variables with an upper bound, or without a formula for their tails.
     """
     *inputs, lower, upper = without_size(node, node.inputs)
     base = node.op.base_rv_op.make_node(*inputs).default_output()
@@ -144,9 +144,9 @@ for an infinite one: exp(-40**2 / 2) is zero in double precision."""
 def _truncated_normal(node: Apply, y: Any) -> TensorVariable:
     """Return the log density of a normal truncated to lower <= y <= upper; either bound may be infinite.
 
-    In standard deviations from the mean, and reflected if more of it lies below, the interval reaches from a to
-    b >= |a|, and y is at x. With h(k) = phi(k) / Phi(-k) = sqrt(2 / pi) / erfcx(k / sqrt 2), and d = log[Phi(-b) /
-    Phi(-a)], the density times sigma is
+    In standard deviations from the mean, the interval is [a, b], and y is x. It is reflected where a + b < 0, so that
+    b >= |a|. With h(k) = phi(k) / Phi(-k) = sqrt(2 / pi) / erfcx(k / sqrt 2), and d = log[Phi(-b) / Phi(-a)], the
+    density times sigma is
 
         h(a) exp((a - x) (a + x) / 2) / (1 - exp(d))    for a > 0,
         phi(x) / (Phi(b) - Phi(a))                      otherwise.
@@ -256,4 +256,4 @@ _OWN: dict[type, Callable[[Apply, Any], TensorVariable | None]] = {
     HalfStudentT.rv_type: _half_student_t,
     DiscreteWeibull.rv_type: _discrete_weibull,
 }
-"""Functions that return own log densities, by type of Op; where one returns None, PyMC's is taken."""
+"""Functions from a node and y to a log density, by type of Op; where one returns None, PyMC's density is used."""

@@ -47,7 +47,7 @@ class Link(NamedTuple):
         ``forward(parameter, *site_parameters)``, on graphs: eta. It is needed for models whose predictor differs from
         eta by an offset free of latent variables, such as the log of an exposure.
     sign : float
-        -1 where the site's predictor eta is minus the model's: `inverse` then takes -eta, and `forward` returns -eta.
+        -1 where the model's predictor is minus the site's, eta: `inverse` then takes -eta, and `forward` returns -eta.
     """
 
     inverse: Callable[..., np.ndarray]
@@ -76,7 +76,7 @@ class Family:
     Attributes
     ----------
     predictor : int
-        Position, among the distribution's parameters, of the one that carries eta.
+        Position, among the distribution's parameters, of the one that depends on eta by the link.
     links : dict of str to str
         Name of the site, by the name of the link between eta and that parameter.
     parameters : dict of str to int or callable
@@ -87,7 +87,7 @@ class Family:
     own_links : dict of str to Link
         Links of this family alone, by name; they take precedence over `LINKS`.
     carriers : tuple of int
-        Positions of all parameters that the predictor enters.
+        Positions of all parameters that depend on the predictor.
     """
 
     predictor: int
@@ -102,7 +102,7 @@ class Family:
         return self.own_links.get(name) or LINKS[name]
 
     def site_parameters(self, parameters: Sequence[TensorVariable]) -> list[TensorVariable]:
-        """Return the site's parameters from the distribution's."""
+        """Return the graphs of the site's parameters from the graphs of the distribution's."""
         return [p(*parameters) if callable(p) else parameters[p] for p in self.parameters.values()]
 
 
@@ -129,7 +129,7 @@ def register_family(
         distribution is made of another, as pm.ChiSquared is of a gamma. Then give the type of the other's Op:
         ``type(pm.ChiSquared.dist(3).owner.op)``.
     predictor : int
-        Position, among the distribution's parameters, of the one that carries eta.
+        Position, among the distribution's parameters, of the one that depends on the predictor eta by the link.
     links : dict of str to str
         Name of the site, by the name of the link between eta and that parameter, one of `LINKS` or of `own_links`.
     parameters : dict of str to int or callable, optional

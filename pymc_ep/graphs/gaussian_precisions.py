@@ -39,7 +39,7 @@ class SparsePrecision:
     Attributes
     ----------
     rows, columns : ndarray of int, (e,)
-        Places of the entries of the lower triangle, row >= column, each once. All of the diagonal is here.
+        Places of the entries in the lower triangle, row >= column, each once; the whole diagonal is included.
     values : TensorVariable, (e,)
         Q at these places.
     log_det : TensorVariable, (), optional
@@ -52,7 +52,7 @@ class SparsePrecision:
     null_space : ndarray, (d, k), optional
         Orthonormal columns N with Q N = 0 and N^T x = 0; `log_det` is taken on the vectors orthogonal to N.
     inverted : bool
-        Whether the variable's dense covariance is the inverse of a dense precision.
+        Whether the variable's dense covariance, if needed, is computed as the inverse of a dense precision.
     """
 
     rows: np.ndarray

@@ -1,6 +1,6 @@
 """Mean, covariance and root of PyMC's Gaussian distributions.
 
-A root of a covariance C is a matrix R with R^T R = C. Both are formed from the distribution's own parameters: from a
+A root of a covariance C is a matrix R with R^T R = C. C and R are formed from the distribution's own parameters: from a
 covariance where there is one, else from a precision matrix, or from the linear map of independent normals that defines
 the distribution.
 """
@@ -101,7 +101,7 @@ def _normal(rv: TensorVariable) -> Gaussian:
 
 
 def flat_prior(rv: TensorVariable) -> Gaussian:
-    """Return the flat prior of a variable of d values, with density 1; coefficient space has (2 pi)^{-d/2} instead."""
+    """Return the flat prior of a variable of d values: its density, 1 in PyMC, counts as (2 pi)^{-d/2} in a fit."""
 
     def identity(shape: Shape) -> TensorVariable:
         return pt.diag(pt.ones(pt.prod(pt.stack([*shape, 1]))))
@@ -170,7 +170,7 @@ def _matrix_normal(rv: TensorVariable) -> Gaussian | None:
 def _random_walk(rv: TensorVariable) -> Gaussian | None:
     """Return the `Gaussian` of a random walk, cumulative sums along time of a first value and innovations.
 
-    All of these are independent. None where they are neither all scalar normals nor all normal vectors.
+    First value and innovations are independent. None where they are neither all scalar normals nor all normal vectors.
     """
     first, innovation, _ = rv.owner.inputs
     if all(isinstance(v.owner.op, MvNormal.rv_type) for v in (first, innovation)):
@@ -236,7 +236,8 @@ def _walk_of_vectors(first: TensorVariable, innovation: TensorVariable) -> Gauss
 def _autoregression(rv: TensorVariable) -> Gaussian | None:
     """Return the `Gaussian` of an autoregression x; None where rho is no vector, or first values are not normal.
 
-    The elements of R x are independent: the first values, then c + innovations. R is unit lower triangular and banded.
+    With a unit lower triangular and banded R, the elements of R x are independent: first values, then constant terms
+    plus innovations.
     """
     rho, sigma, first, *_ = parameters_of(rv)
     if rho.ndim != 1 or not isinstance(first.owner.op, NormalRV):

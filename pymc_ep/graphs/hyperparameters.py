@@ -43,8 +43,7 @@ __all__ = [
 def require_all_latent(names: Sequence[str], latent: str | Sequence[str] | None, why: str) -> None:
     """Raise where the argument ``latent=`` of a fit leaves out one of the latent variables of a form.
 
-    `why` is the reason in the message. When a saved result is read, this argument has the names of the latent variables
-    of its model.
+    `why` is the reason in the message. When a saved result is read, `latent` has the names of its latent variables.
     """
     named = names if latent is None else [latent] if isinstance(latent, str) else latent
     if missing := [name for name in names if name not in named]:
@@ -139,7 +138,7 @@ def kind_of(rv: TensorVariable) -> str:
 
 
 def keeps_gaussian(model: Model, rv: TensorVariable) -> bool:
-    """Whether a variable has no transform, or the linear one of a constraint on sums: a Gaussian stays one."""
+    """Whether a variable's transform, none or the linear one of a constraint on sums, leaves a Gaussian Gaussian."""
     transform = model.rvs_to_transforms.get(rv)
     return transform is None or isinstance(transform, ZeroSumTransform | NullSpaceTransform)
 
@@ -197,8 +196,8 @@ _LOCATION_AND_SCALE = {"cauchy": (0, 1), "t": (1, 2), "skewstudentt": (0, 1)}
 def _heavy_tails(model: Model, rv: TensorVariable) -> HeavyTails | None:
     """Return coordinates of a real variable with heavy tails; None for any other variable.
 
-    They depend on the location and scale of the prior. Where these depend on other variables, PyMC's initial values are
-    taken, as any location and scale would do.
+    They are defined by the prior's location and scale. Where location and scale depend on other variables, they are
+    evaluated at PyMC's initial values, as any location and scale would do.
     """
     places = _LOCATION_AND_SCALE.get(kind_of(rv))
     if places is None or model.rvs_to_transforms.get(rv) is not None:

@@ -1,9 +1,9 @@
 """Digests of the definitions of a model's variables, the same in every process that builds the same model.
 
-PyTensor compares graphs within one process. Here a graph becomes a sequence of words, from which the digest is taken. A
-node becomes its operation, the values of the operation's properties, and the numbers of the node's inputs. A constant
-becomes its value. A variable of the model becomes its name, so that each variable has a digest of its own. The state of
-a random generator is left out.
+PyTensor compares graphs only within one process. Here a graph becomes a sequence of words, strings and arrays, which is
+hashed. A node becomes its operation, the values of the operation's properties, and the numbers of the node's inputs. A
+constant becomes its value. Another variable of the model becomes its name, so that each variable has a digest of its
+own. The state of a random generator is left out.
 """
 
 import types

@@ -35,7 +35,7 @@ def require_lengths(model: Model) -> None:
     Raises
     ------
     InvalidDataError
-        Names the observed variable, both shapes, and the shapes of all data behind it.
+        The message names the variable, the two shapes, and the shapes of all data that the variable depends on.
     """
     checked = _KNOWN.setdefault(model, {})
     for rv in model.observed_RVs:
@@ -129,10 +129,10 @@ def _shapes_of(data: Sequence[SharedVariable]) -> str:
 
 
 def _lengths(graphs: Sequence[Variable]) -> tuple[dict[Variable, Variable], tuple[Shape, Shape] | None]:
-    """Return variables whose types have the present shapes, by variable; and the first two shapes that do not fit.
+    """Return, for each variable of `graphs`, one whose type has the present shape; and the first two unequal shapes.
 
-    Without such a pair the latter is None. Nothing is compiled: each operation is applied anew, to inputs of these
-    types.
+    The shapes are None if all fit together. Nothing is compiled: each operation is applied anew, to inputs of the new
+    types. Variables from the first unequal shapes on are left out.
     """
     typed: dict[Variable, Variable] = {v: _with_length(v) for v in ancestors(graphs) if v.owner is None}
     for node in io_toposort([], list(graphs)):

@@ -42,7 +42,7 @@ Labels = Sequence[object] | None
 
 InitialValue = Callable[[TensorVariable, bool], np.ndarray | None]
 """``value(graph, near)``: value of a parameter at the initial values of the hyperparameters, or with ``near`` at values
-next to these; None where it has none."""
+next to these; None where it is not computed."""
 
 
 def constant_value(graph: TensorVariable, near: bool = False) -> np.ndarray | None:

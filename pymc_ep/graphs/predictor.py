@@ -58,7 +58,8 @@ class NotAffineError(UnsupportedModelError):
 class AffineTest:
     """Test of whether a graph is affine in the noise, the zero-mean parts of latent variables.
 
-    The graph of its derivative must not depend on the noise, and its values must agree.
+    The graph of its derivative must not depend on the noise, and its value midway between two points must be the mean
+    of its values there.
 
     Parameters
     ----------
@@ -105,7 +106,7 @@ class AffineTest:
     ) -> Callable[..., np.ndarray]:
         """Return a compiled function from `arguments` to a graph, with the hyperparameters fixed at `point`.
 
-        Optionally PyMC's checks of parameters are left out.
+        With `without_checks`, PyMC's checks of parameters are left out.
         """
         needed = set(explicit_graph_inputs([graph]))
         at_point = {v: pt.constant(x, dtype=v.dtype) for v, x in self.point.items() if v in needed}
@@ -133,7 +134,7 @@ def indexing_nodes(graphs: Sequence[TensorVariable], noise: Sequence[TensorVaria
 def warn_of_missing_groups(name: str, predictor: TensorVariable, noise: Sequence[TensorVariable]) -> None:
     """Warn where the index of a latent variable is -1 at some places and not negative at others.
 
-    pandas codes a missing label as -1, which takes the last value.
+    pandas codes a missing label as -1, and the index -1 selects the last value.
     """
     for node in indexing_nodes([predictor], noise):
         for index in (v for v in node.inputs[1:] if isinstance(v, Constant | SharedVariable) and v.ndim):
@@ -163,7 +164,7 @@ def needing_gradients(name: str) -> Iterator[None]:
 
 
 class Found(NamedTuple):
-    """Site of a likelihood, with its static options, predictor, link and parameters; `others` are more predictors."""
+    """Site of a likelihood, with static options, predictor, name of the link and parameters; any further predictors."""
 
     site: Site
     options: dict[str, Any]
@@ -234,7 +235,7 @@ def at_zero_noise(graph: TensorVariable, affine: AffineTest) -> TensorVariable:
 def _match_link(
     chain: Sequence[TensorVariable], family: Family, site_parameters: Sequence[TensorVariable], affine: AffineTest
 ) -> tuple[TensorVariable, str] | None:
-    """Return eta and the name of the link where the first graph of a chain is a known link of the last one.
+    """Return eta and the name of the link where the first graph of a chain is a known inverse link of the last one.
 
     The first graph is the parameter, the last one is affine. Between link and parameter, elements may be selected,
     repeated or reordered (``rate[group]``): eta is then the affine graph after the same selection, and must itself be
@@ -321,7 +322,7 @@ def at_zero_noise_and_shape(graph: TensorVariable, affine: AffineTest) -> Tensor
 def _fixed_value(
     graph: TensorVariable, predictor: TensorVariable, arguments: Sequence[np.ndarray], affine: AffineTest
 ) -> np.ndarray | None:
-    """Return the value of a site parameter; None where it varies with the predictor or with noise outside of it."""
+    """Return the value of a site parameter; None where it varies with the predictor, or with noise by another path."""
     if not value_depends_on(graph, list(affine.noise)):
         return np.asarray(affine.compile(at_zero_noise_and_shape(graph, affine), [])())
     values = _values(graph, predictor, arguments, affine)
@@ -344,7 +345,7 @@ def _arguments(predictor: TensorVariable, affine: AffineTest) -> list[np.ndarray
 def _values(
     graph: TensorVariable, predictor: TensorVariable, arguments: Sequence[np.ndarray], affine: AffineTest
 ) -> list[np.ndarray] | None:
-    """Return the values of a graph at each argument for the predictor; None where it depends on noise outside of it."""
+    """Return a graph's values at three values of the predictor; None where noise also enters by another path."""
     if graph is predictor:
         return list(arguments)
     function = as_function_of(graph, predictor, affine)
@@ -354,7 +355,7 @@ def _values(
 def as_function_of(
     graph: TensorVariable, predictor: TensorVariable, affine: AffineTest
 ) -> Callable[[np.ndarray], np.ndarray] | None:
-    """Return a graph as a function of the predictor's value; None where it depends on noise outside of it."""
+    """Return a graph as a function of the predictor's value; None where noise also enters by another path."""
     free = predictor.type("free")
     replaced = graph_replace([graph], {predictor: free}, strict=False)[0]
     if value_depends_on(replaced, list(affine.noise)):

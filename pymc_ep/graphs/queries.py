@@ -91,7 +91,7 @@ def value_dependent(expressions: Iterable, variables: Iterable) -> set:
 
 
 def dominators(expressions: Sequence[TensorVariable], variables: Iterable) -> list[TensorVariable]:
-    """Return the dominators: graphs on every path from `variables` to the expressions, nearest to these first.
+    """Return the dominators: variables on every path from `variables` to the expressions, nearest to the latter first.
 
     The search has a set of variables, at first the expressions. In each step the variable that is computed last is
     replaced by its inputs. Whenever the set has a single variable, all paths pass through it.
@@ -152,7 +152,7 @@ def without_views(
 def _as_basic_index(x: TensorVariable, indices: Sequence) -> TensorVariable | None:
     """Return x[:, [k]] as x[:, k] with a new axis, or None for any other index.
 
-    PyTensor infers derivatives and shapes of the former only.
+    PyTensor infers derivatives and shapes of x[:, k], but not of x[:, [k]].
     """
     lists = [axis for axis, index in enumerate(indices) if not isinstance(index, slice)]
     # A list on the first axis needs no replacement: PyTensor infers derivatives and shapes of it.

@@ -110,7 +110,7 @@ def rebuilds(node: Apply) -> bool:
 def _holds_arrays(node: Apply) -> bool:
     """Whether the density of a pm.CustomDist without dist= holds arrays, such as weights of observations.
 
-    At a scalar value and scalar parameters it is then an array, or fails.
+    At a scalar value and scalar parameters such a density is an array, or fails.
     """
     if node.op.ndim_supp or any(node.op.ndims_params):
         return False
