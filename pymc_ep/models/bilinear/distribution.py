@@ -35,8 +35,8 @@ class BilinearPoisson:
         Matrices of rows :math:`v_i` and :math:`u_j`, such as ``pm.Normal("V", 0, s, dims=("item", "factor"))``, or
         ``pm.MvNormal`` with one covariance for all rows.
     rows, cols : array_like, (n,)
-        Row of V and row of U of each cell: numbers from zero, or labels of the matrices' first dims, unless labels are
-        numbers. A cell that is listed twice is observed twice; cells that are not listed are missing, not zero.
+        Row of V and row of U of each cell: numbers from zero, or labels of the matrices' first dims, unless the labels
+        are numbers. A cell that is listed twice is observed twice; cells that are not listed are missing, not zero.
     offset : tensor_like, (n,)
         Added to the predictors: biases such as ``b[rows] + c[cols]``, an intercept, the log of an exposure.
     link : {"exp", "softplus"}
@@ -235,7 +235,10 @@ def _length(vector: Any) -> int | None:
 
 
 def _for_each(name: str, what: str, values: Any, lengths: set[int]) -> Any:
-    """Return `values`, one for all cells or one for each, as real numbers; raise if none of known `lengths` fits."""
+    """Return `values` as real numbers.
+
+    Raise InvalidDataError unless they are one number, or a vector of a length in `lengths`, which is empty if unknown.
+    """
     if values is None or (not isinstance(values, Variable) and np.asarray(values).dtype.kind in "USc"):
         raise InvalidDataError(f"{name!r} has {what}={values!r}; give one number, or one for every cell.")
     graph = as_real(values)
@@ -259,7 +262,7 @@ def _dispersion(name: str, alpha: Any, rate: Any) -> Any:
 
 
 def _cells_observed(name: str, observed: Any) -> Any:
-    """Return observations as by `whole_observations`; raise unless they are a vector of numbers, none missing."""
+    """Return observations as `whole_observations` does; raise unless constants are a vector of numbers without gaps."""
     if observed is None or isinstance(observed, Variable):
         return observed
     if np.ndim(observed) != 1:
@@ -282,7 +285,7 @@ def _cells_observed(name: str, observed: Any) -> Any:
 
 
 def _require_index(name: str, what: str, index: Any, size: int | None) -> None:
-    """Raise InvalidDataError for constant indices that are not whole numbers from 0 to `size` - 1."""
+    """Raise InvalidDataError unless constant indices are whole numbers of at least 0, and below any known `size`."""
     if isinstance(index, Variable):
         if not isinstance(index, Constant):
             return

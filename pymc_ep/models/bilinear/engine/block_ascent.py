@@ -16,9 +16,9 @@ _STEPS = 20
 """Number of L-BFGS steps between updates of the cells' quadratic bounds: a compromise between exact maxima of a bound
 and frequent updates of the bound."""
 _LONGEST_STEP = 5.0
-"""Largest change of a log variance in one step. Steps are scaled by the curvature at the best variance. Far above this
-variance, as for rows with thousands of cells at first, an unlimited step would be -100, from which later steps recover
-by about 1 each."""
+"""Largest change of a log variance in one step. Steps are scaled by the curvature at the best variance. From far above
+this variance, where rows with thousands of cells start, an unlimited step would be -100, and later steps would make up
+for it by about 1 each."""
 _ROUNDS = 200
 """Largest number of updates of the cells' bounds, far more than usual; rows that need more are reported as
 unconverged."""
@@ -34,7 +34,8 @@ class BestRows(NamedTuple):
     ----------
     rows : Rows or FactoredRows
     bound : ndarray, (I,)
-        Each row's part of the bound: the bounds of its cells minus its divergence from the prior.
+        Each row's part of the bound: the bounds of its cells, minus its divergence from the prior or, for point
+        estimates, plus its log prior density.
     converged : ndarray of bool, (I,)
         Whether each row is at its maximum, to a tolerance.
     """
@@ -45,7 +46,7 @@ class BestRows(NamedTuple):
 
 
 def improved_rows(block: Block, rows: AnyRows, *, max_iter: int, tol: float) -> AnyRows:
-    """Return the rows of a block after L-BFGS steps, which never lower the bound; rows without cells get their prior.
+    """Return the rows of a block after L-BFGS steps, which never lower the bound; rows without cells follow the prior.
 
     Parameters
     ----------

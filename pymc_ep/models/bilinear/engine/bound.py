@@ -98,7 +98,7 @@ class BilinearBound:
         return out
 
     def of_cells(self, prior: BilinearPrior, products: np.ndarray) -> CellBound:
-        """Return the cells' bounds with derivatives, (n,) each, in the data's order; see `products` for that array."""
+        """Return the cells' bounds with derivatives, (n,) each, from the statistics ``products(sides)``, (2, n)."""
         mean, spread = products
         moments = self._with_offset(mean, spread, prior.offset)
         return self.cells.site.bounded(self.cells.y, *moments, *prior.parameters)
@@ -163,7 +163,7 @@ class BilinearBound:
         of_mean: np.ndarray,
         of_spread: np.ndarray,
     ) -> Rows | FullRows:
-        """Return derivatives in the moments of `rows`, from the ones in both statistics of the pairs, (n,) each."""
+        """Return derivatives in the moments of `rows`, given derivatives in both statistics of the pairs, (n,) each."""
         place = self._ones[side]
         derivatives = self._pullback(pairs, with_ones(rows, place), partner, of_mean, of_spread, backend=self._backend)
         if place is None:

@@ -72,13 +72,13 @@ def unpacked(values: np.ndarray, points: np.ndarray, kind: type = Rows) -> AnyRo
 
 
 def packed_scale(rows: AnyRows, of_cells: Array, prior: MatrixPrior, points: np.ndarray) -> Scale:
-    """Return the approximate inverse negative Hessian of the bound in packed coordinates.
+    """Return the approximate inverse negative Hessian of the bound in packed coordinates, a `Scale`.
 
     It is the inverse of the negative Hessian at the best Gaussian, block by block. Let C be the bound's sum over cells,
     with the derivatives `of_cells` in the moments of rows. The negative Hessian is
 
-    - in the mean, the best Gaussian's precision: 1 / V - 2 dC/da, with the prior variance V and the variance a of an
-      entry, or S^{-1} - 2 dC/dA, with the prior covariance S and a row's covariance A;
+    - in the mean, the best Gaussian's precision: p - 2 dC/da, with the prior precision p and the variance a of an
+      entry, or P - 2 dC/dA, with the prior precision matrix P and the covariance A of a row;
     - in a log variance, 1/2, its value at the best variance;
     - in a factor L, the negative Hessian of log|L| - |R^{-1} L|^2 / 2 at the best factor R: in the entries of R^{-1} L
       it is 1 off the diagonal and 2 on it.

@@ -204,7 +204,7 @@ class SingularValueShrinkage(BoundAscent[State]):
         return self._evaluated(problem.prior(start.theta), start)
 
     def step(self, problem: BilinearProblem, state: State) -> State:
-        """Make an accelerated step, or a plain one if the bound rises by at most `tol`; then learn hyperparameters."""
+        """Make an accelerated step, or a plain one if the rise is at most `tol` a cell; then learn hyperparameters."""
         prior = problem.prior(state.theta)
         after = self._evaluated(prior, self._shrunk(prior, state, exactly=not state.values.size))
         if not self._has_risen(state, after):

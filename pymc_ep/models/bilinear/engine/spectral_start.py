@@ -24,10 +24,11 @@ from pymc_ep.numerics.factorisation.sparse_plus_low_rank import LeadingPairs
 __all__ = ["first_sides", "sides_without_factors"]
 
 _FIRST_SPREAD = 0.1
-"""Root mean square of the first means of the leading column. At means of zero the gradient is zero as well."""
+"""Root mean square of the first means of the leading column, in square roots of `_scales`. Means of zero would have a
+gradient of zero."""
 _LARGEST = 3.0
-"""Limit of an entry of a singular vector, in root mean squares. The leading vectors of counts may belong to single
-rows: from such vectors the bound of listening counts was 30 nats lower after seventy steps."""
+"""Limit of an entry of a singular vector, in root mean squares of its entries. The leading vectors of counts may belong
+to single rows: from such vectors the bound of listening counts was 30 nats lower after seventy steps."""
 _BIAS_STEPS, _BIAS_TOL = 5, 1e-3
 """Largest number of L-BFGS steps of the biases before the factors, and the predicted rise, nats per row, at which these
 steps end. They only have to remove the pattern of the biases from the gradient."""

@@ -1,6 +1,6 @@
 """JAX bodies of the moments of inner products; body.py and full_body.py have the formulas.
 
-Pairs are processed in chunks: beyond inputs and outputs, memory holds only one chunk's arrays.
+Pairs are processed in chunks: no array has the size pairs times columns.
 """
 
 from collections.abc import Callable

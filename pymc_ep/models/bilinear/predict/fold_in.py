@@ -94,7 +94,7 @@ def _best(posterior: BilinearPosterior, new: NewCells, side: int, counts: np.nda
 
 
 def _prior_of_rows(form: CompiledBilinear, prior: MatrixPrior, side: int, counts: np.ndarray) -> MatrixPrior:
-    """Return new rows' prior, the fitted rows'; raise if these differ, or if it is flat and a new row has no cell."""
+    """Return new rows' prior, the common one of fitted rows; raise without one, or if it is flat and a row is empty."""
     d, matrix, bias = form.n_factors, form.form.matrices[side], form.form.biases[side]
     for entry, columns in ((matrix, slice(None, d)), (bias, slice(d, None))):
         if entry is None:
