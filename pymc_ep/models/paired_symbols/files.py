@@ -181,7 +181,7 @@ def _pairs(file: str, sides: tuple[Side, Side]) -> tuple[np.ndarray, np.ndarray,
 
 
 def _table(file: str, columns: list[str]) -> Any:
-    """Return an Arrow table of the given columns of a file, dictionary-encoded if strings, and of counts if any."""
+    """Return an Arrow table of a file's `columns`, strings dictionary-encoded, and of its column of counts, if any."""
     require_pyarrow("partitions= reads")
     with opened_parquet(file, "partitions") as opened:
         names = opened.schema_arrow.names

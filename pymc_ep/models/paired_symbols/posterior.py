@@ -176,7 +176,7 @@ class PairedSymbolsPosterior:
         return float(counts @ observed + self.n_censored * np.log(pi @ left_out @ psi))
 
     def with_symbols(self, side: int, symbols: Symbols) -> "PairedSymbolsPosterior":
-        """Return the posterior with `symbols` on one side, whose popularities, still the fitted rows', do not apply."""
+        """Return the posterior with `symbols` on one side, to which the fitted rows' popularities do not apply."""
         both = list(self.symbols)
         both[side] = symbols
         return replace(self, symbols=(both[0], both[1]))

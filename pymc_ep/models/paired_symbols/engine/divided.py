@@ -47,7 +47,7 @@ class DividedPairs(NamedTuple):
         return cls(LocalPartitions([pairs]), (pairs.rows,), pairs.users, pairs.items, cells)
 
     def split(self, values: Any) -> list[Any]:
-        """Return, for each part, the rows of its users of an array, (I, ...), or of nested tuples of such arrays."""
+        """Return, for each part, its users' rows of an array, (I, ...), or of each array in nested tuples."""
         return [rows_of(values, rows) for rows in self.rows]
 
     def joined(self, values: Sequence[Any]) -> Any:

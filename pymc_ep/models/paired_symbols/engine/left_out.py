@@ -44,8 +44,8 @@ _SMOOTHING = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 _MEAN_SMOOTHING = 2.0
 """Mean of an exponential prior of k, needed as a few dozen pairs do not tell large k and c from small ones."""
 _ROUNDS, _TOL = 50, 1e-3
-"""Largest number of Newton steps for the two exponents, and the size of a step that is the last one: the remaining
-error is about its square."""
+"""Largest number of Newton steps for the two exponents, and the size of a step up to which the step is the last: the
+remaining error is about its square."""
 
 
 class Calibration(NamedTuple):

@@ -101,7 +101,7 @@ def first_state(
     dtype: str = "float64",
     points: tuple[Points, ...] = (Points(), Points()),
 ) -> State:
-    """Return the first state: prior variances, random means near prior means, censored symbols that are all as likely.
+    """Return the first state: prior variances, random means near prior means, and equally likely censored symbols.
 
     Parameters
     ----------

@@ -28,7 +28,8 @@ __all__ = [
 _ROUNDS, _SAME = 1_000, 1e-10
 """Largest number of iterations for a fixed point of popularities, and largest change of a logarithm at its end."""
 _COMPLETE = 1e-8
-"""Probability that a censored pair lies in a cell without observed pairs, up to which xi*, without effect, is kept."""
+"""Probability that a censored pair lies in a cell without observed pairs, up to which xi* is not updated, as it has no
+effect."""
 
 
 def background(symbols: Symbols, weights: np.ndarray) -> Background:

@@ -83,7 +83,7 @@ class Block(NamedTuple):
     mean, precision : ndarray, (I, K) or (I,)
         Prior means and precisions. A learned precision is `precision` times a variable with a Gamma density.
     learned : int
-        Index of this density among the model's Gamma densities; -1 without one.
+        Index of this Gamma density in `PairedPrior.gammas`; -1 without one.
     """
 
     mean: np.ndarray
@@ -135,7 +135,7 @@ class Popularity(NamedTuple):
     concentration : ndarray, (I,)
         Concentrations of the Dirichlet posterior.
     censored : ndarray, (I,)
-        Posterior probability that the symbol of a censored pair is each of these, s or t; all sum to one.
+        Posterior probabilities, s or t, of each symbol to be the one in a censored pair; they sum to one over the side.
     """
 
     concentration: np.ndarray

@@ -143,7 +143,7 @@ class Cells(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """Sums over the cells of each own symbol; sums over disjoint cells add up.
+    """Sums over the cells of each own symbol; sums over disjoint sets of cells can be added.
 
     Attributes
     ----------
