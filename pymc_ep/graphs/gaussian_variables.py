@@ -101,7 +101,11 @@ def _normal(rv: TensorVariable) -> Gaussian:
 
 
 def flat_prior(rv: TensorVariable) -> Gaussian:
-    """Return the flat prior of a variable of d values: its density, 1 in PyMC, counts as (2 pi)^{-d/2} in a fit."""
+    """Return the flat prior of a variable of d values.
+
+    Its density is 1 in PyMC. In coefficient space it is a Gaussian with Q = 0, whose log |Q| counts as 0, so that its
+    density is (2 pi)^{-d/2}; `log_excess` is the log of the ratio.
+    """
 
     def identity(shape: Shape) -> TensorVariable:
         return pt.diag(pt.ones(pt.prod(pt.stack([*shape, 1]))))
@@ -236,8 +240,8 @@ def _walk_of_vectors(first: TensorVariable, innovation: TensorVariable) -> Gauss
 def _autoregression(rv: TensorVariable) -> Gaussian | None:
     """Return the `Gaussian` of an autoregression x; None where rho is no vector, or first values are not normal.
 
-    With a unit lower triangular and banded R, the elements of R x are independent: first values, then constant terms
-    plus innovations.
+    With a unit lower triangular and banded R, the elements of R x are independent: first values, then innovations plus
+    the constant term.
     """
     rho, sigma, first, *_ = parameters_of(rv)
     if rho.ndim != 1 or not isinstance(first.owner.op, NormalRV):

@@ -275,7 +275,7 @@ class DrawFunctions(HyperFunctions):
     _kwargs: dict[str, Any]
 
     def function(self, inputs: Iterable[TensorVariable], outputs: Any) -> CompiledFunction:
-        """Compile a function of the model's own variables."""
+        """Return a compiled function from `inputs` to `outputs`, which are graphs of the model."""
         return compiled_function(inputs, outputs, **self._kwargs)
 
     def evaluate(self, theta: np.ndarray, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -138,7 +138,7 @@ def kind_of(rv: TensorVariable) -> str:
 
 
 def keeps_gaussian(model: Model, rv: TensorVariable) -> bool:
-    """Whether a variable's transform, none or the linear one of a constraint on sums, leaves a Gaussian Gaussian."""
+    """Whether a Gaussian stays Gaussian under a variable's transform: none, or a linear one for constraints on sums."""
     transform = model.rvs_to_transforms.get(rv)
     return transform is None or isinstance(transform, ZeroSumTransform | NullSpaceTransform)
 

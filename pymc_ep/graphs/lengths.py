@@ -129,10 +129,10 @@ def _shapes_of(data: Sequence[SharedVariable]) -> str:
 
 
 def _lengths(graphs: Sequence[Variable]) -> tuple[dict[Variable, Variable], tuple[Shape, Shape] | None]:
-    """Return, for each variable of `graphs`, one whose type has the present shape; and the first two unequal shapes.
+    """Return, by variable of `graphs`, one whose type has the present shape; and the first two shapes that do not fit.
 
-    The shapes are None if all fit together. Nothing is compiled: each operation is applied anew, to inputs of the new
-    types. Variables from the first unequal shapes on are left out.
+    The pair of shapes is None if all fit together. Nothing is compiled: each operation is applied anew, to inputs of
+    the new types, up to the first shapes that do not fit.
     """
     typed: dict[Variable, Variable] = {v: _with_length(v) for v in ancestors(graphs) if v.owner is None}
     for node in io_toposort([], list(graphs)):

@@ -125,7 +125,7 @@ def index_error(names: str, error: IndexError) -> InvalidDataError:
 
 
 def indexing_nodes(graphs: Sequence[TensorVariable], noise: Sequence[TensorVariable]) -> Iterator[Apply]:
-    """Yield the nodes that take elements by index arrays, from a graph that depends on latent variables, `noise`."""
+    """Yield the nodes that index, by arrays, a graph that depends on the latent variables `noise`."""
     for node in io_toposort([], list(graphs)):
         if isinstance(node.op, AdvancedSubtensor) and depends_on([node.inputs[0]], noise):
             yield node

@@ -91,7 +91,7 @@ def value_dependent(expressions: Iterable, variables: Iterable) -> set:
 
 
 def dominators(expressions: Sequence[TensorVariable], variables: Iterable) -> list[TensorVariable]:
-    """Return the dominators: variables on every path from `variables` to the expressions, nearest to the latter first.
+    """Return the dominators: graphs on every path from `variables` to the expressions, nearest to expressions first.
 
     The search has a set of variables, at first the expressions. In each step the variable that is computed last is
     replaced by its inputs. Whenever the set has a single variable, all paths pass through it.
@@ -129,8 +129,8 @@ def without_views(
     """Return graphs with views removed and einsums inlined, so that derivatives can be seen to be constant.
 
     PyMC wraps Deterministics in views; PyTensor's einsum is one operation with an inner graph of products and sums. An
-    index x[:, [k]] is rewritten as well. Nodes that depend on these are rebuilt. Nodes from which `blockers` are
-    computed are left as they are.
+    index x[:, [k]] becomes x[:, k] with a new axis. Nodes that depend on a replaced one are rebuilt. Nodes from which
+    `blockers` are computed are left as they are.
     """
     replacements: dict = {}
     for node in io_toposort(list(blockers), list(expressions)):

@@ -11,7 +11,7 @@ __all__ = ["exchanged"]
 
 @contextmanager
 def exchanged(values: Mapping[SharedVariable, np.ndarray]) -> Iterator[None]:
-    """Replace the values of shared variables within a ``with`` block."""
+    """Replace the values of shared variables within a ``with`` block, and restore them at its end."""
     # Borrowed, so that the same arrays are restored: caches are keyed by their identity.
     before = {variable: variable.get_value(borrow=True) for variable in values}
     try:
