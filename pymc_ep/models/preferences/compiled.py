@@ -1,4 +1,4 @@
-"""The form of preferences as functions of arrays."""
+"""Compiled functions of the form of preferences: data, prior and gradients as arrays."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -60,7 +60,7 @@ class CompiledPreferences(DrawFunctions):
         return type(self), (self.form, self.unpack(self.start), self._compile_kwargs)
 
     def observed(self) -> list[np.ndarray]:
-        """Return the observations as they are now."""
+        """Return a list of one array: the present outcomes of the comparisons, (P,)."""
         return [np.asarray(self._data()[0])]
 
     @property
@@ -93,12 +93,13 @@ class CompiledPreferences(DrawFunctions):
         return _UPDATES * float((np.diff(comparisons.item_ends).astype(float) ** 3).sum()) + self.work
 
     def compared(self) -> ComparedUsers:
-        """Return the comparisons as they are now.
+        """Return the present comparisons.
 
         Raises
         ------
         InvalidDataError
-            For positions out of range, observations other than zero and one, and if there are no comparisons.
+            For positions out of range, an item compared with itself, observations other than zero and one, other
+            numbers of observations than of pairs, and if there are no comparisons.
         """
         data, (previous, compared_users) = [np.asarray(array) for array in self._data()], self._compared
         if compared_users is None or not all(map(np.array_equal, previous, data)):
@@ -173,7 +174,7 @@ class CompiledPreferences(DrawFunctions):
         return UtilityPrior(mean, factors, scale), self._kernel(theta)
 
     def _kernel(self, theta: np.ndarray) -> Kernel:
-        """Return the kernel at theta, (p,): the last call's, where all that the kernel depends on is unchanged."""
+        """Return the kernel at theta, (p,); the last kernel again if its data and hyperparameters are unchanged."""
         # Shared variables have another array once they are set.
         data, at = [v.get_value(borrow=True) for v in self._kernel_data], theta if "kernel" in self.free else theta[:0]
         kernel, of_data, of_theta = self._known
@@ -185,7 +186,7 @@ class CompiledPreferences(DrawFunctions):
         return kernel
 
     def _require_finite(self, **arrays: np.ndarray) -> None:
-        """Raise for entries of parameters of the prior that are not finite."""
+        """Raise InvalidDataError for an entry that is not finite; keywords are the names of the prior's parameters."""
         for name, values in arrays.items():
             if not np.isfinite(values).all():
                 place = first_index(~np.isfinite(values))
@@ -223,18 +224,18 @@ class CompiledPreferences(DrawFunctions):
     def _pulled(self, theta: np.ndarray, weights: Sequence[Any], of_prior: float = 0.0) -> np.ndarray:
         """Return the gradient in theta, (p,), of a weighted sum of all entries of the prior's parameters.
 
-        `weights` are arrays for b, V, sigma and, where it has hyperparameters, the kernel. `of_prior` times the log
-        prior of theta is added to the sum.
+        `weights` are arrays of the shapes of b, V, sigma and, if the kernel has hyperparameters, the kernel's arrays.
+        `of_prior` times the log prior of theta is added to the sum.
         """
         gradients = self._gradient(*self.unpack(theta), *weights, of_prior)
         values = np.concatenate([np.zeros(0), *(np.ravel(gradient) for gradient in gradients)])
         return self.pull(theta[None], values[None])[0]
 
     def with_factors(self, theta: np.ndarray, factors: np.ndarray) -> np.ndarray:
-        """Return theta, (p,), moved from a point with V = 0 to one whose V is near `factors`, (I, D).
+        """Return `theta`, (p,), at which V = 0, changed so that V is near F = `factors`, (I, D).
 
-        With J = dV / dtheta, the step is the multiple of J^T V, for V = `factors`, that comes nearest to these factors.
-        It reaches them where V is itself a hyperparameter. Theta is returned as it is where the step does not change V.
+        The change is a J^T F, with J = dV / dtheta. Where V is linear in theta, a minimises |V - F|, and V equals F if
+        V is itself a hyperparameter. Where V remains zero for a = 1, theta is returned unchanged.
         """
         prior, _ = self.prior(theta)
         kernel = self._kernel_arrays(*self.unpack(theta)) if "kernel" in self.free else ()
@@ -255,7 +256,7 @@ class CompiledPreferences(DrawFunctions):
         return self.from_values(np.concatenate([np.ravel(value) for value in values])[None])[0]
 
     def fingerprint(self) -> dict[str, np.ndarray]:
-        """Return a fingerprint of the data, which shows whether a result belongs to the model."""
+        """Return a digest of the comparisons, by which a saved result is matched with the data of the model."""
         y, users, firsts, seconds = (np.asarray(array).astype(np.int64) for array in self._data())
         return {"comparisons": digest(y, users, firsts, seconds)}
 

@@ -56,7 +56,7 @@ class PreferenceFit(NamedTuple):
 
 
 class PreferenceEvidence(LogEvidence[PreferenceFit]):
-    """log Z(theta) + log p(theta) with the factors of all users settled at each theta.
+    """Log evidence log Z(theta) and log prior log p(theta), with the factors of all users iterated at each theta.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ class PreferenceEvidence(LogEvidence[PreferenceFit]):
         return other
 
     def at(self, theta: np.ndarray, start: FitState | None = None) -> PreferenceFit:
-        """Return the fit at unconstrained hyperparameters `theta`, (p,), iterated from sites `start` or `first`."""
+        """Return the fit at unconstrained hyperparameters `theta`, (p,), iterated from `start`, by default `first`."""
         initial = self.first if start is None else self.first._replace(sites=Sites(*start))
         tol = np.array(self.engine.effort.tol)
         record = self.checkpoint.record("preferences", theta, *initial.sites, tol)
@@ -118,5 +118,5 @@ class PreferenceEvidence(LogEvidence[PreferenceFit]):
         return fit.gradient
 
     def kept(self, fit: PreferenceFit) -> PreferenceFit:
-        """Return the fit itself, which holds no large matrices."""
+        """Return the fit itself, as it has no large matrices to leave out."""
         return fit

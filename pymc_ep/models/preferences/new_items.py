@@ -25,7 +25,7 @@ def extended_to_items(
     ----------
     form : CompiledPreferences
     theta : ndarray, (p,)
-        Unconstrained hyperparameters of the model, at which its kernel is the fit's.
+        Unconstrained hyperparameters of the model, at which its kernel equals the kernel of the fit.
     values : dict of str to ndarray
         Hyperparameters of the fit.
     rows : callable
@@ -35,8 +35,8 @@ def extended_to_items(
     Raises
     ------
     ValueError
-        For a hyperparameter without labels whose shape differs, for new rows of one that is neither b nor V, and for
-        rows of which the fit has none.
+        For a hyperparameter without labels whose shape differs, for a new row of a hyperparameter other than b and V,
+        and for a hyperparameter all of whose rows are new.
     """
     shapes = {name: value.shape for name, value in form.constrained(theta).items()}
     of_items = {form.form.variables.get(key) for key in ("mean", "factors")}

@@ -1,4 +1,4 @@
-"""Posterior of utilities: a Gaussian for each user given the hyperparameters, with the skewness of its comparisons."""
+"""Posterior of utilities given hyperparameters: a Gaussian for each user, which may be corrected for skewness."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -79,10 +79,10 @@ class UserPosterior(NamedTuple):
     skewed: SkewedPairs
 
     def with_skewed(self, prior: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return posterior covariances, (d, k), of d variables with k standardised differences, and their sds, (k,).
+        """Return posterior covariances, (d, k), of d variables with k differences, and the differences' sds, (k,).
 
-        The differences are of the pairs in `skewed`, each divided by its posterior standard deviation. `prior`, (d, n),
-        are the prior covariances of the d variables with the compared items.
+        The differences are of the pairs in `skewed`. For the covariances each is divided by its posterior standard
+        deviation. `prior`, (d, n), are the prior covariances of the d variables with the compared items.
         """
         # cov(f, d / s) = S_fo S_oo^-1 C D^T / s, with C = whitened whitened^T = cov(f_o) and s^2 = diag(D C D^T).
         rows = self.whitened[self.skewed.firsts] - self.whitened[self.skewed.seconds]
@@ -148,7 +148,7 @@ class PreferencePosterior:
         yield size, self
 
     def hyper_moments(self) -> dict[str, Moments]:
-        """Return the hyperparameters, which are held, with standard deviations of zero."""
+        """Return the hyperparameters, by name, with standard deviations of zero, as the posterior is given them."""
         return {name: Moments(v, np.zeros_like(v)) for name, v in self.form.constrained(self.theta).items()}
 
     def each(self, users: np.ndarray) -> Iterator[UserPosterior]:
@@ -159,7 +159,7 @@ class PreferencePosterior:
             yield next(posteriors)._replace(user=user) if user in place else _unseen(user)
 
     def moments(self) -> dict[str, Moments]:
-        """Return the moments of the utilities of all users."""
+        """Return means and standard deviations of all utilities, in the model's shape, by the name of the utilities."""
         users = np.arange(self.form.n_users)
         mean, variance = np.empty((2, len(users), self.form.n_items))
         for posterior in self.each(users):
@@ -204,7 +204,8 @@ class PreferencePosterior:
     def user_draws(self, posterior: UserPosterior, size: int, rng: np.random.Generator) -> np.ndarray:
         """Return joint draws of all utilities of a user, (size, I).
 
-        Draws of the prior are conditioned on the compared items (Matheron's rule).
+        Draws of the prior are conditioned on posterior draws of the compared items (Matheron's rule). Where comparisons
+        skew the posterior, cubics of their differences are then added.
         """
         prior, kernel = self._prior
         # V z + s e ~ N(0, V V^T + s^2 K), with e ~ N(0, K).

@@ -71,7 +71,7 @@ class PreferenceMixture:
     ----------
     form : CompiledPreferences
     theta : ndarray, (p,)
-        Unconstrained hyperparameters at their mode.
+        Unconstrained hyperparameters of one fit that stands for all, such as the fit at their mode.
     compared : ComparedUsers
     design : Design
     shaped : bool
@@ -101,11 +101,11 @@ class PreferenceMixture:
             yield int(count), self._component(k)
 
     def moments(self) -> dict[str, Moments]:
-        """Return the moments of the utilities of all users."""
+        """Return means and standard deviations of all utilities, in the model's shape, by the name of the utilities."""
         return mixed_moments((weight, component.moments()) for weight, component in self.components())
 
     def hyper_moments(self) -> dict[str, Moments]:
-        """Return the moments of the hyperparameters on their own scale."""
+        """Return means and standard deviations of the hyperparameters over the nodes, by name, on the model's scale."""
         return mixed_moments((weight, component.hyper_moments()) for weight, component in self.components())
 
     def draws(

@@ -25,7 +25,7 @@ _SYMMETRIC = 1e-8
 
 
 class _UtilityRV(RandomVariable):
-    """A random variable with a row of utilities for each user, as long as their mean b."""
+    """A random variable whose draws are rows of I utilities, (..., I), one for each user; I is the length of b."""
 
     dtype = "floatX"
     _print_name = ("PreferenceUtility", "\\operatorname{PreferenceUtility}")
@@ -75,7 +75,7 @@ register_bodies("numba", "pymc_ep.models.preferences.distributions.preference_ut
 
 
 class PreferenceUtility(Continuous):
-    r"""Utilities of items to users: each user's are a draw of one Gaussian [1]_.
+    r"""Utilities of items to users: the utilities of each user are a draw from one Gaussian [1]_.
 
     .. math:: f_u \sim N(b, V V^\top + \sigma^2 K), \qquad u = 1, \dots, U
 
@@ -196,7 +196,7 @@ class PreferenceUtility(Continuous):
 
 
 class _LowRankUtility(Continuous):
-    """`PreferenceUtility` with a kernel of low rank."""
+    """`PreferenceUtility` with the kernel R R^T + j I of low rank plus a multiple of the identity."""
 
     rv_op = low_rank_utility
 
@@ -223,7 +223,7 @@ class _LowRankUtility(Continuous):
 
 
 def _mean_rows(size: Any, mean: Any) -> Any:
-    """Return the graph of the mean utilities of all users, (*size, I); it depends on no draws."""
+    """Return the graph of the mean utilities of all users, (*size, I)."""
     # A copy, as PyMC puts initial values in place of random variables inside a graph, but not of its output.
     return mean.copy() if rv_size_is_none(size) else pt.broadcast_to(mean, (*size, mean.shape[-1]))
 

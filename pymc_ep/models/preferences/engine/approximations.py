@@ -8,15 +8,15 @@ the log evidence of a user with comparisons k is
 
 where A is as in `pymc_ep.models.preferences.kernel.body`.
 
-- Expectation propagation matches posterior moments to the moments of t times the cavity, the tilted distribution. Its
-  c is the log of the integral of the tilted distribution, and two terms of the cavity.
+- Expectation propagation matches posterior moments to the moments of t times the cavity, the tilted distribution. With
+  Z_t, its integral, and v_c, the variance of the cavity, c is log Z_t + log(1 + p v_c) / 2 + v_c (b - p m)^2 / 2.
 - Laplace's approximation takes slope and curvature of log t at m, which is the mode once factors have settled; c is
   log t(m). It equals expectation propagation with cavities of variance zero.
-- Jaakkola and Jordan's (2000) factor is the Gaussian below t that is best under N(m, v); c is its expected log plus
-  p v / 2. Any factors of this kind give a lower bound on the log evidence.
+- Jaakkola and Jordan's (2000) factor is the Gaussian below t whose expected log under N(m, v) is largest; c is this
+  expected log plus p v / 2. Any factors of this kind give a lower bound on the log evidence.
 
-The log evidences of the first and the last method are stationary in the factors. Laplace's is not: log |A| changes with
-the mode, at the rate that `Approximation.response` returns.
+Once factors have settled, the log evidences of the first and the last method are stationary in them. Laplace's is not:
+log |A| changes with the mode, at the rate that `Approximation.response` returns.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Users in parts, in this process or on a cluster."""
+"""Division of the users into parts, which are in this process or on the workers of a Dask cluster."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,7 +32,7 @@ class DividedUsers(NamedTuple):
     ends: np.ndarray
 
     def place(self, users: UserFactors) -> Handles:
-        """Send the factors of all users to their parts, and return handles of them."""
+        """Send the factors of all users to their parts, and return handles of the factors of each part."""
         return self.partitions.place([users.of_users(self.comparisons, slice(*ends)) for ends in pairwise(self.ends)])
 
     def collect(self, handles: Handles) -> UserFactors:
@@ -74,5 +74,5 @@ def divided(
 
 
 def _itself(source: ObservedComparisons) -> ObservedComparisons:
-    """Return the data of a part, which are its source."""
+    """Return `source` itself: the data of a part need no loading."""
     return source

@@ -1,11 +1,11 @@
 """Evidence of comparisons at hyperparameters, and its gradient.
 
 Users' utilities have the prior N(b, S), and user u the posterior mean b + S w_u and covariance S - S Q_u S. Where the
-log evidence is stationary in the factors, as at a fixed point of EP, its gradient holds the factors fixed:
+log evidence is stationary in the factors, as at a fixed point of EP, its gradient is the gradient at fixed factors:
 
     d log Z / d b = sum_u w_u,        d log Z / d S = -1/2 sum_u (Q_u - w_u w_u^T).
 
-In Laplace's approximation it is not stationary, and a `Response` is added.
+In Laplace's approximation the log evidence is not stationary in the factors, and a `Response` is added.
 """
 
 from collections.abc import Callable
@@ -92,7 +92,7 @@ class State(NamedTuple):
         return self._replace(totals=self.totals._replace(curvature=np.zeros((0, 0)), response=None))
 
     def with_users(self, other: Callable[[Any], Any]) -> "State":
-        """Return the state with `other` applied to its `users`, and to the ones of its best state."""
+        """Return the state with `other` applied to its `users` and to the `users` of its best state."""
         best = None if self.best is None else self.best.with_users(other)
         return self._replace(users=other(self.users), best=best)
 
@@ -113,7 +113,7 @@ class ComparisonEvidence:
     partitions : Partitions
         Parts of the users, with `ObservedComparisons` as data.
     n_users, n_pairs : int
-        Numbers of users and of comparisons in all parts.
+        Number of users in all parts, and number of their comparisons that are not held out.
     site : Site
         Likelihood of a comparison.
     effort : Effort
@@ -151,7 +151,7 @@ class ComparisonEvidence:
     def settled(self, problem: PreferenceProblem, theta: np.ndarray, users: Handles) -> tuple[Handles, Totals]:
         """Return the settled factors of all users, iterated from `users`, and their totals.
 
-        Where workers are lost, their parts start anew.
+        Where workers of a cluster are lost, their parts are restored on others, and the iteration is repeated.
 
         Raises
         ------

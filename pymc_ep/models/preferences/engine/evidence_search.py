@@ -1,4 +1,4 @@
-"""Search for the hyperparameters of the highest evidence and prior, by rounds of L-BFGS."""
+"""Search for the maximum of log evidence plus log prior over the hyperparameters, by rounds of L-BFGS."""
 
 from collections.abc import Callable
 from functools import partial
@@ -18,10 +18,10 @@ from pymc_ep.models.preferences.engine.evidence import ComparisonEvidence, Prefe
 __all__ = ["maximise"]
 
 _MEMORY = 20
-"""Number of steps that L-BFGS remembers: more than its usual ten pays where an evaluation is dear."""
+"""Number of past steps from which L-BFGS estimates curvature, not the usual ten: this saves costly evaluations."""
 _LEAST_REACH = 1e-3
-"""Smallest bound on the first step of a round, in units of theta. A round that gains nothing, as its steps lead to
-points without an evidence, is followed by one with a quarter of its bound."""
+"""Bound on the first step of a round, in units of theta, below which no other round follows. Where a round gains
+nothing, as its steps lead to points without an evidence, the next round has a quarter of its bound."""
 
 
 class _Enough(Exception):
@@ -97,7 +97,7 @@ class _Searched:
         return self._at
 
     def __call__(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
-        """Return objective and gradient, (p,), at theta; the present or next point of the history is not evaluated."""
+        """Return objective and gradient, (p,), at theta; from the history where theta is its present or next point."""
         if not np.array_equal(theta, self.thetas[self._at]):
             place = self._at + 1
             if place == len(self.thetas) or not np.array_equal(theta, self.thetas[place]):
@@ -106,7 +106,10 @@ class _Searched:
         return self.objective[self._at], self.gradients[self._at]
 
     def _evaluate(self, theta: np.ndarray, place: int) -> None:
-        """Evaluate a new point; points without an evidence are not recorded, and fail again in a resumed search."""
+        """Evaluate `theta`, (p,), as entry `place` of the history, in place of this and all later entries.
+
+        A point without an evidence is not recorded, and fails again in a resumed search.
+        """
         if place == len(self.thetas) and (ended := self._evidence.may_stop(self.latest)) is not None:
             raise _Enough(ended)
         state = self._evidence.at(self._problem, theta, self.latest.users)
@@ -201,11 +204,11 @@ def maximise(
 
 
 def _climbed(searched: _Searched, theta: np.ndarray, most: int, goal: float) -> tuple[float, float]:
-    """Climb in rounds of L-BFGS from theta, (p,), until a further step gains no more than a goal, in nats.
+    """Climb in rounds of L-BFGS from theta, (p,), until a further step gains no more than `goal`, in nats.
 
     A round ends at an iteration of small gain, even if that is only a short step on a steep slope. With the gradient g
     and the round's estimate H of the inverse curvature, a Newton step would gain g^T H g / 2. Where this gain is above
-    the goal, another round starts with an empty memory.
+    the goal, another round starts with an empty memory, unless there were `most` evaluations or steps are too short.
 
     Returns
     -------

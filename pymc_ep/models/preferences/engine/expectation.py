@@ -1,7 +1,7 @@
 """Gaussian factors of the comparisons of many users, each on its own (Khan, Ko and Seeger 2014, section 3.1).
 
-The factors of all comparisons are updated at once, by Gaussian algebra over the items of each user. A user whose
-factors have settled is left out of further updates. Each user has its own length of steps.
+The factors of all comparisons are updated at once. An update factorises one matrix for each user, of the size of the
+user's items. A user whose factors have settled is left out of further updates. Each user has its own length of steps.
 """
 
 from typing import NamedTuple
@@ -21,7 +21,8 @@ _LONGER, _SHORTER = 1.25, 0.5
 _LEAST_STEP = 0.05
 """Shortest step, as a share of the update. Log-concave factors settle with longer steps."""
 _INNER = 12
-"""Largest number of updates of the means alone. They take no factorisations, and save many."""
+"""Largest number of updates of the shifts alone after an update of the precisions. Unlike that one, they take no
+factorisation, and they save many factorisations."""
 _MATCHED = 0.03
 """Distance of tilted and posterior means, relative to their distance before any shift, at which they count as matched.
 A closer match is wasted, as the next update of the precisions moves the means by more."""
@@ -137,7 +138,7 @@ def settle(
 
 
 def item_differences(comparisons: Comparisons, values: np.ndarray) -> np.ndarray:
-    """Return value of the first item minus value of the second, (P,), for values of all users' items, (N,)."""
+    """Return the value of the first item minus the value of the second, (P,); `values`, (N,), are of users' items."""
     firsts, seconds = comparisons.places
     return values[firsts] - values[seconds]
 
@@ -181,9 +182,9 @@ def _matched(
 ) -> Sites:
     """Return the updated factors, after further updates of the shifts that bring tilted and posterior means together.
 
-    Factor precisions and cavity variances are held meanwhile. The shift that reproduces a tilted mean is a Newton step
-    where the factor's precision equals the tilted one, and too long a step where the tilted precision is larger. A
-    user's step is therefore shortened until its means come closer. Without cavities the means agree at once.
+    Factor precisions and cavity variances are unchanged meanwhile. The shift that reproduces a tilted mean is a Newton
+    step where the factor's precision equals the tilted one, and too long a step where the tilted precision is larger.
+    A user's step is therefore shortened until its means come closer. Without cavities the means agree at once.
     """
     at, cavity, begin = update.at, update.cavity, comparisons.pair_ends[:-1]
     counts, precision = np.diff(comparisons.pair_ends), sites.precision

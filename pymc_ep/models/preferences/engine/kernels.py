@@ -1,4 +1,4 @@
-"""Covariances K of utilities between items: a matrix, or of low rank plus a multiple of the identity."""
+"""Covariances K of utilities between items: a dense matrix, or one of low rank plus a multiple of the identity."""
 
 from functools import cached_property
 from typing import NamedTuple, Protocol, TypeAlias
@@ -13,7 +13,7 @@ from pymc_ep.models.preferences.engine.values import UtilityPrior
 __all__ = ["Curvature", "DenseKernel", "Kernel", "LowRankKernel", "UtilityCovariance"]
 
 Curvature: TypeAlias = np.ndarray | csr_array
-"""Symmetric matrix of sums over users, (I, I), sparse where most pairs of items have entries of zero."""
+"""Symmetric matrix, (I, I), of sums over users; sparse for many items under a kernel of low rank, otherwise dense."""
 
 
 class UtilityCovariance(NamedTuple):

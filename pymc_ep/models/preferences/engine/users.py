@@ -1,4 +1,4 @@
-"""A pass over the users of a part, given the prior; see `pymc_ep.engines.partitions`."""
+"""Fit of all users of a part, given the prior, and sums over them; see `pymc_ep.engines.partitions` for parts."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -22,7 +22,7 @@ _NUMBERS = 2**22
 
 
 class Effort(NamedTuple):
-    """How far the factors of a user are iterated.
+    """Tolerance and limit of the iteration of a user's factors, and the backend.
 
     Attributes
     ----------
@@ -92,14 +92,14 @@ class UserFactors(NamedTuple):
 
 
 class Response(NamedTuple):
-    """Change of the log evidence with factors that move with the prior N(b, S); `_response` defines r.
+    """Part of the gradient of the log evidence in the prior N(b, S) that is due to changes of the factors with b and S.
 
     Attributes
     ----------
     slope : ndarray, (I,)
-        Sum over users of r: gradient of this change in b.
+        Sum over users of r, which `_response` defines: the part of the gradient in b.
     curvature : ndarray or csr_array, (I, I)
-        Sum over users of -(r w^T + w r^T): minus twice the gradient of this change in S.
+        Sum over users of -(r w^T + w r^T): minus twice the part of the gradient in S.
     """
 
     slope: np.ndarray
@@ -215,7 +215,10 @@ def _response(comparisons: Comparisons, settled: Settled, derivative: np.ndarray
 
 
 def blocks(comparisons: Comparisons) -> Iterator[tuple[Comparisons, np.ndarray, np.ndarray]]:
-    """Yield blocks of users whose covariances fit a buffer: comparisons, places of items, places of comparisons."""
+    """Yield blocks of users: their comparisons, and the indices of their items and comparisons in arrays of all users.
+
+    The covariances of a block have at most `_NUMBERS` entries, unless a single user's have more.
+    """
     squares, begin = comparisons.square_ends, 0
     while begin < comparisons.n_users:
         end = int(np.searchsorted(squares, squares[begin] + _NUMBERS, side="right")) - 1

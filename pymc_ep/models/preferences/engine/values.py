@@ -96,7 +96,7 @@ class ComparedUsers(NamedTuple):
         return compared._replace(order=self.order[kept[compared.order]])
 
     def spread(self, some: "ComparedUsers", values: np.ndarray, n_items: int) -> np.ndarray:
-        """Return values, (N,), of all users' items, given values of the items in `some`, a capped subset; else zero."""
+        """Return values of all users' items, (N,): `values` at the items of `some`, a capped subset, else zero."""
         keys, some_keys = (
             np.repeat(compared.users, np.diff(compared.comparisons.item_ends)) * np.int64(n_items)
             + compared.comparisons.items

@@ -1,4 +1,4 @@
-"""Dispatch of posteriors of compared utilities: by NumPy for few users, by Numba for many, by C and JAX if asked."""
+"""Choice of the body for posteriors of compared utilities: NumPy for few users, Numba for many, C or JAX on request."""
 
 from importlib import import_module
 from types import ModuleType

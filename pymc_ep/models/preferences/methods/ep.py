@@ -41,7 +41,7 @@ TREATMENTS = ("optimize", "fixed", "integrate", "sample")
 """Treatments of hyperparameters, the values of ``hyper=``."""
 
 _MATRICES = 3
-"""Number of matrices of all items that are held at a time: K, its Cholesky factor for draws, and a curvature."""
+"""Number of matrices of all items in memory at a time: K, its Cholesky factor for draws, and a curvature."""
 _USER_MATRICES = 6
 """Number of n x n matrices of a user of n items: prior factors, `whitened` and losses, and a working copy of each."""
 _PASSES, _UPDATES = 40, 20
@@ -59,7 +59,7 @@ def solve(call: Call[CompiledPreferences], approximation: Approximation = EXPECT
         For comparisons of unknown users or items, and of an item with itself, and for kernels that are not positive
         definite.
     UnsupportedModelError
-        For ``learn="em"`` where the prior of a parameter of the utilities is not flat.
+        For ``learn="em"`` where there is no update in closed form; see `CompiledPreferences.learned`.
     ValueError
         For options out of range, and for ``hyper="integrate"`` where hyperparameters are arrays or too many scalars.
     """
@@ -138,7 +138,7 @@ def cost(call: Call[CompiledPreferences]) -> Cost:
 
 
 def _first_factors(call: Call[CompiledPreferences], compared: ComparedUsers, digest: np.ndarray) -> UserFactors:
-    """Return the factors to start from: an earlier fit's of the same comparisons, or the ones before any update."""
+    """Return the factors to start from: of an earlier fit to the same comparisons, or else zero."""
     first, start = UserFactors.first(compared.comparisons), call.start or {}
     if "comparisons" not in start or not np.array_equal(start["comparisons"], digest):
         return first
@@ -146,7 +146,7 @@ def _first_factors(call: Call[CompiledPreferences], compared: ComparedUsers, dig
 
 
 def _earlier_design(call: Call[CompiledPreferences]) -> Design | None:
-    """Return the nodes of the fit that `call` starts from, if hyperparameters are held as it left them; else None."""
+    """Return the nodes of the fit that `call` starts from, if hyperparameters are fixed at its values; else None."""
     start = call.start or {}
     if call.hyper != "fixed" or not np.array_equal(start.get("theta", np.zeros(0)), call.theta):
         return None

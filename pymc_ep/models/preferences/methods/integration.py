@@ -70,7 +70,7 @@ _FITS, _FITS_EACH = {1: 20, 2: 50, 3: 240}, 30
 Emulators took 112 to 163 fits for four hyperparameters and 168 for six."""
 _OPERATIONS = 2e10
 """Largest number of floating-point operations, over all fits, of an integration by default: half a minute on one core.
-With comparisons so many that it takes more, the spread of a few scales seldom matters."""
+Where there are so many comparisons that it would take more, the uncertainty of a few scales seldom matters."""
 
 
 class Integral(NamedTuple):
@@ -278,7 +278,8 @@ def why_no_density(settings: Mapping[str, Any]) -> str:
 def treatment(form: CompiledPreferences, comparisons: Comparisons) -> tuple[str, Status]:
     """Return the treatment for ``hyper="auto"`` where integration is possible, and a status with the reason.
 
-    It is the mode where a prior is flat, fits are too costly or results too large, and integration elsewhere.
+    The treatment is "optimize" if there are no hyperparameters, a prior is flat, or fits would be too costly or results
+    too large; else it is "integrate".
     """
     p = form.start.size
     if not p or _improper(form):
@@ -292,7 +293,7 @@ def treatment(form: CompiledPreferences, comparisons: Comparisons) -> tuple[str,
 
 
 def dear(form: CompiledPreferences, comparisons: Comparisons, p: int) -> bool:
-    """Return whether the fits of an integration over p hyperparameters take more than `_OPERATIONS`."""
+    """Return whether integration over p hyperparameters takes more floating-point operations than `_OPERATIONS`."""
     return bool(usual_fits(p) * form.operations_of(comparisons) > _OPERATIONS)
 
 
@@ -302,7 +303,10 @@ def usual_fits(p: int) -> int:
 
 
 def _improper(form: CompiledPreferences) -> bool:
-    """Return whether a hyperparameter's prior does not fall far from its start: a flat one is meant for a mode."""
+    """Return whether some hyperparameter's log prior does not fall from a distance of 10 from its start to `_FARTHEST`.
+
+    Distances are on the unconstrained scale. A model with a flat prior is meant for a mode.
+    """
     for axis in np.eye(form.start.size):
         for way in (-1.0, 1.0):
             near, far = form.rows.log_prior_gradients(form.start + way * np.outer([10.0, _FARTHEST], axis))[0]

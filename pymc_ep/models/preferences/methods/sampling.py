@@ -48,7 +48,7 @@ def evidence_op(
 def condition(
     call: Call[CompiledPreferences], thetas: np.ndarray, approximation: Approximation = EXPECTATION
 ) -> Solution:
-    """Fit at each of k draws of the hyperparameters, (k, p); the solution takes draws from each fit."""
+    """Fit at each of k draws of the hyperparameters, (k, p); equally many draws of the solution are from each fit."""
     form, settings = call.form, _settings(call.options)
     evidence, every = _evidence(settings, approximation, form, "none", call.report), form.compared()
     centre, integral, status = at_draws(evidence, thetas, np.ones(len(thetas)))

@@ -1,4 +1,4 @@
-"""Search for the hyperparameters of preferences: the maximum of evidence and prior."""
+"""Search for the hyperparameters of preferences at the maximum of log evidence plus log prior."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,7 +35,7 @@ EP's own error is 2e-5."""
 
 
 class Task(NamedTuple):
-    """A fit to be made.
+    """Arguments of a fit of preferences.
 
     Attributes
     ----------
@@ -98,12 +98,12 @@ class Found(NamedTuple):
 
 
 def searched(task: Task, users: UserFactors) -> Found:
-    """Return the hyperparameters of the highest evidence and prior, searched for from given factors of users.
+    """Search for the maximum of log evidence plus log prior over the hyperparameters, from given factors of users.
 
     Raises
     ------
     UnsupportedModelError
-        For ``learn="em"`` where the prior of a parameter of the utilities is not flat.
+        For ``learn="em"`` where there is no update in closed form; see `CompiledPreferences.learned`.
     """
     form = task.call.form
     mask = _held_out(task)
@@ -144,9 +144,10 @@ def _learned(task: Task, evidence: ComparisonEvidence, first: UserFactors, divid
 
 
 def _rises_without_end(form: CompiledPreferences, evidence: ComparisonEvidence, search: Run[State]) -> bool:
-    """Return whether a search that was left to end has no maximum: the evidence is as high for much larger parameters.
+    """Return whether a search has no maximum: the objective is as high where parameters with flat priors are larger.
 
-    Comparisons that do not contradict each other are the more probable, the further the utilities are apart.
+    Comparisons that do not contradict each other are the more probable, the further the utilities are apart. Searches
+    that were interrupted, or ended by their score on held-out comparisons, are not examined: False.
     """
     flat, best = form.form.flat, search.state.chosen
     if not flat or search.status.interrupted or evidence.may_stop(search.state) is not None:
@@ -167,7 +168,7 @@ def _rises_without_end(form: CompiledPreferences, evidence: ComparisonEvidence, 
 
 
 def _growth(search: Run[State]) -> float:
-    """Return the factor for `_rises_without_end`: a maximum may be far from a search that did not converge."""
+    """Return the factor for `_rises_without_end`: larger without convergence, as a maximum may then be farther away."""
     return _LARGER if search.status.converged else _FAR_LARGER
 
 

@@ -21,9 +21,9 @@ _FALL = 4.0
 _REACH, _MOST_FITS = 8.0, 100
 """Largest distance to each side, a factor of 3000 for a scale, and largest number of fits."""
 _USERS = 200
-"""Number of users, the first ones, whose comparisons are looked at."""
+"""Largest number of users whose comparisons are examined: the first ones."""
 _QUANTILE = 0.9
-"""Quantile over comparisons that `Neglected.widened` and `Neglected.moved` are."""
+"""Quantile over comparisons that is reported as `Neglected.widened` and `Neglected.moved`."""
 _WIDENED, _MOVED = 1.2, 0.3
 """`Neglected.widened` and `Neglected.moved` above which a note is given; EP's own error is negligible by comparison."""
 

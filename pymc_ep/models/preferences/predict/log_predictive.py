@@ -23,7 +23,7 @@ class ComparisonPredictions:
 
     @staticmethod
     def rebuild(idata: Container, model: pm.Model) -> UtilityPosterior:
-        """Return the posterior of a fit; raise a ValueError unless it is one of the present model."""
+        """Return the posterior of a fit; raise a ValueError unless the fit is of the present model."""
         return preference_posterior(idata, model)
 
     @staticmethod
@@ -64,7 +64,7 @@ class ComparisonPredictions:
 
     @staticmethod
     def transforms(model: pm.Model, posterior: UtilityPosterior, data: Mapping[str, Any]) -> xr.Dataset:
-        """Refuse: binary outcomes have no informative probability integral transform."""
+        """Raise UnsupportedModelError: binary outcomes have no informative probability integral transform."""
         raise UnsupportedModelError(
             f"Comparisons such as {posterior.form.form.comparisons.name!r} are binary, and have no informative "
             f"probability integral transform; compare log_predictive of held-out comparisons."

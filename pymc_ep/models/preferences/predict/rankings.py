@@ -1,4 +1,4 @@
-"""Rankings of the items of a user, and the comparisons that would tell most about its utilities."""
+"""Rankings of the items for a user, and the comparisons of the largest expected information on a user's utilities."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -52,7 +52,7 @@ def rank_items(
 
 
 def next_pairs(idata: Container, model: pm.Model, *, n: int, **user: Any) -> xr.Dataset:
-    """Return the comparisons that would tell most about the utilities of a user; see `pymc_ep.next_pairs`."""
+    """Return the comparisons of the largest expected information on a user's utilities; see `pymc_ep.next_pairs`."""
     check_whole("n", n)
     posterior = preference_posterior(idata, model)
     dims = model_dims(model, posterior.form.form.utilities)
@@ -67,7 +67,7 @@ def next_pairs(idata: Container, model: pm.Model, *, n: int, **user: Any) -> xr.
 def _users(
     model: pm.Model, posterior: UtilityPosterior, dims: Sequence[str], rows: Mapping[str, Any], caller: str
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return positions and labels of the users asked for; labels are None where there is one user."""
+    """Return positions, (n,), and labels of the users in `rows`; position 0 and None for utilities of one user."""
     if len(dims) == 1:
         if rows:
             raise ValueError(f"{caller} takes no {next(iter(rows))}= here, as these are the utilities of one user.")
