@@ -18,7 +18,7 @@ from pymc_ep.modes import bodies_of, mode_of, numpy_mode
 __all__ = ["CompiledSequences"]
 
 _WINDOW = 4096
-"""Number of events of a window of a group of users, to an order of magnitude, for `CompiledSequences.work`."""
+"""Typical number of events of a window, of all users of a group, for the estimate `CompiledSequences.work`."""
 
 _NDIMS = (4, 3, 2, 2, 1, 3)
 """Number of axes of each table of weights, in the order of `Weights`."""
@@ -87,7 +87,7 @@ class CompiledSequences(DrawFunctions):
 
     @property
     def work(self) -> float:
-        """Number of multiplications for the logits of a window of events."""
+        """Number of multiplications for the logits of all items at the events of a window."""
         return float(min(len(self.observed()[0]), _WINDOW)) * np.prod(self.shapes[2])
 
     def sequences(self) -> tuple[Sequences, np.ndarray]:
@@ -117,7 +117,13 @@ class CompiledSequences(DrawFunctions):
     def arranged(
         self, users: np.ndarray, items: np.ndarray, contexts: np.ndarray, n_users: int
     ) -> tuple[Sequences, np.ndarray]:
-        """Return the sequences of N rows, with the form's memories, and the row of each event, (N,)."""
+        """Return the sequences of N rows, with the form's memories and contexts, and the row of each event, (N,).
+
+        Raises
+        ------
+        InvalidDataError
+            For contexts that are not whole numbers, out of range, or not one for each event.
+        """
         sequences, order = Sequences.of_rows(users, items, n_users, self.n_items, self.half_lives)
         if not len(self.contexts):
             return sequences, order
@@ -135,7 +141,7 @@ class CompiledSequences(DrawFunctions):
         return sequences.in_context(contexts[order].astype(np.int64)), order
 
     def _require_shapes(self) -> None:
-        """Raise for weights whose shapes do not belong to one network."""
+        """Raise InvalidDataError for tables of weights whose shapes do not fit together."""
         recurrent, inputs, outputs, memory, known, bias = self.shapes
         gates, width = recurrent[-3], recurrent[-1]
         fit = gates in map(len, CELLS.values()) and recurrent[-2] == width
@@ -151,9 +157,9 @@ class CompiledSequences(DrawFunctions):
             )
 
     def priors(self, dtype: str) -> tuple[Priors, Prior | None]:
-        """Return the priors of the six tables of weights, and of the shared matrices, the mean of users' matrices.
+        """Return the priors of the six tables of weights, and the prior of the matrices that users' matrices are about.
 
-        The latter is None where users' matrices have no such mean.
+        The last one is None where the mean of users' matrices is no variable.
 
         Raises
         ------
@@ -170,7 +176,7 @@ class CompiledSequences(DrawFunctions):
         return table_priors, shared
 
     def fingerprint(self) -> dict[str, np.ndarray]:
-        """Return arrays by name that identify data and constants, to check whether a result belongs to the model."""
+        """Return digests of data and constants, by name, by which a saved result is matched with the model."""
         return {
             "sequences": digest(self.observed()[0].astype(np.int64)),
             "contexts": digest(self.contexts.astype(np.int64)),
@@ -224,7 +230,7 @@ def _listed(numbers: np.ndarray) -> str:
 
 
 def _checked(prior: WeightPrior, mean: Any, precision: Any, ndim: int, dtype: str) -> Prior:
-    """Return a prior with arrays of `ndim` axes; raise for a mean or a precision out of range."""
+    """Return a prior with arrays of `ndim` axes; raise for means that are not finite and precisions below zero."""
     bad = ~np.isfinite(mean)
     if bad.any():
         raise InvalidDataError(f"{prior.name!r} has the prior mean {np.asarray(mean)[bad][0]}; correct it.")

@@ -23,11 +23,12 @@ from pymc_ep.models.sequences.sequence_data import relabelled, stored_contexts, 
 __all__ = ["CollaborativeRNN", "CollaborativeRNNRV"]
 
 _HALF_LIVES = (5.0, np.inf)
-"""Default half-lives, in events. Of 5, 20 and 80 events, 5 is by far the best for check-ins of Brightkite. For
-Foursquare 20 is the best, and 5 costs a few hundredths of a nat more."""
+"""Default half-lives of memories, in events. Of 5, 20 and 80 events, 5 predicts check-ins of Brightkite best by far.
+For Foursquare 20 is the best, and 5 costs a few hundredths of a nat more."""
 _SPREAD = 1.0
-"""Default standard deviation of users' matrices about shared ones. On check-ins and films 0.3 is as good or better by
-0.01 nats a later event, and without memories by 0.07. For people whose ways have little in common, 0.3 is far worse."""
+"""Default standard deviation of users' matrices about shared ones. On check-ins and films 0.3 is as good, or better by
+0.01 nats an event to be predicted, and without memories by 0.07. For people who have little in common, 0.3 is far
+worse."""
 
 
 class CollaborativeRNNRV(RandomVariable):
@@ -109,16 +110,16 @@ class CollaborativeRNN(Discrete):
 
     or, with ``cell="gru"``, :math:`h_t = (1 - w_t) h_{t-1} + w_t \tanh(W_{y_t} + a_{x_{t+1}} + R_u (r_t h_{t-1}))` with
     gates :math:`w_t, r_t` that are logistic functions of such sums. Here :math:`h_t`, (D,), is the state of user u
-    after item :math:`y_t`. Each user has matrices :math:`R_u` for all gates. All users share the inputs W and the
-    outputs v, with a row for each item, and the biases a, with a row for each context x of the event to predict. All
-    entries of :math:`h_0` are `initial`, so that the first item has the same probabilities for all users.
+    after item :math:`y_t`. Each user has its own matrices :math:`R_u`, one for each gate. All users share the inputs W
+    and the outputs v, with a row for each item, and the biases a, with a row for each context x of the event to
+    predict. All entries of :math:`h_0` are `initial`, so that the first item has the same probabilities for all users.
 
-    With `repeats` the softmax chooses among the I items and memories of the user's past, whose logits are
-    :math:`m_k^\top h_t + b_k + \log I`. Memory k then yields one of the user's earlier items with the probability of
-    its share among the earlier events (as in the pointers of [2]_). In a memory of half-life H an event counts half as
-    much after H others. An empty memory yields all items with equal probability. Items that the user had before also
-    have another logit than new ones, :math:`v_i^\top h_t + z^\top h_t + c`: where nobody chooses an item twice, as with
-    films, training lowers it.
+    With `repeats` the softmax chooses among the I items and memories of the user's past. The logit of memory k is
+    :math:`m_k^\top h_t + b_k + \log I`. A memory that is chosen yields each of the user's earlier items with the
+    probability of its share among the earlier events (as in the pointers of [2]_). In a memory of half-life H an event
+    counts half as much after H others. Before the first event a memory yields all items with equal probability. Items
+    that the user had before also have another logit than new ones, :math:`v_i^\top h_t + z^\top h_t + c`: where nobody
+    chooses an item twice, as with films, training lowers it.
 
     Parameters
     ----------
@@ -131,22 +132,24 @@ class CollaborativeRNN(Discrete):
     pooled : bool
         Whether all users share the matrices R.
     repeats : bool or sequence of float
-        Half-lives of the memories, in events, which may be infinite. True stands for 5 and infinity. An empty sequence
-        is for no memories, but another logit of items that the user had before; False is for neither.
+        Half-lives of the memories, in events, which may be infinite. True stands for 5 and infinity. With an empty
+        sequence there are no memories, but items that the user had before have another logit. With False there is
+        neither.
     context : list of array_like of int, or pymc.Data, (N,), optional
-        Context of each event, such as the hour, which is known before the item: an array of positions of labels for
-        each user, one for each event, or data with a position for each row. By default the context of the observed
-        table, if any. Labels are coordinates of the table's dim of the context, or of ``<name>_context``.
+        Context of each event, such as the hour, which is known before the item: for each user an array with one context
+        for each event, or data with one context for each row. Contexts are positions of labels, which are coordinates
+        of the table's dim of the context, or of ``<name>_context``. By default the context of the observed table, if
+        any.
     recurrent, inputs, outputs, memory, known, bias : optional
         Priors of R, (users, gates, D, D), or (gates, D, D) if pooled; of W, (items, gates, D); of v, (items, D); of m
         and b, (memories, D + 1); of z and c, (D + 1,); of a, (contexts, gates, D), with one context if none are given.
         Each is a distribution such as ``pm.Normal.dist(0, 1)``, by default `pymc.Flat`, or a variable of the model. New
         variables are named ``<name>_recurrent``, ``<name>_input``, ``<name>_output``, ``<name>_memory``,
-        ``<name>_known`` and ``<name>_bias``. Gates are in the order candidate, update, reset. ``bias=False`` is for no
-        biases: with ``repeats=False`` and ``spread=False`` too, this is the network of [1]_.
+        ``<name>_known`` and ``<name>_bias``. Gates are in the order candidate, update, reset. With ``bias=False`` there
+        are no biases; with ``repeats=False`` and ``spread=False`` too, the model is the network of [1]_.
     spread : bool or float
         Standard deviation of each user's R about a mean that all users share, the variable ``<name>_recurrent_mean``.
-        True stands for 1, or for False if users share R or it has a prior; False is for R without a shared mean.
+        True stands for 1, or for False if users share R or `recurrent` is given. With False there is no shared mean.
     initial : float
         Value of all entries of the state before the first event.
     n_users : int, optional
@@ -362,7 +365,7 @@ def _half_lives(name: str, repeats: Any) -> tuple[float, ...] | None:
 
 
 def _agreed(model: pm.Model, name: str, what: str, dim: str, given: int | None, n_observed: int | None = None) -> int:
-    """Return the number of users or items, on which argument, coordinates and observations must agree."""
+    """Return the number of users or items, from argument, coordinates or observations; raise where these differ."""
     labels = model.coords.get(dim)
     counts = {f"n_{what}={given}": given, f"the dim {dim!r}": None if labels is None else len(labels)}
     counts["the observations"] = n_observed

@@ -3,10 +3,10 @@
     P(y_{t+1} = i | y_1 .. y_t) = softmax(V h_t)_i,        h_t = cell(h_{t-1}, y_t, x_{t+1}; R_u, W, a),
 
 for the items y_t of user u, with the context x_{t+1} of the event to predict. The weights are recurrent matrices R_u of
-each user, or one R for all users, inputs W, outputs V and biases a of contexts. They get point estimates, and have
-Gaussian or flat priors. The prior mean of users' matrices may be a variable that all users share. In addition to items,
-the softmax may choose memories of the user's earlier items, which have outputs of their own. The logits of items that
-the user had before may be shifted.
+each user, or one R for all users, inputs W, outputs V and biases a of contexts. Weights have Gaussian or flat priors,
+and a fit gives point estimates of them. The prior mean of users' matrices may be a variable that all users share. In
+addition to items, the softmax may choose memories of the user's earlier items, which have outputs of their own. The
+logits of items that the user had before may be shifted.
 """
 
 from dataclasses import dataclass, field

@@ -80,7 +80,7 @@ class SequencesPosterior:
         return JointDraws(values, {self.form.form.sequences.name: _repeated(log_p, size)})
 
     def scores(self, sequences: Sequences, begins: np.ndarray | None = None) -> Scores:
-        """Return log probabilities of events, for each user from ``begins[user]`` on, and the users' last states."""
+        """Return log probabilities of each user's events from index ``begins[user]`` on, and the users' last states."""
         first = initial_states(len(sequences.lengths), self.weights, self.form.initial)
         return log_probabilities(self.weights, sequences, first, begins)
 

@@ -23,9 +23,10 @@ __all__ = [
 
 
 def stored_rows(name: str, observed: Any, lengths: Any, n_items: int) -> tuple[Any, Any, int | None]:
-    """Return the rows of user and item to store, (N, 2), each row's user, (N,), and the number of users.
+    """Return the rows of user and item to store, (N, 2), the user of each row, (N,), and the number of users.
 
-    Without observations the first is None, and the users are of the rows to draw. Unknown values are None.
+    Without observations, rows are None, and users are of the rows to draw, `lengths` of each user. Without `lengths`
+    all three are None. For symbolic rows the number of users is None.
     """
     if isinstance(observed, Variable):
         if observed.ndim != 2:
@@ -41,7 +42,10 @@ def stored_rows(name: str, observed: Any, lengths: Any, n_items: int) -> tuple[A
 
 
 def stored_contexts(model: Model, name: str, observed: Any, context: Any, users: Any, n_users: int) -> tuple[Any, str]:
-    """Return the contexts of all events, (N,), or (0,) without any, and their dim, with coordinates in the model."""
+    """Return the contexts of all events, (N,), or (0,) without any, and their dim, whose coordinates are in the model.
+
+    A dim without coordinates gets numbers from zero as coordinates.
+    """
     dim = getattr(observed, "context", None) or f"{name}_context"
     given = getattr(observed, "contexts", None) if context is None else context
     if isinstance(given, Variable):

@@ -12,12 +12,12 @@ _LEAST = 1e-8
 
 
 class Rule(NamedTuple):
-    """Decay factors of the moving averages of gradients and of squared gradients, and how squares enter the latter.
+    """Rule of an update: how the moving averages of gradients and of squared gradients change.
 
     Attributes
     ----------
     first, second : float
-        Factors of the previous average of gradients, and of squared gradients, in each update.
+        Factors by which the previous averages, of gradients and of squared gradients, are multiplied in each update.
     additive : bool
         Whether a new square g^2 moves the average v towards itself by ``1 - second`` times g^2, so that small gradients
         hardly lower v. Otherwise it moves v by ``1 - second`` times the difference g^2 - v.
@@ -35,14 +35,14 @@ averages are divided by the sum of their weights, so that the first step is no l
 
 The logit of most items has large positive gradients in few steps of an epoch, and small negative ones in all others. If
 the average of squares forgets the large gradients in between, the small steps are scaled up too much, and their sum
-outweighs the large steps (Reddi, Kale and Kumar 2018). When steps weighed short windows like long ones, RMSprop
-ended at 5.8 nats a held-out check-in of Brightkite; with 0.999 instead of 0.99 it fell below 3.7. Foursquare cost 4.51
-with 0.99 and 4.64 with 0.999, and 4.34 by Yogi. With steps that weigh all events alike, and with memories, all three
-rules end alike on both and on films."""
+outweighs the large steps (Reddi, Kale and Kumar 2018). When a short window counted as much as a long one, RMSprop ended
+at 5.8 nats a held-out check-in of Brightkite; with 0.999 instead of 0.99 it fell below 3.7. Check-ins of Foursquare
+cost 4.51 nats with 0.99 and 4.64 with 0.999, and 4.34 by Yogi. Now that all events count alike, and with memories, the
+three rules end at equal losses on both data sets and on films."""
 
 
 def stepped(rule: Rule, rate: float, weights: Array, gradient: Array, moments: Moments) -> tuple[Array, Moments]:
-    """Return the weights after a step of length `rate` up the gradient, scaled by `rule`, and the new moments."""
+    """Return the weights after a step up `gradient`, scaled by `rule` and times `rate`, and the new moments."""
     xp = namespace(weights, gradient)
     count = moments.count + 1
     times = count.astype(weights.dtype).reshape(-1, *[1] * (weights.ndim - 1))

@@ -2,8 +2,8 @@
 
 An iteration of the loop trains on one group of users. Their sequences are cut into windows, states are carried from
 window to window, and the weights take a step after each window. An epoch trains on all users, each in one iteration.
-After that iteration, the user's recurrent matrices are kept apart in the state. They are put into the table at the end
-of the epoch: no step writes into the arrays of an earlier state.
+After that iteration, the state has the user's recurrent matrices in `State.visited`. They are put into the table of all
+users at the end of the epoch, so that no step writes into the arrays of an earlier state.
 """
 
 from collections.abc import Callable
@@ -43,9 +43,12 @@ class State(NamedTuple):
     best, best_shared : Weights, ndarray
         Weights and shared matrices after the best epoch.
     first_nats, best_nats : float
-        Loss, in nats a held-out event, before the first epoch and after the best one.
-    best_epoch, epoch, group : int
-        Number of the best epoch, 0 for the start, of finished epochs, and of groups trained so far in this epoch.
+        Loss before the first epoch and after the best one, in nats a held-out event. If no event is held out, the first
+        is log I for I items, and the second the loss of the last epoch in nats a training event.
+    best_epoch : int
+        Number of the best epoch, 0 for the start; the last epoch if no event is held out.
+    epoch, group : int
+        Number of finished epochs, and number of groups trained so far in this epoch.
     order : ndarray of int, (P,)
         Users with events, in the order of their training in this epoch.
     most : int
@@ -53,8 +56,8 @@ class State(NamedTuple):
     total : float
         Sum of the log probabilities of the training events of this epoch so far.
     trace : ndarray, (epochs, 2)
-        Nats a held-out event after each epoch, or a training event if none is held out, and nats a training event in
-        each epoch.
+        For each epoch, loss in nats a held-out event after it, and in nats a training event during it. If no event is
+        held out, both are the loss in nats a training event.
     failed_user, failed_event : int
         A user of the first window whose gradient is not finite, and the window's first event; -1 without such a window.
     """
@@ -137,7 +140,7 @@ class Training:
         return -(-int((problem.lengths > 0).sum()) // self.users_per_batch)
 
     def init(self, problem: Problem, start: tuple[Learned, np.ndarray] | None = None) -> State:
-        """Return the first state; `start` are weights with their moments, and the shared matrices."""
+        """Return the first state; `start` is a pair of weights with their moments, and shared matrices, (G, D, D)."""
         assert start is not None, "training starts from weights"
         learned, shared = start
         nats = self._held_out(problem, learned.weights)
@@ -199,7 +202,7 @@ class Training:
         return self._epoch_over(problem, state) if end >= len(state.order) else state
 
     def objective(self, state: State) -> float:
-        """Return the nats a held-out event, or a training event if none is held out, after the last epoch."""
+        """Return the loss of the last epoch, in nats a held-out event, or a training event if none is held out."""
         return float(state.trace[-1, 0]) if len(state.trace) else state.first_nats
 
     def change(self, state: State) -> float:
@@ -258,16 +261,19 @@ class Training:
         return self._rng(epoch).permutation(np.flatnonzero(problem.lengths))
 
     def _priors(self, problem: Problem, state: State, users: np.ndarray) -> Priors:
-        """Return the priors of all tables times the Gaussian of `ridge`; the first has the rows of `users` only."""
+        """Return the priors of all tables times the Gaussian of `ridge`; the first prior is of the rows `users` alone.
+
+        Where users' matrices have a shared mean, it is the mean of the first prior.
+        """
         recurrent, *others = problem.priors
         if problem.of_shared is not None:
             recurrent = recurrent._replace(mean=state.shared[None])
         return tuple(prior.with_ridge(self.ridge) for prior in (recurrent.rows(users), *others))
 
     def _shares(self, problem: Problem, window: Window, users: np.ndarray, *, shared: bool) -> Shares:
-        """Return the shares of each user's events, of each item's events, and of all events that lie in a window.
+        """Return which shares of each user's events, of each item's events, and of all events lie in `window`.
 
-        Where the softmax samples outputs, the share of each is multiplied by the number of outputs that it represents.
+        Where the softmax samples items, the share of outputs is multiplied by the number of items that each represents.
         """
         every = np.array([len(window.items) / problem.n_trained])
         of_users = np.bincount(window.users, minlength=len(users)) / problem.lengths[users]
@@ -280,7 +286,7 @@ class Training:
         return Shares(*(share.astype(problem.priors[0].mean.dtype) for share in shares))
 
     def _epoch_over(self, problem: Problem, state: State) -> State:
-        """Return the state at the start of the next epoch."""
+        """Return the state at the start of the next epoch, with shared matrices and losses updated."""
         learned = _merged(state)
         shared = state.shared
         if problem.of_shared is not None:
@@ -344,9 +350,10 @@ def _merged(state: State) -> Learned:
 def _about_shared(
     learned: Learned, shared: np.ndarray, trained: np.ndarray, precision: np.ndarray, prior: Prior
 ) -> tuple[Learned, np.ndarray]:
-    """Return weights, and the mode of the shared matrices, (G, D, D), given the matrices of users in `trained`, (U,).
+    """Return weights, and the mode of the shared matrices, (G, D, D), given the matrices of users that have trained.
 
-    No event that is trained on depends on the matrices of other users, which are set to the mode.
+    `trained`, (U,), marks the users. No event that is trained on depends on the matrices of other users, which are set
+    to the mode. Entries whose prior is flat in both places keep the values `shared`.
     """
     recurrent = learned.weights.recurrent
     # (sum_u p R_u + q m) / (sum_u p + q) maximises sum_u log N(R_u; M, 1 / p) + log N(M; m, 1 / q) over M.

@@ -13,7 +13,7 @@ __all__ = ["Settings", "Shares", "Updated", "updated"]
 
 
 class Settings(NamedTuple):
-    """Settings of an update: the name of the rule, the length of a step, and the largest norm of a gradient."""
+    """Settings of an update: name of the rule, factor of a step, and norm to which larger gradients are shortened."""
 
     optimizer: str
     learning_rate: float
@@ -26,7 +26,7 @@ class Shares(NamedTuple):
     Attributes
     ----------
     users : ndarray, (P or 1,)
-        Share of each user's events, or of all events where the matrices are shared.
+        Share of each user's events, or share of all events where the matrices are shared.
     items : ndarray, (I,)
         Share of each item's events.
     outputs : ndarray, (1 or I,)
@@ -44,7 +44,10 @@ class Shares(NamedTuple):
 
 
 class Updated(NamedTuple):
-    """Log probability of a window, states after it, (P, D), weights, and whether total and gradient are finite."""
+    """Log probability of a window's events, states after it, (P, D), weights after the update, and a flag.
+
+    The flag is True if the log probability and its gradient are finite, False if not: the weights are then unchanged.
+    """
 
     total: Array
     last: Array
@@ -64,8 +67,9 @@ def updated(
 ) -> Updated:
     """Return weights after a step up the gradient of the log probability of a window's events plus the log prior.
 
-    The gradient is divided by `most`, not by the number of events of this window. All events of an epoch then weigh
-    alike, although the last windows of a group have few events, as only its longest users reach them.
+    The log prior of each row is multiplied by its entry in `shares`. The gradient is divided by `most`, not by the
+    number of events of this window. All events of an epoch then have equal weight, although the last windows of a group
+    have few events, as only the users with most events are in them.
 
     Arrays of `learned` belong to this group of users alone, and are overwritten. Rows of recurrent matrices and inputs
     without an event in the window, rows of outputs that are no candidates, and their moments are unchanged.

@@ -27,7 +27,7 @@ def updated_jax(
     settings: Settings,
     batch: int,
 ) -> Updated:
-    """Return weights after a step up the gradient; arguments as in NumPy, and `batch`, the length of full windows."""
+    """Return the same as `updated`, for arrays of JAX; `batch` is the number of times of a full window."""
     require_float64()
     outputs = learned.weights.outputs
     grid = grid_of(window, batch, len(first), len(outputs), kept, outputs.dtype)

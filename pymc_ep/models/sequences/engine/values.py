@@ -62,8 +62,8 @@ class Problem(NamedTuple):
     priors : tuple of Prior
         Priors of the tables of weights.
     of_shared : Prior, optional
-        Prior of the shared matrices, (G, D, D), which are the mean of users' matrices; ``priors[0]`` has the precision
-        about them. None where the mean of users' matrices is a constant.
+        Prior of the shared matrices, (G, D, D), which are the mean of users' matrices; the precision of users' matrices
+        about this mean is in ``priors[0]``. None where the mean of users' matrices is a constant.
     """
 
     sequences: Sequences

@@ -1,4 +1,4 @@
-"""Sums over the first n of B blocks of events, for n known only at run time: arrays of all windows have one shape."""
+"""Sums over the first n of B blocks of events. All windows have arrays of B blocks, and n is known only at run time."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,9 +15,9 @@ Block = Callable[[Any, Any, jax.Array, Any], jax.Array]
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def summed_blocks(block: Block, shared: Any, constants: Any, states: jax.Array, others: Any, n: jax.Array) -> jax.Array:
-    """Return the sum of a function of the first n of B blocks; the gradient is taken in the same pass.
+    """Return the sum of a function of the first n of B blocks; its gradient is computed in the same loop over blocks.
 
-    JAX has no gradient of a loop whose length is not known at compilation.
+    JAX itself has no reverse gradient of a loop whose length is not known at compilation.
 
     Parameters
     ----------

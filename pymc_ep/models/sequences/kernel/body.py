@@ -8,7 +8,7 @@ The state follows from
 
 and P(y_{t+1} = i | y_1 .. y_t) is proportional to exp(v_i^T h_t): an item is predicted from the state before it. The
 table of inputs, (I, G, D), has the row W y for each item y, and the table of outputs, (I, D), the rows v_i. The number
-of gates G tells the cell: 1 for tanh (candidate), and 3 for GRU (candidate c, update w, reset r). Recurrent matrices R,
+of gates is G = 1 for tanh (candidate), and G = 3 for GRU (candidate c, update w, reset r). Recurrent matrices R,
 (U, G, D, D), are one set for each of U users, or one set for all users where U is 1.
 
 In addition to items, the softmax may choose one of K memories of the user's own events, with the logits
@@ -53,8 +53,8 @@ __all__ = [
 CELLS = {"tanh": ("candidate",), "gru": ("candidate", "update", "reset")}
 """Gates of each cell."""
 BLOCK = 2**19
-"""Largest number of logits of a block of events, 4 MiB, unless a single event has more. Of 2**17 to 2**23 it is the
-fastest for 10,000 items in either precision."""
+"""Largest number of logits of a block of events, 4 MiB in double precision, unless a single event has more. Of 2**17 to
+2**23, it is the fastest for 10,000 items in either precision."""
 
 
 class Weights(NamedTuple):
@@ -92,7 +92,7 @@ class Window(NamedTuple):
     counts : ndarray of int, (T,)
         Number of users with an event at each time, which never rises.
     past : Past, optional
-        Past of the events, which predictions of the events need, but not the states.
+        Past of the events. It is needed to predict the events, but not to compute states.
     following : ndarray of int, (n,), optional
         For each event, the context of its user's next event; by default 0 for all.
     candidates : Candidates, optional
@@ -257,8 +257,8 @@ def log_softmax(
 ) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Return log probabilities, (n,), of n items, and gradients of their sum with the weights `cotangents`, (n,).
 
-    Gradients are in the states, (n, D), and in the weights of outputs (of candidates only, if any), of memories and of
-    known items. Without `cotangents` they are empty arrays.
+    Gradients are in the states, (n, D), and in the tables of outputs (rows of candidates only, if there are any), of
+    memories and of known items. Without `cotangents` the gradients are empty arrays.
     """
     outputs, log_items = weights.outputs, np.log(len(weights.outputs))
     if candidates is not None:

@@ -1,6 +1,6 @@
-"""JAX body of recurrent networks: gradients of windows on a grid of times and users; and the Ops as calls to the host.
+"""JAX body of recurrent networks: gradients of windows on a grid of times and users.
 
-A graph has sequences of any lengths, which JAX cannot trace: there the Ops run the NumPy body.
+The Ops of PyTensor graphs run the NumPy body on the host, as JAX cannot trace sequences whose lengths it does not know.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,9 @@ DEVICE_BLOCK = 2**25
 
 
 class Grid(NamedTuple):
-    """Events of a window in a grid of T times and P users. Arrays of events that count are padded to length m >= T P.
+    """Events of a window in a grid of T times and P users, some of which count in the sum of log probabilities.
+
+    Arrays of the events that count are padded to the length m >= T P.
 
     Attributes
     ----------
@@ -119,7 +121,7 @@ def grid_of(
 
 
 def _listed(past: Past, users: np.ndarray, n_users: int, n_columns: int) -> np.ndarray:
-    """Return the items that each user knows before its last event, (P, M), padded, given each event's user, (n,)."""
+    """Return `Grid.listed`, (P, M): items that each user had before its last event, given each event's user, (n,)."""
     n_known, column = np.zeros(n_users, dtype=np.int64), np.arange(past.most)
     np.maximum.at(n_known, users, past.counts)
     begins = np.zeros(n_users, dtype=np.int64)
@@ -131,7 +133,7 @@ def _listed(past: Past, users: np.ndarray, n_users: int, n_columns: int) -> np.n
 
 
 def _padded(candidates: Candidates, n_events: int, n_items: int, m: int, dtype: np.dtype) -> Candidates:
-    """Return candidates padded to the most that a window of `n_events` events can have, and targets padded to m."""
+    """Return candidates padded to the largest number for a window of `n_events` events, and targets padded to m."""
     n, n_drawn = len(candidates.items), int((candidates.offsets > 0).sum())
     more = max(0, min(n_items, n_events + n_drawn) - n)
     offsets = np.pad(candidates.offsets.astype(dtype), (0, more), constant_values=-np.inf)

@@ -1,4 +1,4 @@
-"""How Numba runs the Ops of recurrent networks: in object mode, since their work is in BLAS."""
+"""Implementation of the Ops of recurrent networks under Numba: NumPy in object mode, as most time is spent in BLAS."""
 
 import warnings
 from collections.abc import Callable

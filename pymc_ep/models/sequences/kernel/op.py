@@ -38,7 +38,7 @@ class SequenceLogp(Op):
         return Apply(self, cast, [pt.dvector("log_probabilities")])
 
     def infer_shape(self, *args: Any) -> list[tuple[Any, ...]]:
-        """Return the shape of the output; the graph, a first argument in older versions of PyTensor, is not needed."""
+        """Return the shape of the output, from the last argument; older versions of PyTensor pass a graph before it."""
         return [args[-1][0]]
 
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
@@ -54,7 +54,7 @@ class SequenceLogp(Op):
         return out
 
     def pullback(self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
-        """Return the gradient in the weights; there are no second derivatives."""
+        """Return a gradient for each input, defined for the weights alone; it cannot be differentiated again."""
         gradients = SequenceGradient()(*inputs, cotangents[0])
         why = "initial states and half-lives of a recurrent network are constants"
         undefined = [grad_undefined(self, k, inputs[k], why) for k in (9, 10)]
@@ -63,7 +63,7 @@ class SequenceLogp(Op):
     L_op = pullback
 
     def connection_pattern(self, node: Apply) -> list[list[bool]]:
-        """Return the pattern of gradients: users, items and contexts have none."""
+        """Return for each input whether the output is connected to it: not to users, items and contexts."""
         return [*[[False]] * 3, *[[True]] * 8]
 
 
@@ -110,7 +110,7 @@ def _arranged(*inputs: np.ndarray) -> tuple[Weights, Sequences, np.ndarray, np.n
 
 
 def require_rows(weights: Weights, users: np.ndarray, items: np.ndarray, contexts: np.ndarray) -> int:
-    """Return the number of users; raise unless all events have weights that fit, and all or none a context."""
+    """Return the number of users; raise for indices out of range, and for weights or contexts of other lengths."""
     n_users = len(weights.recurrent) if len(weights.recurrent) > 1 else int(users.max(initial=-1)) + 1
     checks = ("user", users, n_users), ("item", items, len(weights.outputs)), ("context", contexts, len(weights.bias))
     for what, index, n in checks:

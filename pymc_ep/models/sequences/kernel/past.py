@@ -38,9 +38,9 @@ class Past(NamedTuple):
         return self._replace(log_shares=self.log_shares[events], begins=self.begins[events], counts=self.counts[events])
 
     def among(self, places: np.ndarray) -> "Past":
-        """Return the past of these events with item i renamed to ``places[i]``, or left out where that is -1.
+        """Return the past of the same events with item i renamed to ``places[i]``, or left out if ``places[i]`` is -1.
 
-        `listed` then has items of these events' users only.
+        The new `listed` has items of the users of these events alone.
         """
         begins, users = np.unique(self.begins, return_inverse=True)
         lengths = np.zeros(len(begins), dtype=np.int64)

@@ -20,8 +20,8 @@ __all__ = [
 ]
 
 _EVENTS = 2**15
-"""Largest number of events of a group of users, without its first user, in passes over whole sequences. With 32 units
-and three gates, their states and gates take 32 MiB."""
+"""Number of events by which users are grouped in passes over whole sequences; a group has at most as many besides the
+events of its first user. With 32 units and three gates, states and gates of so many events take 32 MiB."""
 _TIMES = 512
 """Length of windows, in events of a user, where no gradient is computed."""
 
@@ -49,12 +49,12 @@ class Sequences(NamedTuple):
     def of_parts(
         cls, histories: Sequence[np.ndarray], n_items: int, half_lives: Sequence[float] | np.ndarray = ()
     ) -> "Sequences":
-        """Return the sequences of users, given an array of items of each, with memories of these half-lives."""
+        """Return the sequences of users, given an array of items for each user and the half-lives of memories."""
         items, ends = np.concatenate(histories), np.append(0, np.cumsum([len(history) for history in histories]))
         return cls(items, ends, event_past(items, ends, n_items, half_lives))
 
     def in_context(self, contexts: np.ndarray, then: int = 0) -> "Sequences":
-        """Return the sequences with contexts of their events, (N,); the event after each user's last has `then`."""
+        """Return the sequences with `contexts` of their events, (N,), and `then` for the event after each user's last."""
         following = np.append(contexts[1:], then)
         following[self.ends[1:][self.lengths > 0] - 1] = then
         return self._replace(following=following)
@@ -68,7 +68,7 @@ class Sequences(NamedTuple):
         n_items: int,
         half_lives: Sequence[float] | np.ndarray = (),
     ) -> tuple["Sequences", np.ndarray]:
-        """Return the sequences of rows of user and item, (N,) each, in any order of users, and each event's row."""
+        """Return the sequences of N rows of user and item, in any order of users, and the row of each event, (N,)."""
         order = np.argsort(users, kind="stable")
         ends = np.cumsum(np.bincount(users, minlength=n_users))[:-1]
         return cls.of_parts(np.split(items[order], ends), n_items, half_lives), order

@@ -41,9 +41,9 @@ OPTIONS: dict[str, Any] = {
 _OF_ENGINE = ("batch", "users_per_batch", "epochs", "patience", "ridge", "sampled", "dropout", "seed")
 _DTYPES = ("float64", "float32")
 _FIRST_CONSTANT = -2.3
-"""First constant in the logits of memories: each memory is at first as likely as a tenth of all items. From a constant
-of zero, films that nobody sees twice (MovieLens 100k) cost 0.03 nats a later event more than without memories, and from
-this constant no more (measured while known items had the logits of others)."""
+"""First constant in the logits of memories: each memory is at first as likely as a tenth of all items together. With a
+first constant of zero, films that nobody sees twice (MovieLens 100k) cost 0.03 nats a later event more than without
+memories, and with this constant no more (measured while known items had the logits of others)."""
 _LEAST = 3
 """Smallest number of a user's events at which some of them are held out."""
 _OBJECTIVE = "nats a held-out event after each epoch"
@@ -144,7 +144,7 @@ def _from_start(
     """Return the weights of an earlier fit, and shared matrices.
 
     Rows of new users and items have first values, and rows that the model no longer has are left out. Matrices of new
-    users begin at the shared matrices, if any. If the earlier fit has one set of matrices, all users begin there.
+    users start at the shared matrices, if any. If the earlier fit has one set of matrices, all users start at these.
 
     Raises
     ------

@@ -38,10 +38,10 @@ class SequencePredictions:
         model : pymc.Model
         posterior : SequencesPosterior
         data : mapping of str to sequences
-            By the name of the observed variable: a list with an array of items of each user; a mapping from some users,
-            by label or position, to their arrays of items; or a table of `pymc_ep.from_events`, whose labels are found
-            in the coordinates of the model. Where events have contexts, a table with contexts, or a mapping from users
-            to pairs of items and contexts.
+            Under the name of the observed variable: a list with an array of items for each user; a mapping from some
+            users, by label or position, to their arrays of items; or a table of `pymc_ep.from_events`, whose labels are
+            looked up in the coordinates of the model. Where events have contexts, a table with contexts, or a mapping
+            from users to pairs of items and contexts.
 
         Raises
         ------
