@@ -54,7 +54,7 @@ class Sequences(NamedTuple):
         return cls(items, ends, event_past(items, ends, n_items, half_lives))
 
     def in_context(self, contexts: np.ndarray, then: int = 0) -> "Sequences":
-        """Return the sequences with `contexts` of their events, (N,), and `then` for the event after each user's last."""
+        """Return the sequences with the `contexts`, (N,), of events; `then` is of the event after each user's last."""
         following = np.append(contexts[1:], then)
         following[self.ends[1:][self.lengths > 0] - 1] = then
         return self._replace(following=following)
