@@ -124,7 +124,7 @@ def whole_observations(name: str, observed: Any) -> Any:
 
 
 def poisson_support_point(size: Any, rate: Any) -> Any:
-    """Return the graph of a typical count: the largest integer below the rate."""
+    """Return the graph of a typical count: the largest integer that is not above the rate."""
     point = pt.floor(rate)
     return point if rv_size_is_none(size) else pt.full(size, point)
 

@@ -30,7 +30,9 @@ _NULL = 1e-8
 
 
 class GaussianMarkovRV(RandomVariable):
-    """Op of `GaussianMarkov`; its parameters are the coefficients, (K,), and log |Q|_+, without zero eigenvalues.
+    """Op of `GaussianMarkov`, with two parameters: the coefficients, (K,), and the log determinant log |Q|_+.
+
+    |Q|_+ is the product of the non-zero eigenvalues of Q.
 
     Parameters
     ----------
@@ -277,7 +279,10 @@ def _checked_null_space(null_space: Any, n: int) -> np.ndarray:
 
 
 def _require_null_space(matrices: MatrixSum) -> None:
-    """Raise unless all M_k map N to zero, and N has the level of each connected group that all M_k map to zero."""
+    """Raise unless all M_k N = 0, and the span of N has the indicator e of each group with M_k e = 0 for all k.
+
+    A group is a set of nodes that entries of the M_k connect.
+    """
     n, nulls = matrices.n, matrices.null_space
     largest = np.abs(matrices.basis).max()
     residual = np.abs(matrices.times(nulls)).max(axis=(1, 2), initial=0.0)

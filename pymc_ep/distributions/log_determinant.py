@@ -38,7 +38,7 @@ class LogDeterminant(Op):
         return Apply(self, [coefficients], [pt.dscalar("log_det"), pt.dvector("gradient")])
 
     def infer_shape(self, *args: Any) -> list[tuple[Any, ...]]:
-        """Return the outputs' shapes; the older stack's first argument, the graph, is not needed."""
+        """Return the outputs' shapes, from the last argument; older versions of PyTensor pass a graph before it."""
         return [(), args[-1][0]]
 
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:

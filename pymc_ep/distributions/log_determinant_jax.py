@@ -1,4 +1,4 @@
-"""How JAX runs the log determinant of a sparse precision: as a call back to the host with its own derivative."""
+"""Log determinant of a sparse precision under JAX: a callback to the host, which also computes the gradient."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,10 @@ from pymc_ep.distributions.log_determinant import LogDeterminant
 
 @jax_funcify.register(LogDeterminant)
 def jax_log_determinant(op: LogDeterminant, **kwargs: object) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
-    """Return a function of the coefficients that JAX can map over chains; PyTensor's graph has the derivative."""
+    """Return a function from coefficients, (K,), to log determinant and gradient, (K,), which JAX can map over chains.
+
+    JAX itself cannot differentiate it: the gradient is an output, which PyTensor's graph uses.
+    """
 
     def host(coefficients: jax.Array) -> tuple[np.ndarray, np.ndarray]:
         log_det, gradient = op.matrices.log_determinant(np.asarray(coefficients))

@@ -1,4 +1,4 @@
-"""How Numba runs log determinants and draws of sparse precisions: in object mode."""
+"""Log determinants and draws of sparse precisions under Numba: Python functions in object mode."""
 
 import warnings
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from pymc_ep.distributions.log_determinant import LogDeterminant
 
 @register_funcify_and_cache_key(LogDeterminant)
 def numba_log_determinant(op: LogDeterminant, node: Apply, **kwargs: object) -> tuple[Callable[..., Any], None]:
-    """Return a function that calls back into Python, and no cache key, as it refers to the matrices of this Op."""
+    """Return a function that calls Python, and None for its cache key, as it refers to the matrices of this Op."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Numba will use object mode")
         return generate_fallback_impl(op, node, **kwargs), None
@@ -24,7 +24,7 @@ def numba_log_determinant(op: LogDeterminant, node: Apply, **kwargs: object) -> 
 
 @numba_core_rv_funcify.register(GaussianMarkovRV)
 def gaussian_markov(op: GaussianMarkovRV, node: Apply) -> tuple[Callable[..., Any], None]:
-    """Return the function of generator and parameters that draws a field once, and no cache key."""
+    """Return the function of generator and parameters that draws one field, (n,), and None for its cache key."""
 
     def drawn(rng: np.random.Generator, coefficients: np.ndarray) -> np.ndarray:
         return op.matrices.draw(coefficients, 1, rng)[0]

@@ -156,7 +156,7 @@ def static_shape(shape: Any) -> tuple[int, ...]:
 
 
 def _simplest(parameter: Any) -> Any:
-    """Return a parameter as a constant if it is one, and a single value without the axis that PyMC may have added."""
+    """Return a parameter of a single value as a scalar, constant if its value is; any other parameter as it is."""
     if not all(parameter.type.broadcastable):
         return parameter
     value = get_underlying_scalar_constant_value(parameter, raise_not_constant=False)

@@ -23,9 +23,9 @@ class RandomWalk2:
 
     .. math:: x_{t+1} - 2 x_t + x_{t-1} \sim N(0, s^2)
 
-    Its sum is zero: add a level. Second differences do not determine the slope of a straight line through the curve,
-    which has a prior of its own. In a cyclic curve, such as one over the months of a year, the first value follows the
-    last one, and there is no slope.
+    The values of x sum to zero: add a level to the predictor. Second differences do not determine the slope of a
+    straight line through the curve, which has a prior of its own. In a cyclic curve, such as one over the months of a
+    year, the first value follows the last one, and there is no slope.
 
     Parameters
     ----------
@@ -115,9 +115,10 @@ class RandomWalk2:
 def _line(n: int) -> tuple[scipy.sparse.csr_array, np.ndarray, float, np.ndarray]:
     """Return R, (n, n), its null space N, (n, 2), log |R|_+, and the diagonal of the pseudo-inverse R^+, (n,).
 
-    R is the precision of a curve with s = 1. It is singular to rounding, so that formulas are used. A double sum L of
-    independent innovations has the covariance L L^T, and R^+ = P L L^T P with P = I - N N^T. By Cauchy and Binet's
-    formula |R|_+, the product of the non-zero eigenvalues, is |T^T T| for T = [1, t], that is n^2 (n^2 - 1) / 12.
+    R is the precision of a curve with s = 1. For many times its smallest non-zero eigenvalues are lost in rounding, so
+    that formulas are used. A double sum L of independent innovations has the covariance L L^T, and R^+ = P L L^T P with
+    P = I - N N^T. By Cauchy and Binet's formula |R|_+, the product of the non-zero eigenvalues, is |T^T T| for
+    T = [1, t], that is n^2 (n^2 - 1) / 12.
     """
     d = scipy.sparse.diags_array([1.0, -2.0, 1.0], offsets=[0, 1, 2], shape=(n - 2, n))
     t = np.arange(n, dtype=float)

@@ -76,7 +76,7 @@ class RectifiedPoisson(CountDistribution):
         return super().dist([eta], **kwargs)
 
     def support_point(rv: Any, size: Any, eta: Any) -> Any:
-        """Return the graph of the initial value: the largest integer below the rate."""
+        """Return the graph of the initial value: the largest integer that is not above the rate."""
         return poisson_support_point(size, RectifiedPoissonRV.rate(eta))
 
     def logp(value: Any, eta: Any) -> Any:

@@ -60,7 +60,7 @@ class SoftplusPoisson(CountDistribution):
         return super().dist([eta], **kwargs)
 
     def support_point(rv: Any, size: Any, eta: Any) -> Any:
-        """Return the graph of the initial value: the largest integer below the rate."""
+        """Return the graph of the initial value: the largest integer that is not above the rate."""
         return poisson_support_point(size, SoftplusPoissonRV.rate(eta))
 
     def logp(value: Any, eta: Any) -> Any:

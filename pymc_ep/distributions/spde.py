@@ -17,9 +17,11 @@ from pymc_ep.numerics.sparse.matrix_sum import MatrixSum
 __all__ = ["SPDE"]
 
 _FINEST = 1.0
-"""Least range without a warning, in edges of a mesh: the variance is 14% too small at nodes, 63% between nodes."""
+"""Least range without a warning, in lengths of an edge of the mesh. At this range the variance is 14% too small at
+nodes, and 63% too small between nodes."""
 _WIDEST = 10.0
-"""Largest range without a warning, in extents of a mesh: beyond it the field is constant, or units of length differ."""
+"""Largest range without a warning, in extents of the mesh. At a larger one the field is nearly constant, or range and
+coordinates are in different units."""
 
 
 class SPDE:
