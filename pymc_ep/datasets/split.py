@@ -48,8 +48,8 @@ def split_pairs(
     Raises
     ------
     InvalidDataError
-        For unknown columns, users that are missing, tables of other columns, a folder with Parquet files, and a source
-        without files or with other ones.
+        For `n` below one, an unknown column of users, rows without a user, an empty table, a folder that already has
+        Parquet files, and a source that names no files, a file twice, or files that are not Parquet.
     ImportError
         Without PyArrow, which the extra ``dask`` installs.
 

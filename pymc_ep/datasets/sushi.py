@@ -94,8 +94,8 @@ def pairs_from_rankings(rankings: pd.DataFrame, n: int | None = None, seed: int 
     Returns
     -------
     pandas.DataFrame
-        A row for each comparison, with the columns ``user``, ``winner`` and ``loser``; each user's in random order
-        if they were drawn.
+        A row for each comparison, with the columns ``user``, ``winner`` and ``loser``. With `n`, the comparisons of a
+        user are in random order.
 
     Raises
     ------
