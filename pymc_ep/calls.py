@@ -128,7 +128,7 @@ def _where_of_sampling(name: str) -> str:
 def chosen_hyper(method: Method, form: CompiledForm, options: dict[str, Any], *, chains: bool) -> tuple[str, Status]:
     """Return the treatment of ``hyper="auto"`` and its reason, see `Method.choose_hyper`; raise if it is not offered.
 
-    A model without hyperparameters has the same fit under every treatment.
+    A model without hyperparameters has the same fit under every treatment, and gets one that is offered.
     """
     hyper, why = method.choose_hyper(form, options, chains=chains)
     if hyper not in method.hyper and form.form.hyper_names:
@@ -143,7 +143,7 @@ def chosen_hyper(method: Method, form: CompiledForm, options: dict[str, Any], *,
 def on_device(
     device: str | None, compile_kwargs: dict[str, Any] | None
 ) -> tuple[dict[str, Any] | None, AbstractContextManager[object]]:
-    """Return the keywords of compilation for a device of JAX, and a context in which JAX computes there.
+    """Return the keywords of compilation for a device of JAX, and a context in which JAX computes on that device.
 
     Raises
     ------
@@ -195,7 +195,8 @@ def check_sample_kwargs(hyper: str, sample_kwargs: dict[str, Any] | None) -> Non
 def cost_of(method: Method, call: Call, sampling: Mapping[str, Any]) -> Cost | None:
     """Return the cost of a call; None where its method estimates none.
 
-    `sampling` are the arguments of `pymc.sample`. With ``hyper="sample"`` the cost is the cost of one fit, repeated.
+    `sampling` are the arguments of `pymc.sample`. With ``hyper="sample"`` the time is the time of one fit, times the
+    expected number of fits in each process, and the memory is the memory of one fit, times the number of processes.
     """
     if method.cost is None or call.hyper != "sample":
         return None if method.cost is None else method.cost(call)
@@ -219,14 +220,14 @@ def require_room(cost: Cost | None) -> None:
 
 
 def cost_line(cost: Cost | None) -> str:
-    """Return memory and time of a fit in words, for a long fit with a quicker way; empty where nothing is known."""
+    """Return memory and time of a fit in words, for a long fit also its steps and a quicker way; empty for None."""
     if cost is None:
         return ""
     return cost.sentence if cost.seconds <= _LONG else f"{cost.sentence}: {cost.steps}. {cost.quicker or cost.cure}"
 
 
 def foresee(cost: Cost | None) -> None:
-    """Refuse a fit that exceeds the free memory, and announce one that takes minutes.
+    """Refuse a fit that exceeds the free memory, and log a warning of one expected to take more than a minute.
 
     Raises
     ------
@@ -341,10 +342,10 @@ def identity(
     start: tuple[np.ndarray, Mapping[str, np.ndarray] | None],
     compile_kwargs: dict[str, Any] | None,
 ) -> dict[str, str]:
-    """Return all that determines a fit, as text by names for messages: software, method, options, start, model, data.
+    """Return strings that together determine a fit: of software, method, options, start, model and data.
 
-    `start` are the hyperparameters and the state to start from. Draws and chains are not part of it, as they are made
-    after the fit.
+    Their keys name them in messages. `start` are the hyperparameters and the state to start from. Numbers of draws and
+    chains are not among the strings, as draws are made after the fit.
     """
     theta, state = start
     entries = [entry for name, values in sorted((state or {}).items()) for entry in (name, np.asarray(values))]
@@ -358,14 +359,14 @@ def identity(
 
 
 def _settings(method: Method, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that determine the path of an iteration, without its length and the machines for it."""
+    """Return the options that determine the steps of a fit, without the ones for their number and for machines."""
     fixed = {name: value for name, value in (method.options | dict(options)).items() if name not in method.changeable}
     return {name: value for name, value in fixed.items() if value is None or isinstance(value, _PLAIN)}
 
 
 @contextmanager
 def progress(name: str, enabled: bool) -> Iterator[Report]:
-    """Yield a report with a progress bar after `_SILENT_SECONDS`; unless `enabled`, one that logs a long fit."""
+    """Yield a report that shows a progress bar after `_SILENT_SECONDS`; unless `enabled`, log when a minute is over."""
     with ExitStack() as stack:
         if not enabled:
             minute = Timer(_LONG, _log.warning, ["This fit has taken a minute. Ctrl-C returns what was reached."])

@@ -80,7 +80,7 @@ def restore_observed(model: pm.Model) -> None:
 
 
 def c_mode() -> str:
-    """Return the name of PyTensor's mode that compiles to C (the default of the older stack only)."""
+    """Return the name of PyTensor's mode that compiles to C, which is the default with PyMC 5 only."""
     return "CVM" if PYMC_6 else "FAST_RUN"
 
 

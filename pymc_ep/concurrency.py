@@ -1,9 +1,9 @@
 """Calls from several threads at once.
 
 A function of PyTensor stores its arguments and intermediate results, so that two calls of it must not overlap.
-Compilation relies on global flags. Calls read and compile a model, and give it other data for a moment. There is one
-lock for each function, one for all compilation, and one for each model. A thread takes them in the order model,
-compilation, function, so that threads do not wait for each other in a circle.
+Compilation relies on global flags. Public functions compile graphs of a model, and some exchange the model's data for
+a moment. There is one lock for each function, one for all compilation, and one for each model. A thread takes them in
+the order model, compilation, function, so that threads do not wait for each other in a circle.
 
 PyTensor holds the interpreter's lock while it computes, so that little else runs during a call in any case.
 """
@@ -37,13 +37,13 @@ _FUNCTIONS: "WeakSet[_LockedFunction]" = WeakSet()
 _SHARED: "OrderedDict[Hashable, _LockedFunction]" = OrderedDict()
 """Compiled functions by the structure of their graph and their options, the one used last at the end."""
 _MOST_SHARED = 128
-"""Largest number of functions in `_SHARED`, for some six models: 30 MiB."""
+"""Largest number of functions in `_SHARED`: enough for some six models, in 30 MiB."""
 _PLAIN_OPTIONS = {"mode", "on_unused_input"}
 """Options that a function in `_SHARED` may have."""
 _MODELS: WeakKeyDictionary = WeakKeyDictionary()
 """Lock of each model."""
 _UNDER_WAY: list[str] = []
-"""PyTensor's C compiler as it was before all calls under way, an entry for each of these calls."""
+"""Name of PyTensor's C compiler before the first of the calls under way; an entry for each of these calls."""
 
 
 class _LockedFunction:
@@ -164,7 +164,7 @@ class compiled_property(cached_property[Value]):
     """A cached property that compiles, computed by one thread only."""
 
     def __get__(self, instance: object | None, owner: type[Any] | None = None) -> Any:
-        """Return the value; once known it is in the instance, and this is not called."""
+        """Return the value, and store it in the instance, so that later accesses do not call this method."""
         if instance is None:
             return self
         with compiling():
@@ -172,9 +172,10 @@ class compiled_property(cached_property[Value]):
 
 
 def one_at_a_time(call: Callable[Arguments, Value]) -> Callable[Arguments, Value]:
-    """Make calls for the same `model`, an argument or the context's, follow one another in all threads.
+    """Return a function like `call` whose calls for the same model, also from several threads, follow one another.
 
-    These calls share the model's cached functions, and its data, which predictions exchange for a moment.
+    The model is the argument `model`, or the model of the context. Such calls share the model's cached functions and
+    its data, which predictions exchange for a moment.
     """
     place = list(signature(call).parameters).index("model")
 
@@ -194,10 +195,10 @@ def one_at_a_time(call: Callable[Arguments, Value]) -> Callable[Arguments, Value
 
 @contextmanager
 def _compiler_kept() -> Iterator[None]:
-    """Leave PyTensor's C compiler as it was before all calls under way.
+    """Set PyTensor's C compiler, after the block, to the one before all calls under way.
 
-    PyTensor switches it off for a moment while it builds some graphs, in all threads, and `compiling` does too: two
-    threads that do so in turn would leave it off for good.
+    PyTensor switches the compiler off in all threads while it builds some graphs, and so does ``compiling(cxx="")``.
+    Where two threads do this at overlapping times, the second would restore the state "off" for good.
     """
     with _COMPILATION:
         _UNDER_WAY.append(_UNDER_WAY[0] if _UNDER_WAY else pytensor.config.cxx)

@@ -1,4 +1,4 @@
-"""Exceptions and warnings, each with its sentence and its cure."""
+"""Exceptions and warnings of this package, and helpers for their messages."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -35,16 +35,16 @@ class InvalidDataError(ValueError):
 
 
 class NumericalError(ArithmeticError):
-    """A computation gave a value that is not finite.
+    """A computation gave a value that is not finite, or a matrix that is not positive definite.
 
-    The message names the site, the datum and the cavity at which it happened.
+    The message says where, such as at which site, datum and cavity.
     """
 
 
 class ImpossibleDensityError(NumericalError):
-    """A log density is infinite, or above zero for a discrete variable, where a posterior may have mass.
+    """A log density of an observation is impossible: infinite, or above zero for a discrete variable.
 
-    Or it is minus infinity everywhere: the observation lies outside the support.
+    Or it is minus infinity at all predictors: the observation lies outside the support.
 
     Parameters
     ----------

@@ -47,7 +47,7 @@ from pymc_ep.results.row_labels import earlier_rows, labelled_rows
 __all__ = ["explain", "fit", "supported"]
 
 _CHAINS = 4
-"""Chains by default."""
+"""Default number of chains."""
 _FEW_DRAWS = {"draws": 250, "tune": 500}
 """Draws and tuning steps of each chain where ``hyper="auto"`` chooses sampling: some minutes, and enough effective
 draws for means."""
@@ -89,10 +89,11 @@ def fit(
         All other free variables are hyperparameters.
     hyper : {"auto", "integrate", "optimize", "sample", "fixed"}
         ``"integrate"``: hyperparameters are integrated over, by draws from an emulator of the evidence that exact fits
-        test. ``"optimize"``: they are at the maximum of log evidence plus log prior, by EP with Gaussian draws about it
-        on PyMC's unconstrained scale. ``"sample"``: they are sampled, by `marginalize`, `pymc.sample` and `recover`.
-        ``"fixed"``: they are held at `start` or the initial point. ``"auto"`` integrates where the method can and fits
-        are cheap enough, samples more than 25 of them by 250 draws a chain, and optimizes elsewhere.
+        test. ``"optimize"``: they are at the maximum of log evidence plus log prior; EP draws them from a Gaussian
+        about it, on PyMC's unconstrained scale. ``"sample"``: they are sampled, by `marginalize`, `pymc.sample` and
+        `recover`. ``"fixed"``: they have the values of `start` or of the initial point. ``"auto"`` integrates where the
+        method can and fits are cheap enough, samples more than 25 hyperparameters by 250 draws a chain, and optimizes
+        elsewhere.
     draws : int, optional
         Draws for each chain, 0 for moments only; by default 1000 (25 of a `SparseField` or a `WaveletTree`), or fewer
         where more than 5e7 numbers would be stored, which the status says.
@@ -115,8 +116,8 @@ def fit(
         Whether the file stays when the fit has converged: from it the same call returns at once, with other draws for
         another `random_seed`.
     cores : int, "auto" or None
-        Threads of compiled kernels and of BLAS; None leaves them as they are. ``"auto"`` is as many as are idle, of
-        BLAS one unless matrices have about 2000 rows.
+        Threads of compiled kernels and of BLAS; None leaves their numbers as they are. ``"auto"`` takes as many as
+        there are idle processors, but one for BLAS unless matrices have about 2000 rows or more.
     blas_cores : int, "auto" or None
         Another name of `cores`.
     compile_kwargs : dict, optional

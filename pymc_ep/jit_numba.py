@@ -30,7 +30,8 @@ def jit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     """Return a decorator like ``numba.njit(cache=True, **options)``, whose functions also work without the cache.
 
     A function is compiled for this process alone where Numba has no folder to write to, where the disk is full, and
-    where a file is damaged. The text of all modules of Numba functions is part of the key, since some call others.
+    where a file is damaged. The key of the cache depends on the text of all modules of Numba functions, since functions
+    call functions of other modules.
     """
 
     def decorate(function: Callable[..., Any]) -> Any:

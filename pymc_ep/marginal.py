@@ -42,7 +42,8 @@ _LEAST_RHAT, _LEAST_DRAWS = 1.05, 100
 """Least R-hat at which chains are reported to disagree, and least number of draws of a chain for which it is computed.
 Looser than the 1.01 advised for converged chains, so that the scatter of short chains is not reported."""
 _MOST_DIVERGENT = 0.05
-"""Share of divergent transitions that warns. Scales under proper priors had up to 0.02, an improper one 0.5."""
+"""Share of divergent transitions from which on a fit warns. Scales under proper priors had shares of up to 0.02, a
+scale under an improper prior one of 0.5."""
 _NO_DRAWS = "Not enough samples"
 """Beginning of the ValueError of `pymc.sample` where Ctrl-C ends it while it tunes."""
 _INTERRUPTED = "Sampling was interrupted before its first draw."
@@ -129,9 +130,10 @@ def marginalize(
 
     Notes
     -----
-    By EP a fit starts from the last one where the result does not depend on the start. A bound (``"vg"``, ``"vbmf"``,
-    ``"dsb"``, ``"paired_vb"``) has several maxima, so that each fit starts as with ``hyper="fixed"``, whatever came
-    before. As a function of the hyperparameters the bound jumps a little where fits begin to reach another maximum.
+    By EP each fit starts from the last one, where its result does not depend on the start. A bound (``"vg"``,
+    ``"vbmf"``, ``"dsb"``, ``"paired_vb"``) has several maxima, so that each fit starts as with ``hyper="fixed"``,
+    whatever came before. As a function of the hyperparameters the bound jumps a little where fits begin to end at
+    another maximum.
     """
     model = model_of(model)
     require_lengths(model)
@@ -141,7 +143,7 @@ def marginalize(
 
 
 def _sampling_method(method: str | None, form: CompiledForm, options: dict[str, Any]) -> Method:
-    """Return the method, or raise if it has no evidence to sample by."""
+    """Return the method of this name, by default the form's; raise if it has no log evidence to sample by."""
     chosen = get_method(method, form.form)
     if "sample" not in chosen.hyper:
         others = " or ".join(repr(other.name) for other in able_methods(form.form) if "sample" in other.hyper)

@@ -1,4 +1,4 @@
-"""Modes of PyTensor for functions that NumPy runs, and the implementations of kernels that a mode asks for."""
+"""Modes of PyTensor for functions that NumPy runs, and the implementation of kernels that belongs to a mode."""
 
 import warnings
 from collections.abc import Sequence
@@ -102,7 +102,7 @@ def quick_mode(*including: str) -> Mode:
 
 
 def mode_of(compile_kwargs: dict[str, Any] | None) -> Any:
-    """Return the mode that keywords of `pytensor.function` ask for; None without one.
+    """Return the entry ``"mode"`` of keywords of `pytensor.function`; None without one.
 
     Raises
     ------
@@ -175,7 +175,7 @@ class _AsType(Op):
 
 
 class _Fill(Op):
-    """The second of two arrays, in the shape of both, by NumPy."""
+    """The second of two arrays, broadcast to the common shape of both, by NumPy."""
 
     __props__ = ()
 
@@ -197,7 +197,7 @@ def _unfused(fused: Composite, inputs: Sequence[Any]) -> list:
 
 @node_rewriter([Elemwise])
 def _as_ufuncs(fgraph: FunctionGraph, node: Apply) -> list | None:
-    """Rewrite elementwise ops that have no NumPy ufunc: PyTensor would run them element by element in Python."""
+    """Replace elementwise ops without a NumPy ufunc, which PyTensor would run element by element in Python."""
     scalar_op = node.op.scalar_op
     target = node.outputs[0].dtype
     if isinstance(scalar_op, Cast):

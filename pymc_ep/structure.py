@@ -36,7 +36,7 @@ _SHORT = 8
 _KNOWN = ("pytensor", "pymc", "pymc_ep")
 """Packages whose operations are equal only if they compute the same."""
 _MOST_WORK = 20_000
-"""Multiplications of one operation on constants alone with which calls that repeat them take notably longer."""
+"""Multiplications of one operation on constants alone from which on calls that repeat them take notably longer."""
 _PLAIN = (bool, int, float, str, type(None), np.dtype)
 
 
@@ -113,7 +113,7 @@ def _walk(outputs: Iterable[Variable], seen: dict[Variable, int]) -> Iterator[Ap
 
 
 def _require_cheap(node: Apply, sizes: dict[Variable, float]) -> None:
-    """Raise for long work on constants alone; enter the numbers of elements of its results in `sizes`.
+    """Raise if a node takes long work on constants alone; enter the numbers of elements of its results in `sizes`.
 
     An elementwise operation takes one step for each element. A product of matrices, (n, k) and (k, m), takes n k m
     steps, the root of the product of the three numbers of elements. A result without a static shape counts as large as
