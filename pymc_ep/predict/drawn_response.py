@@ -28,8 +28,8 @@ def drawn_response(
 ) -> xr.Dataset:
     """Return mean, sd and quantiles, over the draws of a fit, of expected or new observations of a likelihood.
 
-    With `kind` "expectation" these are PyMC's means of the distribution, and with "observation" draws from it. For
-    categories the expectation is the probability of each, with a last dimension ``<name>_category``.
+    With `kind` "expectation" each draw of the fit gives PyMC's mean of the distribution, and with "observation" a draw
+    from it. For categories the expectation is the probability of each category, along a last dim ``<name>_category``.
 
     Raises
     ------

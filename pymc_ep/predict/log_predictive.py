@@ -49,9 +49,9 @@ def log_predictive(idata: Container, model: pm.Model | None, data: Mapping[str, 
         ``pmep.RectifiedPoisson("y_new", f_new)`` after a ``gp.conditional``; None takes the model of the context.
     data : mapping of str to array_like
         New observations by the name of their variable, each of the shape of its predictor. New cells of a bilinear
-        model are a mapping with ``rows``, ``cols`` and ``observed``. It also has ``offset``, without biases, and
-        parameters of the likelihood, if these are not the same for all cells of the fit. Sequences are continued by a
-        list of one array of items for each user, or a mapping of some users to their arrays.
+        model are a mapping with ``rows``, ``cols`` and ``observed``. The mapping also has ``offset``, without biases,
+        and parameters of the likelihood, if these are not the same for all cells of the fit. Sequences are continued by
+        a list of one array of items for each user, or a mapping of some users to their arrays.
 
     Returns
     -------
@@ -117,7 +117,7 @@ def require_one_predictor(group: Likelihood) -> None:
 
 
 class AtPredictor(NamedTuple):
-    """Site of a likelihood with its parameters, and posterior moments of its predictors; arrays have their shape.
+    """Site and parameters of a likelihood, and posterior moments of its predictors; arrays have the predictors' shape.
 
     Attributes
     ----------
@@ -153,7 +153,7 @@ class AtPredictor(NamedTuple):
         ]
 
     def rows(self, index: Any) -> "AtPredictor":
-        """Return the predictors at `index` among all of them, ravelled."""
+        """Return the predictors at `index` of the ravelled arrays."""
         return AtPredictor(
             self.site,
             self.mean.ravel()[index],
@@ -227,7 +227,10 @@ def require_rows_of_counts(name: str, site: SoftmaxSite, y: np.ndarray, shape: t
 
 
 def require_observations(group: Likelihood, y: np.ndarray, shape: tuple[int, ...]) -> None:
-    """Raise InvalidDataError for new observations of another shape than their predictors, or outside the domain."""
+    """Raise InvalidDataError for new observations of another shape than their predictors, or outside the domain.
+
+    Raise UnsupportedModelError for a likelihood whose density mixes the observations of the fit.
+    """
     if group.site.holds_observations:
         raise UnsupportedModelError(
             f"{group.name!r} has a density of its own that mixes observations, and so none of new ones; write it as a "

@@ -81,7 +81,7 @@ def require_fitted_data(idata: Container, model: pm.Model) -> None:
 
 
 def _posterior_at_present(idata: Container, model: pm.Model, wanted: Sequence[str]) -> SitePosterior:
-    """Rebuild the posterior of a fit to the present data of the model."""
+    """Return the posterior of a fit; raise a ValueError unless the present data of the model are the fitted ones."""
     state = fit_state(idata)
     form = compiled_form(model, latent_of(idata, model), wanted=tuple(wanted))
     if not entry_of(form.form).gaussian:

@@ -28,8 +28,8 @@ _NODES = 801
 """Nodes of the trapezoidal rule over 18 standard deviations of u: at a link's kink the error is 1e-4 of one of them."""
 _REACH = 9.0
 """Reach of the rule to each side, in standard deviations of u: exp(-9^2 / 2) is 3e-18. Twice the standard deviation of
-eta is added, as exp(eta)^2 shifts the mass of eta by twice its variance. With the skewness k of eta, this is multiplied
-by 1 + 2 |k|, the largest slope of a skewed tail."""
+eta is added, as exp(eta)^2 shifts the mass of eta by twice its variance. With the skewness k of eta, the added reach is
+multiplied by 1 + 2 |k|, the largest slope of a skewed tail."""
 _BLOCK = 2**20
 """Number of values evaluated at a time, 8 MB: bounds the memory."""
 _HALVINGS = 60
@@ -37,11 +37,13 @@ _HALVINGS = 60
 _MOST_COUNTS = 10**5
 """Largest count up to which probabilities are summed: a bound on the work of one quantile."""
 _COUNTS = 64
-"""Counts whose probabilities are evaluated at a time: fewer cost calls, more are wasted on small counts."""
+"""Number of counts whose probabilities are evaluated at a time. Fewer would take more calls; more would be evaluated in
+vain where the quantiles are small counts."""
 _FAR = 40.0
 """Distance from the centre, in logarithms or logits, beyond which the density counts as zero: a factor of 2e17."""
 _EDGES = np.linspace(-1.0, 1.0, 201)
-"""Edges, in t with y = centre + scale t / (1 - t^2), between which a predictive density is integrated by two nodes."""
+"""Edges, in t, of the intervals over which a predictive density is integrated, by two nodes each. The observation,
+mapped to the real line, is centre + scale t / (1 - t^2)."""
 
 LINES: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]] = {
     "real": (lambda y: y, lambda w: w, np.zeros_like),

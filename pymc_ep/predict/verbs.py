@@ -99,9 +99,10 @@ def recommend(
         By row and ``rank``, the best first: labels of the other matrix's rows, under the name of their dim, or of the
         matrix where both matrices have the same dim, and NaN where a row has fewer recommendations than another;
         ``probability``, ``predictor_mean`` and ``predictor_sd``, and ``calibrated_probability`` if ranked by it, which
-        sums to one over the rows that are left. Hyperparameters are at their mode. Probabilities of
-        bilinear models are for Gaussian predictors with these moments, which sums of products nearly are: off by
-        0.002 for two factors that few cells tell of, and by 0.005 for a single one with nothing but its prior.
+        sums to one over the rows that are left. Hyperparameters are at their mode. Probabilities of bilinear models are
+        for Gaussian predictors with these moments. Predictors are sums of products, which are nearly Gaussian: the
+        probabilities are off by 0.002 for two factors with few observed cells, and by 0.005 for a single factor with
+        nothing but its prior.
 
     Raises
     ------
@@ -144,8 +145,8 @@ def rank_items(
         ``probability_best``, by 4000 draws of the posterior, with standard errors of 0.008 at most. Otherwise ``rank``,
         the share of the other candidates that a pair ranks above, equal scores counted half: 1 for the best,
         1/2 on average by chance [1]_. ``position``, from 1, is the mean of the pair's possible positions among equals.
-        ``log_probability`` is the logarithm of the pair's probability, where `by` is one that sums to one over the
-        candidates.
+        ``log_probability`` is the logarithm of the pair's probability, where the scores by `by` are probabilities that
+        sum to one over the candidates.
         `rank_metrics` computes hit rates, recall and NDCG from these.
 
     Raises
@@ -217,10 +218,10 @@ def fold_in(idata: Container, model: pm.Model | None, data: Mapping[str, Any]) -
     xarray.Dataset
         ``<matrix>_mean`` and ``<matrix>_sd``, and with a bias ``<bias>_mean`` and ``<bias>_sd``, for new rows numbered
         from 0. Point estimates have a standard deviation of zero. ``<matrix>_converged`` is a flag for each row.
-        ``<y>_rows``, ``<y>_cols`` and ``<y>_observed`` are the new observations. The attribute ``status`` has the
-        number of rows without any. For bilinear models ``<matrix>_bound`` is each row's bound, and after a fit with
-        ``covariance="full"`` ``<matrix>_factor``, (rows, K, K), has the Cholesky factors of the rows' covariances, a
-        bias last. `recommend` accepts this dataset.
+        ``<y>_rows``, ``<y>_cols`` and ``<y>_observed`` are the new observations of the variable y. The attribute
+        ``status`` has the number of rows without observations. For bilinear models ``<matrix>_bound`` is each row's
+        bound, and after a fit with ``covariance="full"`` ``<matrix>_factor``, (rows, K, K), has the Cholesky factors of
+        the rows' covariances, a bias last. `recommend` accepts this dataset.
 
     Raises
     ------
@@ -239,7 +240,7 @@ def fold_in(idata: Container, model: pm.Model | None, data: Mapping[str, Any]) -
 
 @one_at_a_time
 def next_pairs(idata: Container, model: pm.Model | None = None, *, n: int = 5, **user: Any) -> xr.Dataset:
-    """Return the comparisons of two items that would tell most about the utilities of a user.
+    """Return the comparisons of two items of the largest expected information on the utilities of a user.
 
     Parameters
     ----------
