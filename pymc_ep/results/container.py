@@ -37,7 +37,7 @@ def build_container(
     fit_state: Mapping[str, np.ndarray],
     others: Mapping[str, xr.Dataset] | None = None,
 ) -> Container:
-    """Put the parts of a solution into the container that `pymc.sample` returns on this stack.
+    """Put the parts of a solution into a container of the type that `pymc.sample` returns.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ def labelled(
 def _matching_coords(
     coords: Mapping[str, Any], dims: Mapping[str, Sequence[str | None]], variables: Mapping[str, np.ndarray]
 ) -> dict[str, Any]:
-    """Return the coordinates whose length agrees with every array, as `pymc.sample` does.
+    """Return the coordinates whose length agrees with every array, as `pymc.sample` does; warn of others.
 
     PyMC does not compare the length of a Deterministic with its dims.
     """

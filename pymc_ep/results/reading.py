@@ -76,7 +76,7 @@ def fit_state(container: Container) -> dict[str, np.ndarray]:
 
 
 def hyper_modes(container: Container) -> dict[str, xr.DataArray]:
-    """Return the modes of the hyperparameters by name, or the values at which they were held.
+    """Return the modes of the hyperparameters by name, or the values at which a fit fixed them.
 
     Raises
     ------

@@ -95,7 +95,7 @@ def _held(idata: Container, name: str) -> xr.DataArray | None:
 
 
 def require_labels(idata: Container, model: pm.Model, name: str) -> None:
-    """Raise a ValueError where the labels of the rows of a matrix differ from the fit's; labels may be missing."""
+    """Raise a ValueError where both the model and the fit have labels of a matrix's rows, and these labels differ."""
     dim = model_dims(model, name)[0]
     held, labels = _held(idata, name), model.coords.get(dim)
     if (

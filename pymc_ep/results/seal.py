@@ -45,7 +45,10 @@ def written(group: xr.Dataset, kind: str) -> dict[str, str]:
 
 
 def altered(group: xr.Dataset, kind: str, name: str) -> bool:
-    """Return whether an array or attribute has changed since the fit; without a digest, whether it is not numeric."""
+    """Return whether an array or attribute differs from its digest, if it has one; False for one the fit did not write.
+
+    An array that was stored without a digest counts as altered where it is neither numeric nor of flags.
+    """
     if (stored := written(group, kind).get(name)) is None:
         return False
     now = group.variables[name].to_numpy() if kind == "array" else group.attrs[name]

@@ -29,7 +29,7 @@ def selected_names(
     Raises
     ------
     ValueError
-        For an unknown filter, and for a name or pattern that no available variable has.
+        For an unknown filter, and for a name or pattern that matches no available variable.
     """
     available = list(dict.fromkeys(map(str, available)))
     if filter_vars not in _FILTERS:

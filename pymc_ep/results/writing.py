@@ -163,8 +163,8 @@ def _add(variables: dict[str, tuple[Sequence[str], Any]], name: str, dims: Seque
 def drawn_forward(model: pm.Model, draws: Mapping[str, np.ndarray], rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Return draws, (s, *shape), of variables without draws in the fit, by forward sampling given the fit's draws.
 
-    Multivariate variables, such as new values of a process, and their descendants are left to `predict`: each draw
-    would be a factorisation.
+    Multivariate variables, such as new values of a process, and their descendants are left to `predict`: each draw of
+    them would need a factorisation.
 
     Parameters
     ----------

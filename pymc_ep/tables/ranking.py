@@ -41,7 +41,7 @@ class _Fitted(NamedTuple):
 
 
 class _Wanted(NamedTuple):
-    """The k rows of one side that are asked for: their positions in `rows` and their labels, (k,) each."""
+    """The k rows of one side for which a verb is called: their positions in `rows` and their labels, (k,) each."""
 
     rows: Rows
     numbers: np.ndarray
@@ -195,7 +195,7 @@ def _one(rows: Mapping[str, Any], caller: str) -> Mapping[str, Any]:
 def _wanted(
     model: pm.Model, fitted: _Fitted, rows: Mapping[str, Any], caller: str, cells: Mapping[str, Any] | None
 ) -> tuple[int, _Wanted]:
-    """Return the side, 0 or 1, of the rows that are asked for, and these rows, fitted or folded in."""
+    """Return the side, 0 or 1, of the rows for which a verb is called, and these rows, fitted or folded in."""
     ((key, given),) = _one(rows, caller).items()
     side = side_named(model, fitted.names, key)
     dim = fitted.dims[side]

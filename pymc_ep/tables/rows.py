@@ -73,7 +73,7 @@ class Rows(Protocol):
 
     @property
     def seen(self) -> Pairs:
-        """Observed pairs, with these rows as own rows, in their order."""
+        """Observed pairs, whose own rows are these rows and are numbered in the same order."""
 
     @property
     def n_others(self) -> int:
