@@ -17,7 +17,7 @@ from pymc_ep.numerics.sparse.matrix_sum import MatrixSum
 __all__ = ["SPDE"]
 
 _FINEST = 1.0
-"""Least range without a warning, in lengths of an edge of the mesh. At this range the variance is 14% too small at
+"""Least range without a warning, in median lengths of the mesh's edges. At this range the variance is 14% too small at
 nodes, and 63% too small between nodes."""
 _WIDEST = 10.0
 """Largest range without a warning, in extents of the mesh. At a larger one the field is nearly constant, or range and

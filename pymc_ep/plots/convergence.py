@@ -89,7 +89,7 @@ def _points(fit: xr.Dataset, names: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def _set_nats_axis(panel: "Axes") -> None:
-    """Set a y-axis of at least `_LEAST_HEIGHT` nats, with values in full."""
+    """Set a y-axis of at least `_LEAST_HEIGHT` nats, whose labels are values without an offset."""
     low, high = panel.get_ylim()
     if high - low < _LEAST_HEIGHT:
         middle = 0.5 * (low + high)

@@ -113,7 +113,10 @@ def _draw(panel: "Axes", densities: Mapping[str, _Density]) -> tuple[float, floa
 
 
 def _prior(model: pm.Model, name: str, element: int, at: np.ndarray) -> np.ndarray | None:
-    """Return the prior density of one element at the values `at`, (m,); None if joint, or given other variables."""
+    """Return the prior density of one element at the values `at`, (m,).
+
+    Return None for a variable that is not free, and for a prior that is joint or depends on other random variables.
+    """
     variable = model[name]
     if variable not in model.free_RVs:
         return None

@@ -49,7 +49,7 @@ def percent(prob: float) -> str:
 
 
 def levels_of(ci_probs: Sequence[float] | None, ci_kind: str | None, hdi_prob: float | None = None) -> Levels:
-    """Return the intervals that arguments of ArviZ 1, or `hdi_prob` of ArviZ 0.x, ask for.
+    """Return the intervals for the arguments `ci_probs` and `ci_kind` of ArviZ 1, or `hdi_prob` of ArviZ 0.x.
 
     Raises
     ------
@@ -173,7 +173,7 @@ def _density(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def fits_of(idata: Any, model_names: Sequence[str] | None = None) -> dict[str, Any]:
-    """Return fits by name: a dict as it is, a list under `model_names` or "fit 1", "fit 2", ..., a single fit under "".
+    """Return fits by name: a dict as it is; a list under `model_names` or "fit 1", "fit 2" and so on; one fit under "".
 
     Raises
     ------
@@ -204,8 +204,8 @@ def marginals_of(
 ) -> dict[str, dict[str, Marginal]]:
     """Return the marginals of variables, by name of the variable and name of the fit, for all fits that have them.
 
-    Intervals and densities come from the draws where these are enough, and always for hyperparameters; otherwise
-    from the normal with the moments.
+    Intervals and densities come from draws where there are at least 1000 of these, or no moments, and always for
+    hyperparameters; otherwise from the normal with the moments.
 
     Parameters
     ----------
@@ -214,12 +214,12 @@ def marginals_of(
     var_names, filter_vars, coords
         Selection of variables and elements, as in ArviZ.
     default : {"latent", "hyper"}
-        Variables that are taken without `var_names` and `filter_vars`.
+        Variables that are selected without `var_names` and `filter_vars`.
 
     Raises
     ------
     ValueError
-        Where no fit has a variable that is asked for.
+        Where no fit has a variable that `var_names` selects.
     """
     if var_names is None and filter_vars is None:
         first = next((fit for fit in fits.values() if _fitted(fit)), None)
