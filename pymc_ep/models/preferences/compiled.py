@@ -93,7 +93,7 @@ class CompiledPreferences(DrawFunctions):
         return _UPDATES * float((np.diff(comparisons.item_ends).astype(float) ** 3).sum()) + self.work
 
     def compared(self) -> ComparedUsers:
-        """Return the present comparisons.
+        """Return the comparisons in the present data of the model, by user.
 
         Raises
         ------

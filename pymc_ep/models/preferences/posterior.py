@@ -148,7 +148,7 @@ class PreferencePosterior:
         yield size, self
 
     def hyper_moments(self) -> dict[str, Moments]:
-        """Return the hyperparameters, by name, with standard deviations of zero, as the posterior is given them."""
+        """Return the hyperparameters, by name, with sds of zero, as this posterior is conditional on their values."""
         return {name: Moments(v, np.zeros_like(v)) for name, v in self.form.constrained(self.theta).items()}
 
     def each(self, users: np.ndarray) -> Iterator[UserPosterior]:

@@ -15,7 +15,7 @@ __all__ = ["DividedUsers", "divided"]
 
 
 class DividedUsers(NamedTuple):
-    """Users in parts of successive users.
+    """All users, divided into parts of successive users.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class DividedUsers(NamedTuple):
 def divided(
     comparisons: Comparisons, observed: np.ndarray, n_parts: int | None = None, client: Any = None
 ) -> Iterator[DividedUsers]:
-    """Provide users in parts whose covariances of compared items have about equal total numbers of entries.
+    """Provide users in parts of about equal size, by the total number of entries of covariances of compared items.
 
     Parameters
     ----------

@@ -80,7 +80,8 @@ def first_factors(prior: UtilityPrior, kernel: Kernel, statistics: Statistics, l
     """Return factors V, (I, D), to start a search from V = 0, where the gradient in V is zero.
 
     Column k is sqrt(|c_k - s2|) L e_k, with the k-th largest eigenvalue c_k of Cb and its eigenvector e_k. Where
-    c_k > s2, the evidence rises along the column, to which `maximised` would set V at this s2; elsewhere it falls.
+    c_k > s2, the evidence rises along the column, which is the one that `maximised` gives for this s2. For c_k < s2 the
+    evidence falls along the column.
     The factors of an item do not depend on the order of the items.
     """
     size, width = prior.factors.shape

@@ -15,7 +15,7 @@ _WON = np.ones(1)
 
 
 def shape_of_users(comparisons: Comparisons, at: Differences, sites: Sites, site: CompiledSite) -> Shape:
-    """Return the shape of the posterior of all differences under settled factors, in fields of shape (P,) each.
+    """Return skewness and corrections of width of the differences' posteriors under settled factors, (P,) each.
 
     Users with over 2,000 skewed comparisons keep EP's Gaussian.
     """

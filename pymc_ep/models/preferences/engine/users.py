@@ -197,7 +197,7 @@ def factorised(comparisons: Comparisons, covariance: UtilityCovariance, backend:
 
 
 def item_sums(comparisons: Comparisons, values: np.ndarray) -> np.ndarray:
-    """Return sums of comparisons' values, (P,), for each item of each user, (N,): plus if it won, minus if it lost."""
+    """Return the sum of `values`, (P,), over the comparisons of each item of each user, (N,): minus where it lost."""
     # D^T x, where D has the rows e_i - e_j.
     firsts, seconds = comparisons.places
     return np.bincount(firsts, values, len(comparisons.items)) - np.bincount(seconds, values, len(comparisons.items))

@@ -48,7 +48,7 @@ class Sites(NamedTuple):
 
 
 class ComparedUsers(NamedTuple):
-    """Comparisons of the users that made any, in the order of users.
+    """Comparisons of the users that made at least one, sorted by user.
 
     Attributes
     ----------

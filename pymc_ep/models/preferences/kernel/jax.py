@@ -50,7 +50,7 @@ class _Group(NamedTuple):
 
 
 def _groups(comparisons: Comparisons) -> Iterator[_Group]:
-    """Yield all users in groups."""
+    """Yield all users in groups of similar numbers of items and comparisons."""
     ends = comparisons.item_ends, comparisons.pair_ends, comparisons.square_ends
     n_items, n_pairs = (np.diff(values) for values in ends[:2])
     sizes = np.stack([_power_of_two(np.maximum(values, _LEAST)) for values in (n_items, n_pairs)], axis=1)
@@ -93,7 +93,7 @@ def _power_of_two(n: np.ndarray) -> np.ndarray:
 
 
 def _taken(xp: Any, values: Any, places: np.ndarray) -> Any:
-    """Return the values at `places`, with zero at the place after the last value."""
+    """Return the values at `places`; zero for the place after the last value, which stands for padding."""
     return xp.append(values, xp.zeros(1, values.dtype))[places]
 
 

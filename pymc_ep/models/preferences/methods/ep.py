@@ -159,7 +159,7 @@ def preference_method(
     takes: Callable[[Site | None], bool] = lambda site: True,
     solve: Callable[..., Solution] = solve,
 ) -> Method:
-    """Return the method of an approximation of each user's posterior."""
+    """Return the method that fits preferences by `approximation`; ``takes(site)`` is False for refused sites."""
     return Method(
         name,
         Preferences,

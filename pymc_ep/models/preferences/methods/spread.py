@@ -1,4 +1,4 @@
-"""How far utilities would change if a hyperparameter were integrated over, instead of held at its mode."""
+"""How far utilities would change if a hyperparameter were integrated over, instead of fixed at its mode."""
 
 from typing import NamedTuple
 
