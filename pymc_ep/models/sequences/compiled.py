@@ -157,9 +157,9 @@ class CompiledSequences(DrawFunctions):
             )
 
     def priors(self, dtype: str) -> tuple[Priors, Prior | None]:
-        """Return the priors of the six tables of weights, and the prior of the matrices that users' matrices are about.
+        """Return the priors of the six tables of weights, and the prior of the mean of users' matrices.
 
-        The last one is None where the mean of users' matrices is no variable.
+        The latter is None where this mean is no variable.
 
         Raises
         ------

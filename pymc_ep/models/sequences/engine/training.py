@@ -271,7 +271,7 @@ class Training:
         return tuple(prior.with_ridge(self.ridge) for prior in (recurrent.rows(users), *others))
 
     def _shares(self, problem: Problem, window: Window, users: np.ndarray, *, shared: bool) -> Shares:
-        """Return which shares of each user's events, of each item's events, and of all events lie in `window`.
+        """Return, for each user, for each item and for all events together, the share of events that lie in `window`.
 
         Where the softmax samples items, the share of outputs is multiplied by the number of items that each represents.
         """
@@ -311,7 +311,7 @@ class Training:
         return after._replace(best=weights, best_shared=shared, best_nats=nats, best_epoch=epoch)
 
     def _held_out(self, problem: Problem, weights: Weights) -> float | None:
-        """Return the nats a held-out event, infinite if not finite; None if no event is held out."""
+        """Return the loss in nats a held-out event, infinity if it is not finite; None if no event is held out."""
         n = int(problem.held_out.sum())
         if not n:
             return None

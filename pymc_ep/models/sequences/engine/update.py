@@ -21,7 +21,7 @@ class Settings(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """Shares of the events that lie in a window; its gradient includes the same shares of the log priors.
+    """Shares of events that lie in a window; the window's gradient includes the same shares of the log priors.
 
     Attributes
     ----------

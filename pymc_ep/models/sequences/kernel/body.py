@@ -161,7 +161,7 @@ class Gradient(NamedTuple):
 
 
 class Windowed(NamedTuple):
-    """Log probabilities of the events of a window, (n,), the states after it, (P, D), and the gradient."""
+    """Log probabilities of a window's events, (n,), the states after the window, (P, D), and the sum's gradient."""
 
     values: np.ndarray
     last: np.ndarray

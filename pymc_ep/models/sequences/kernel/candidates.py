@@ -8,7 +8,7 @@ __all__ = ["Candidates", "sampled_candidates"]
 
 
 class Candidates(NamedTuple):
-    """Items that a softmax sums over: exponentials of their logits, times factors, replace the sum over all items.
+    """Items of which a softmax sums exponentials of logits, times factors, in place of the sum over all items.
 
     Attributes
     ----------

@@ -76,7 +76,10 @@ def last_log_shares(
 
 
 def recalled(uniform: np.ndarray, times: np.ndarray, half_life: float) -> np.ndarray:
-    """Return ages, in events back from events at `times`, (n,), drawn from a memory by uniform numbers, (n,)."""
+    """Return the ages, (n,), of earlier events drawn from a memory at `times`, (n,), by numbers `uniform`, (n,).
+
+    The age of the last event before a time is 1, the age of the first event is the time.
+    """
     if np.isinf(half_life):
         return 1 + (uniform * times).astype(np.int64)
     # P(age <= a) = (1 - q^a) / (1 - q^t) with q = 2^{-1 / H}, inverted at u: a = log(1 - u (1 - q^t)) / log q.

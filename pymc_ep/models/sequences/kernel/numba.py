@@ -14,7 +14,7 @@ from pymc_ep.models.sequences.kernel.op import SequenceGradient, SequenceLogp
 @register_funcify_and_cache_key(SequenceLogp)
 @register_funcify_and_cache_key(SequenceGradient)
 def numba_sequences(op: Op, node: Apply, **kwargs: object) -> tuple[Callable[..., Any], None]:
-    """Return a function that calls back into Python, and no cache key."""
+    """Return a function that calls Python, and None for its cache key."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Numba will use object mode")
         return generate_fallback_impl(op, node, **kwargs), None

@@ -24,10 +24,10 @@ WEIGHTS = slice(3, 9)
 class SequenceLogp(Op):
     """Log probability of each event, (n,), given its user's events before it.
 
-    Inputs of the Op are users, items and contexts of the events, (n,) each, or no contexts, (0,), where the events of a
-    user are in order of time; recurrent matrices, (users or 1, G, D, D); inputs, (I, G, D); outputs, (I, D); memories,
-    (K, D + 1); known items, (D + 1,) or (0,); biases, (C, G, D); the value of all entries of the initial states; and
-    the half-lives of the memories, (K,).
+    Inputs of the Op are users, items and contexts of the events, (n,) each; then recurrent matrices,
+    (users or 1, G, D, D); inputs, (I, G, D); outputs, (I, D); memories, (K, D + 1); known items, (D + 1,) or (0,);
+    biases, (C, G, D); the value of all entries of the initial states; and the half-lives of the memories, (K,). The
+    events of a user are in order of time. Contexts are (0,) where events have none.
     """
 
     __props__ = ()
@@ -98,7 +98,7 @@ class SequenceGradient(Op):
 
 
 def _arranged(*inputs: np.ndarray) -> tuple[Weights, Sequences, np.ndarray, np.ndarray]:
-    """Return weights, sequences, the row of the inputs of each of their events, and the initial states, (U, D)."""
+    """Return weights, sequences, the position of each of their events in the inputs, (n,), and first states, (U, D)."""
     # Inputs may be arrays of JAX.
     users, items, contexts, *arrays, initial, half_lives = map(np.asarray, inputs)
     weights = Weights(*arrays)

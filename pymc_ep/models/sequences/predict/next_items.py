@@ -33,7 +33,7 @@ def contexts_of(model: pm.Model, posterior: SequencesPosterior) -> tuple[str, in
 
 
 def next_items(idata: Container, model: pm.Model, *, n: int, **user: Any) -> xr.Dataset:
-    """Return the items that are most probable as the next one of given users; see `pymc_ep.next_items`."""
+    """Return the most probable next items of given users; see `pymc_ep.next_items`."""
     check_whole("n", n)
     posterior = sequences_posterior(idata, model)
     (dim, item), contexts, n_items = (
