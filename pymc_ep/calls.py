@@ -1,4 +1,4 @@
-"""Helpers of the calls that fit a model: checks of arguments, starting values, the progress bar, the warning."""
+"""Helpers of the functions that fit a model: checks of arguments, starting values, cost, progress bar, warnings."""
 
 import html
 import inspect
@@ -57,7 +57,8 @@ _log = logging.getLogger(__name__)
 _DEVICES = ("cpu", "gpu", "tpu")
 """Kinds of devices of JAX."""
 _LONG = 60.0
-"""Expected seconds of a fit above which the log announces them beforehand."""
+"""Expected seconds above which the log announces a fit beforehand. Without a progress bar, a fit that has taken as many
+is announced too."""
 _LEAPFROGS = 8
 """Average number of evaluations of the evidence that NUTS makes for a draw or a step of tuning."""
 _TUNE, _MOST_CORES = 1000, 4

@@ -74,7 +74,7 @@ class ImpossibleDensityError(NumericalError):
         return ImpossibleDensityError(observation, self.index, *self._found[1:])
 
     def moved(self, first: int) -> "ImpossibleDensityError":
-        """Return the error with `first` added to its index, for a call with a part of all observations."""
+        """Return the error with `first` added to its index, for a call with the observations from `first` on."""
         name, *values = self._found
         return ImpossibleDensityError(name, first + self.index, *values)
 

@@ -1,4 +1,4 @@
-"""Numba functions with a cache on disk, without which fits work too."""
+"""Numba functions with a cache on disk, where this is possible."""
 
 import hashlib
 import os
@@ -73,7 +73,7 @@ class _Cache(FunctionCache):
         self._release()
 
     def _acquired(self) -> bool:
-        """Take the lock of this function; False where there is none, or its holder has not ended in time."""
+        """Take the lock of this function; return False without a lock file, or if another process keeps it too long."""
         if fcntl is None or self._lock is not None:
             return False
         try:

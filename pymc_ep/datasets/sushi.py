@@ -1,4 +1,4 @@
-"""Rankings of kinds of sushi by people, and comparisons of two of these."""
+"""Rankings of kinds of sushi by people, and comparisons of pairs of items that rankings imply."""
 
 import os
 from typing import NamedTuple

@@ -14,7 +14,9 @@ __all__ = ["numbered", "positions"]
 
 
 def numbered(what: str, given: Any, variable: TensorVariable) -> np.ndarray:
-    """Return indices, (n,), of rows of a variable: numbers as given, and for labels of its first dim their positions.
+    """Return indices, (n,), of rows of a variable: `given` if it has numbers, else the positions of these labels.
+
+    Labels are the coordinates of the variable's first dim.
 
     Raises
     ------

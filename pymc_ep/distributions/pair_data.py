@@ -58,9 +58,9 @@ def packed_pairs(name: str, observed: Any, shape: Sequence[int | None], sides: t
 
 
 def packed_links(name: str, observed: Any, n: int | None) -> np.ndarray:
-    """Return pairs of n symbols with each other in the form of `packed_pairs`, each pair in one of its two orders.
+    """Return observed pairs of n symbols in the form of `packed_pairs`, each pair in one of its two orders.
 
-    Counts must be symmetric, or list each pair in one order.
+    Counts must be symmetric, or all on one side of the diagonal.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A fit next to Markov chains."""
+"""Plot of the marginal posteriors of a fit against Markov chains."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any

@@ -19,7 +19,7 @@ __all__ = ["plot_convergence"]
 _LEAST_HEIGHT = 0.1
 """Least height of the axis of objectives, in nats: smaller differences do not matter, and so look flat."""
 _MOST_POINT_PANELS = 3
-"""Largest number of hyperparameters with a panel of log density against value: one row of panels."""
+"""Largest number of elements of hyperparameters with a panel of log density against value: one row of panels."""
 
 
 def plot_convergence(

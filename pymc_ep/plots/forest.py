@@ -1,4 +1,4 @@
-"""Means and intervals of many elements."""
+"""Plot of medians and intervals of many elements."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""Posteriors of images, and how often their intervals are right."""
+"""Plots of the posterior of an image, and of how often its intervals contain the truth."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any

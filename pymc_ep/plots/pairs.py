@@ -26,7 +26,7 @@ _NUMBERS = 2**21
 _PAIRS = "_pairs"
 """End of the names of variables in the group ``fit`` that hold numbers of observed pairs."""
 _EDGES = np.linspace(0.0, 1.0, 51)
-"""Edges of the cells of a density."""
+"""Edges of the bins of a histogram of preference probabilities."""
 
 
 def plot_popularity(

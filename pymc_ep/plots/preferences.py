@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["plot_item_map", "plot_item_ranks"]
 
 _ARROW = "C1"
-"""Colour of features."""
+"""Colour of the arrows of features, and of their names."""
 _SHOWN = 0.95
 """Least total probability, for each item, of the ranks that are shown."""
 

@@ -86,7 +86,7 @@ def log_predictive(idata: Container, model: pm.Model | None, data: Mapping[str, 
 
 
 def likelihoods(form: SiteForm, names: Sequence[str]) -> list[Likelihood]:
-    """Return the likelihoods with these names, part of the fit or added to the model since."""
+    """Return the likelihoods with these names, part of the fit or added to the model since; raise for other names."""
     groups = {g.name: g for g in (*form.groups, *form.predictions)}
     for name in names:
         if name not in groups:

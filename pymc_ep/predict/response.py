@@ -25,7 +25,8 @@ from pymc_ep.sites import check_finite
 __all__ = ["LINES", "expected_response", "observation_quantiles", "predictor_quantiles"]
 
 _NODES = 801
-"""Nodes of the trapezoidal rule over 18 standard deviations of u: at a link's kink the error is 1e-4 of one of them."""
+"""Number of nodes of the trapezoidal rule over 18 standard deviations of u. Where a link has a kink, the error is 1e-4
+standard deviations."""
 _REACH = 9.0
 """Reach of the rule to each side, in standard deviations of u: exp(-9^2 / 2) is 3e-18. Twice the standard deviation of
 eta is added, as exp(eta)^2 shifts the mass of eta by twice its variance. With the skewness k of eta, the added reach is

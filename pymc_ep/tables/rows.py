@@ -1,4 +1,4 @@
-"""Interface of fits with two matrices of rows, such as users and items: rankings of rows of each for the other."""
+"""Interface of fits with two matrices of rows, such as users and items: rows of one are ranked for the other's."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, TypeVar
