@@ -48,8 +48,9 @@ def split_pairs(
     Raises
     ------
     InvalidDataError
-        For `n` below one, an unknown column of users, rows without a user, an empty table, a folder that already has
-        Parquet files, and a source that names no files, a file twice, or files that are not Parquet.
+        For `n` below one, an unknown column of users, rows without a user, an empty table, files of different columns,
+        a folder that already has Parquet files, and a source that names no files, a file twice, or files that are not
+        Parquet.
     ImportError
         Without PyArrow, which the extra ``dask`` installs.
 

@@ -79,10 +79,10 @@ class UserPosterior(NamedTuple):
     skewed: SkewedPairs
 
     def with_skewed(self, prior: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return posterior covariances, (d, k), of d variables with k differences, and the differences' sds, (k,).
+        """Return posterior covariances, (d, k), of d variables with k scaled differences, and the scales, (k,).
 
-        The differences are of the pairs in `skewed`. For the covariances each is divided by its posterior standard
-        deviation. `prior`, (d, n), are the prior covariances of the d variables with the compared items.
+        The differences are of the pairs in `skewed`; the scale of each is its posterior standard deviation. `prior`,
+        (d, n), are the prior covariances of the d variables with the compared items.
         """
         # cov(f, d / s) = S_fo S_oo^-1 C D^T / s, with C = whitened whitened^T = cov(f_o) and s^2 = diag(D C D^T).
         rows = self.whitened[self.skewed.firsts] - self.whitened[self.skewed.seconds]

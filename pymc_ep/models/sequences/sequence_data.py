@@ -44,7 +44,7 @@ def stored_rows(name: str, observed: Any, lengths: Any, n_items: int) -> tuple[A
 def stored_contexts(model: Model, name: str, observed: Any, context: Any, users: Any, n_users: int) -> tuple[Any, str]:
     """Return the contexts of all events, (N,), or (0,) without any, and their dim, whose coordinates are in the model.
 
-    A dim without coordinates gets numbers from zero as coordinates.
+    A dim without coordinates gets numbers from zero as coordinates. Symbolic contexts need a dim with coordinates.
     """
     dim = getattr(observed, "context", None) or f"{name}_context"
     given = getattr(observed, "contexts", None) if context is None else context

@@ -21,8 +21,8 @@ _LONGER, _SHORTER = 1.25, 0.5
 _LEAST_STEP = 0.05
 """Shortest step, as a share of the update. Log-concave factors settle with longer steps."""
 _INNER = 12
-"""Largest number of updates of the shifts alone after an update of the precisions. Unlike that one, they take no
-factorisation, and they save many factorisations."""
+"""Largest number of updates of the shifts alone after an update of all factors. They take no factorisation, and save
+many updates that do."""
 _MATCHED = 0.03
 """Distance of tilted and posterior means, relative to their distance before any shift, at which they count as matched.
 A closer match is wasted, as the next update of the precisions moves the means by more."""

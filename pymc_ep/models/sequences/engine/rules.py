@@ -38,7 +38,7 @@ the average of squares forgets the large gradients in between, the small steps a
 outweighs the large steps (Reddi, Kale and Kumar 2018). When a short window counted as much as a long one, RMSprop ended
 at 5.8 nats a held-out check-in of Brightkite; with 0.999 instead of 0.99 it fell below 3.7. Check-ins of Foursquare
 cost 4.51 nats with 0.99 and 4.64 with 0.999, and 4.34 by Yogi. Now that all events count alike, and with memories, the
-three rules end at equal losses on both data sets and on films."""
+three rules end at about the same losses on both data sets and on films."""
 
 
 def stepped(rule: Rule, rate: float, weights: Array, gradient: Array, moments: Moments) -> tuple[Array, Moments]:

@@ -353,7 +353,8 @@ def _about_shared(
     """Return weights, and the mode of the shared matrices, (G, D, D), given the matrices of users that have trained.
 
     `trained`, (U,), marks the users. No event that is trained on depends on the matrices of other users, which are set
-    to the mode. Entries whose prior is flat in both places keep the values `shared`.
+    to the mode. Entries that have no precision, in the priors of users' matrices and of the mean, keep their `shared`
+    values.
     """
     recurrent = learned.weights.recurrent
     # (sum_u p R_u + q m) / (sum_u p + q) maximises sum_u log N(R_u; M, 1 / p) + log N(M; m, 1 / q) over M.
