@@ -262,7 +262,7 @@ def _autoregression(rv: TensorVariable) -> Gaussian | None:
         return pt.concatenate([starts, pt.broadcast_to(step, (*batch, time - op.ar_order))], axis=-1)
 
     def solve_residuals(rows: TensorVariable, time: TensorVariable) -> TensorVariable:
-        """Return rows, (k, d), with R^{-1} applied to each series of length `time` along their last axis."""
+        """Return `rows`, (k, d), with ``residuals(time)`` inverted on each series of length `time` in a row."""
         flat = rows.reshape((-1, time))
         return pt.linalg.solve_triangular(residuals(time), flat.T, lower=True, unit_diagonal=True).T.reshape(rows.shape)
 

@@ -117,8 +117,8 @@ class LatentForm(Hyperparameters):
 class HyperFunctions:
     """Functions of the unconstrained hyperparameters theta, (p,); a mixin of compiled forms.
 
-    theta is the vector of PyMC's unconstrained values, except that a hyperparameter with `hyper_coordinates` enters by
-    its coordinates.
+    theta has PyMC's unconstrained values, or for a hyperparameter with an entry in `form.hyper_coordinates` the
+    coordinates that replace them.
     """
 
     form: Hyperparameters

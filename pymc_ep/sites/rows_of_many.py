@@ -1,8 +1,8 @@
-"""Rows by which engines represent sites of D predictors: one for each predictor, then one for the sum of each two.
+"""Rows by which engines represent sites of D predictors: one for each predictor, then one for the sum of each pair.
 
 The variances of the rows determine the covariance of the predictors. Their precisions represent any site
-exp(b' eta - eta' Pi eta / 2): Pi_ij is the precision of the sum of i and j, and Pi_ii minus all these Pi_ij is the
-precision of i. Two predictors have the rows of `pymc_ep.sites.rows_of_two`.
+exp(b' eta - eta' Pi eta / 2): the sum of i and j has the precision Pi_ij, and predictor i the precision
+Pi_ii - sum_(j != i) Pi_ij. Two predictors have the rows of `pymc_ep.sites.rows_of_two`.
 """
 
 import numpy as np

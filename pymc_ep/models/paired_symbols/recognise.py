@@ -124,7 +124,7 @@ def _constant(model: Model, bias: TensorVariable) -> bool:
 
 
 def _gaussian(model: Model, rv: TensorVariable, variable: TensorVariable, ndim: int) -> TensorVariable:
-    """Return a matrix or bias; raise unless it is a variable of independent normals."""
+    """Return `variable`, a matrix or bias of `rv`; raise unless it is an untransformed normal random variable."""
     what = "matrix" if ndim == 2 else "bias"
     if variable not in model.free_RVs:
         raise UnsupportedModelError(

@@ -33,7 +33,7 @@ class VarianceEstimate(NamedTuple):
     converged : bool
         Whether all solutions met their tolerance.
     samples : list of ndarray, (N,)
-        Draws of N(0, A^{-1}). At similar weights, with the same noise, they are good first iterates.
+        Draws of N(0, A^{-1}): first iterates for another estimate at similar weights, with the same noise.
     """
 
     variance: np.ndarray

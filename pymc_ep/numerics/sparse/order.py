@@ -41,8 +41,8 @@ def elimination_order(pattern: scipy.sparse.csc_array) -> np.ndarray:
 def dissection_order(pattern: scipy.sparse.csc_array) -> np.ndarray | None:
     """Return the unknowns, (n,), in an order of nested dissection (Karypis and Kumar 1998).
 
-    Unknowns with very many neighbours come last. Without the package pymetis the result is None. On a triangular mesh
-    of 10^5 nodes a factor takes 0.6 of the operations in an order of minimum degree, on lattices as many.
+    Unknowns with very many neighbours come last. Without the package pymetis the result is None. A factor takes 0.6 of
+    the operations of minimum degree on a triangular mesh of 10^5 nodes, and as many on a lattice.
     """
     try:
         import pymetis

@@ -104,7 +104,7 @@ def _owners(ends: jax.Array, n_pairs: int) -> jax.Array:
 
 
 def _chunks(owners: jax.Array, others: jax.Array, spread: jax.Array, *weights: jax.Array) -> tuple[jax.Array, ...]:
-    """Return arrays of pairs as (chunks, pairs of a chunk); pairs that pad the last chunk belong to no row."""
+    """Return owners, others and weights as (chunks, pairs of a chunk); pairs that pad the last have no own row."""
     size = max(1, min(len(others), _NUMBERS // max(1, int(np.prod(spread.shape[1:])))))
     missing = -len(others) % size
     filled = (

@@ -201,5 +201,5 @@ def extrapolate(
 
 
 def normalise(pairs: PairCounts, further: tuple[Rows, np.ndarray], normaliser: float) -> tuple[Rows, None]:
-    """Return extrapolated users with the posterior of a censored user, given its log normaliser over all users."""
+    """Return the users from `extrapolate` with the posterior of a censored user: exp(log probability - normaliser)."""
     return with_censored(*further, normaliser), None

@@ -159,7 +159,7 @@ class VariationalBayes(Sweeps):
         return self.pairs.joined(self.partitions.collect(state.users))
 
     def _placed_users(self, state: State) -> Any:
-        """Return handles of the values of all users."""
+        """Place the values of all users in their partitions, and return the handles."""
         return self.partitions.place(self.pairs.split(state.users))
 
     def _kept(self, state: State) -> State:
