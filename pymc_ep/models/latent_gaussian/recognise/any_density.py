@@ -140,6 +140,9 @@ def find_generic(
 
 def _line_of(node: Apply) -> str:
     """Return the domain of continuous observations, by the transform with which PyMC would sample them."""
+    if type(node.op).__module__ == MixtureRV.__module__:
+        # Components of a mixture or hurdle may have different domains, of which PyMC would warn.
+        return "real"
     transform = _default_transform(node.op, node.default_output())
     if isinstance(transform, LogTransform):
         return "non-negative"
