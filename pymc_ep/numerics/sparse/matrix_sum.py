@@ -121,7 +121,7 @@ class MatrixSum:
         factor, pin = self._factor(coefficients)
         if not np.isfinite(factor.log_det):
             return -np.inf, np.zeros(len(coefficients))
-        # d log |Q|_+ / d c_k = tr((Q + p D D^T)^-1 M_k); p has no effect on log |Q|_+.
+        # d log |Q|_+ / d c_j = tr((Q + p D D^T)^-1 M_j); p has no effect on log |Q|_+.
         gradient = self.basis.T @ (self.twice * factor.inverse_entries())
         minor = np.linalg.slogdet(self.null_space[self.pins])[1]
         return float(factor.log_det - len(self.pins) * np.log(pin) - 2.0 * minor), gradient
