@@ -1,6 +1,6 @@
 """Calibration of predictions: probability integral transforms, of the data left out by EP's cavities or of new data."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.graphs.context import model_of
 from pymc_ep.numerics.quadrature.gauss_hermite import standard_normal_rule
 from pymc_ep.predict.log_predictive import (
+    AtPredictor,
     at_predictor,
     at_predictors,
     likelihoods,
@@ -118,8 +119,8 @@ def _loo_transforms(posterior: SitePosterior, site: CompiledSite, name: str, k: 
     rows = number_of_rows(predictors)
     n, values = observed[k].size // rows, [np.asarray(value) for value in prior.parameters[k]]
     repeated = [np.tile(value, rows) for value in values]
-    score = _log_predictive(site, name, observed[k], np.arange(n * rows), mean, variance, repeated)[:n]
-    transforms = np.array(_transforms(site, name, observed[k][:n], mean, variance, values))
+    score = _log_predictive(_gaussian(site, mean, variance, repeated), name, observed[k])[:n]
+    transforms = np.array(_transforms(_gaussian(site, mean, variance, values), name, observed[k][:n]))
     return np.where(improper[:n], np.nan, transforms), score
 
 
@@ -164,17 +165,11 @@ def predictive_pit(idata: Container, model: pm.Model | None, data: Mapping[str, 
         if group.site.predictors == 1:
             at = at_predictor(component, group)
             require_observations(group, y, at.mean.shape)
-            gaussians = at.rows(slice(None)).gaussians()
         else:
             at = at_predictors(component, group)
             require_observations(group, y, at.mean.shape[1:])
-            gaussians = [(1.0, at)]
-        for share, gaussian in gaussians:
-            parameters = [parameter.ravel() for parameter in gaussian.parameters]
-            transforms = _transforms(
-                gaussian.site, name, y.ravel(), gaussian.mean.ravel(), gaussian.variance.ravel(), parameters
-            )
-            mixed += weight * share * np.reshape(transforms, mixed.shape)
+        for share, gaussian in at.rows(slice(None)).gaussians():
+            mixed += weight * share * np.reshape(_transforms(gaussian, name, y.ravel()), mixed.shape)
     return _labelled(model, name, mixed, group.site.domain)
 
 
@@ -197,19 +192,12 @@ def _require_few_predictors(group: Likelihood) -> None:
         )
 
 
-def _transforms(
-    site: CompiledSite,
-    name: str,
-    y: np.ndarray,
-    mean: np.ndarray,
-    variance: np.ndarray,
-    parameters: Sequence[np.ndarray],
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return P(Y < y) and P(Y <= y), (n,) each, for Gaussian predictors with `mean` and `variance`, (n,) each.
+def _transforms(at: AtPredictor, name: str, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return P(Y < y) and P(Y <= y), (n,) each, for Gaussian predictors, (n,).
 
     With two predictors an observation, their moments are in rows, (3 n,) each.
     """
-    lower, upper, total = _masses(site, name, y, mean, variance, parameters)
+    lower, upper, total = _masses(at, name, y)
     wrong = ~(np.abs(total - 1.0) <= _INTEGRAL_ERROR)
     if wrong.any():
         index = int(np.argmax(wrong))
@@ -220,54 +208,34 @@ def _transforms(
     return lower / total, upper / total
 
 
-def _masses(
-    site: CompiledSite,
-    name: str,
-    y: np.ndarray,
-    mean: np.ndarray,
-    variance: np.ndarray,
-    parameters: Sequence[np.ndarray],
-) -> np.ndarray:
+def _masses(at: AtPredictor, name: str, y: np.ndarray) -> np.ndarray:
     """Return P(Y < y), P(Y <= y), and the integral of the predictive density, which should be one, (3, n)."""
-    if isinstance(site, CompiledTwoPredictorSite):
-        return _of_pairs(site, name, y, mean, variance, parameters)
-    masses = _MASSES.get(site.site.domain)
+    if isinstance(at.site, CompiledTwoPredictorSite):
+        return _of_pairs(at.site, at, name, y)
+    site = at.site.site
+    masses = _MASSES.get(site.domain)
     if masses is None:
         raise UnsupportedModelError(
-            f"{name!r} has a {site.site.name} site, whose observations ({site.site.domain}) have no transforms here, "
+            f"{name!r} has a {site.name} site, whose observations ({site.domain}) have no transforms here, "
             f"but those have that are {', '.join(_MASSES)}; compare draws of pm.sample_posterior_predictive with "
             f"the data instead."
         )
-    return masses(site, name, y.astype(float), mean, variance, parameters)
+    return masses(at, name, y.astype(float))
 
 
-def _of_pairs(
-    site: CompiledTwoPredictorSite,
-    name: str,
-    y: np.ndarray,
-    mean: np.ndarray,
-    variance: np.ndarray,
-    parameters: Sequence[np.ndarray],
-) -> np.ndarray:
+def _of_pairs(site: CompiledTwoPredictorSite, at: AtPredictor, name: str, y: np.ndarray) -> np.ndarray:
     """Return `_masses` for two predictors, (3, n): means over eta_2, given which eta_1 is Gaussian."""
-    pairs, out = Cavity.of_rows(mean, variance), np.zeros((3, y.size))
+    pairs, out = Cavity.of_rows(at.mean, at.variance), np.zeros((3, y.size))
     nodes, weights = standard_normal_rule(_SECOND)
     kept = weights > _NO_WEIGHT
     for z, weight in zip(nodes[kept], weights[kept] / weights[kept].sum()):
-        second, first = pairs.at(np.full((1, y.size), z))
-        inner, arguments = site.given_second(second, parameters)
-        out += weight * _masses(inner, name, y, first[0], pairs.first**2, [argument[0] for argument in arguments])
+        second, first = pairs.at(z)
+        inner, arguments = site.given_second(second, at.parameters)
+        out += weight * _masses(_gaussian(inner, first, pairs.first**2, arguments), name, y)
     return out
 
 
-def _counts(
-    site: CompiledSite,
-    name: str,
-    y: np.ndarray,
-    mean: np.ndarray,
-    variance: np.ndarray,
-    parameters: Sequence[np.ndarray],
-) -> np.ndarray:
+def _counts(at: AtPredictor, name: str, y: np.ndarray) -> np.ndarray:
     """Return `_masses` of counts, (3, n): sums of the predictive probabilities of counts up to y."""
     sizes = y.astype(np.int64) + 1
     if sizes.sum() > _MOST_COUNTS:
@@ -280,48 +248,28 @@ def _counts(
     row = np.repeat(np.arange(len(y)), sizes)
     first = np.cumsum(sizes) - sizes
     count = (np.arange(len(row)) - first[row]).astype(float)
-    mass, possible = np.zeros(len(row)), _possible(site, count, row, mean, parameters)
-    mass[possible] = np.exp(_log_predictive(site, name, count[possible], row[possible], mean, variance, parameters))
+    each, mass = at.rows(row), np.zeros(len(row))
+    possible: slice | np.ndarray = slice(None)
+    if at.site.site.domain == "integer":
+        # A truncated density, for example, gives some of these counts no probability.
+        possible = np.asarray(at.site.log_density(count, each.mean, *each.parameters)) > -np.inf
+    mass[possible] = np.exp(_log_predictive(each.rows(possible), name, count[possible]))
     upper = np.add.reduceat(mass, first)
     return np.array([upper - mass[first + sizes - 1], upper, np.ones(len(y))])
 
 
-def _possible(
-    site: CompiledSite, count: np.ndarray, row: np.ndarray, mean: np.ndarray, parameters: Sequence[np.ndarray]
-) -> np.ndarray:
-    """Whether each count, (k,), has a probability; a density of whole numbers, such as a truncated one, says so."""
-    if site.site.domain != "integer":
-        return np.ones(len(count), dtype=bool)
-    log_density = site.log_density(count, mean[row], *(np.asarray(value)[row] for value in parameters))
-    return np.asarray(log_density) > -np.inf
-
-
-def _integers(
-    site: CompiledSite,
-    name: str,
-    y: np.ndarray,
-    mean: np.ndarray,
-    variance: np.ndarray,
-    parameters: Sequence[np.ndarray],
-) -> np.ndarray:
+def _integers(at: AtPredictor, name: str, y: np.ndarray) -> np.ndarray:
     """Return `_counts`, for a density of whole numbers; raise where one of the first below zero has a probability."""
     for below in _BELOW:
-        if np.isfinite(site.log_density(np.full_like(y, below), mean, *parameters)).any():
+        if np.isfinite(at.site.log_density(np.full_like(y, below), at.mean, *at.parameters)).any():
             raise UnsupportedModelError(
                 f"{name!r} has whole numbers below zero, whose probabilities are not added up here; compare draws of "
                 f"pm.sample_posterior_predictive with the data instead."
             )
-    return _counts(site, name, y, mean, variance, parameters)
+    return _counts(at, name, y)
 
 
-def _continuous(
-    site: CompiledSite,
-    name: str,
-    y: np.ndarray,
-    mean: np.ndarray,
-    variance: np.ndarray,
-    parameters: Sequence[np.ndarray],
-) -> np.ndarray:
+def _continuous(at: AtPredictor, name: str, y: np.ndarray) -> np.ndarray:
     """Return `_masses`, (3, n), of which the first two are equal: integrals of the predictive density up to y.
 
     Observations are mapped to w on the real line, by a logarithm or logit where needed. With w = c + d t / (1 - t^2)
@@ -329,12 +277,13 @@ def _continuous(
     higher density, and d the standard deviation of the normal with the same density at c. Panels have an edge at t(y)
     and are shorter towards the ends. The integrals below and above y must sum to one, which tests the rule.
     """
-    to_line, from_line, log_slope = LINES[site.site.domain]
+    mean, domain = at.mean, at.site.site.domain
+    to_line, from_line, log_slope = LINES[domain]
 
     def density_at(w: np.ndarray, row: np.ndarray) -> np.ndarray:
         """Return the density of w, (k,): p(y) dy/dw. Far out moments may not be finite, and it is zero."""
         with np.errstate(all="ignore"):
-            log_p = np.asarray(_tilted(site, from_line(w), row, mean, variance, parameters).log_z) + log_slope(w)
+            log_p = np.asarray(_tilted(at.rows(row), from_line(w)).log_z) + log_slope(w)
             return np.exp(np.where(np.isfinite(log_p), log_p, -np.inf))
 
     rows = np.arange(len(y))
@@ -357,7 +306,7 @@ def _continuous(
         point = from_line(w)
     # Panels of width zero have no mass; farther out the inverse of a logarithm or logit overflows.
     used = (width > 0) & np.isfinite(point)
-    if site.site.domain != "real":
+    if domain != "real":
         with np.errstate(divide="ignore"):
             used &= (np.abs(w - centre[:, None, None]) < _FAR) & np.isfinite(to_line(point))
     row, *_ = np.nonzero(used)
@@ -377,30 +326,22 @@ def _to_unit_interval(x: np.ndarray) -> np.ndarray:
     return np.where(np.isinf(x), np.sign(x), t)
 
 
-def _log_predictive(
-    site: CompiledSite,
-    name: str,
-    y: np.ndarray,
-    row: np.ndarray,
-    mean: np.ndarray,
-    variance: np.ndarray,
-    parameters: Sequence[np.ndarray],
-) -> np.ndarray:
-    """Return the log predictive density of new observations y, (k,), each under the cavity of its row."""
-    tilted = _tilted(site, y, row, mean, variance, parameters)
-    check_finite(tilted, y, mean[row], variance[row], name)
+def _log_predictive(at: AtPredictor, name: str, y: np.ndarray) -> np.ndarray:
+    """Return the log predictive density of new observations y, (k,), each under its own predictor."""
+    tilted = _tilted(at, y)
+    check_finite(tilted, y, at.mean, at.variance, name)
     return np.asarray(tilted.log_z)
 
 
-def _tilted(
-    site: CompiledSite,
-    y: np.ndarray,
-    row: np.ndarray,
-    mean: np.ndarray,
-    variance: np.ndarray,
-    parameters: Sequence[np.ndarray],
-) -> Tilted:
-    return site.moments(y, mean[row], variance[row], 1.0, *(np.asarray(p)[row] for p in parameters))
+def _tilted(at: AtPredictor, y: np.ndarray) -> Tilted:
+    return at.site.moments(y, at.mean, at.variance, 1.0, *at.parameters)
+
+
+def _gaussian(
+    site: CompiledSite, mean: np.ndarray, variance: np.ndarray, parameters: Iterable[np.ndarray]
+) -> AtPredictor:
+    """Return predictors without skewness."""
+    return AtPredictor(site, mean, variance, list(parameters), np.zeros_like(mean))
 
 
 _MASSES = {**dict.fromkeys(("count", "binary"), _counts), "integer": _integers, **dict.fromkeys(LINES, _continuous)}

@@ -8,6 +8,7 @@ from scipy.special import expit
 
 import pymc_ep as pmep
 from pymc_ep.diagnostics import calibration, loo_pit
+from pymc_ep.predict.log_predictive import AtPredictor
 from pymc_ep.sites import compile_site
 
 N = 10
@@ -163,5 +164,7 @@ def test_bounded_observations_by_quadrature(name):
     y, parameters, cdf = CONTINUOUS[name]
     site = compile_site(name)
     arrays = [np.full(4, p) for p in parameters]
-    _, upper = calibration._transforms(site, "y", y, np.full(4, 0.4), np.full(4, 0.64), arrays)
+    _, upper = calibration._transforms(
+        AtPredictor(site, np.full(4, 0.4), np.full(4, 0.64), arrays, np.zeros(4)), "y", y
+    )
     np.testing.assert_allclose(upper, cdf(y[:, None]) @ MASS, rtol=1e-4)
