@@ -28,7 +28,6 @@ __all__ = [
     "likelihoods",
     "log_predictive",
     "require_observations",
-    "require_one_predictor",
     "require_separate",
 ]
 
@@ -107,15 +106,6 @@ def require_separate(form: SiteForm, names: Sequence[str]) -> None:
             )
 
 
-def require_one_predictor(group: Likelihood) -> None:
-    """Raise UnsupportedModelError for a likelihood with several predictors."""
-    if group.site.predictors > 1:
-        raise UnsupportedModelError(
-            f"{group.name!r} has several predictors, of which this takes one: compare draws of "
-            f"pm.sample_posterior_predictive(idata, var_names=[{group.name!r}]) with the data instead."
-        )
-
-
 class AtPredictor(NamedTuple):
     """Site and parameters of a likelihood, and posterior moments of its predictors; arrays have the predictors' shape.
 
@@ -166,7 +156,11 @@ class AtPredictor(NamedTuple):
 def at_predictor(posterior: SitePosterior, group: Likelihood) -> AtPredictor:
     """Return the site, the density of its predictors and the parameters for new observations of a likelihood."""
     name = group.name
-    require_one_predictor(group)
+    if group.site.predictors > 1:
+        raise UnsupportedModelError(
+            f"{name!r} has several predictors, of which this takes one: compare draws of "
+            f"pm.sample_posterior_predictive(idata, var_names=[{name!r}]) with the data instead."
+        )
     moments = posterior.moments([group.affine_predictor])[name]
     skewness = posterior.skewness([group.affine_predictor], {name: moments.sd})[name]
     site, parameters = _site_at(posterior, group, moments.mean.shape)
