@@ -115,16 +115,19 @@ def direction_map(variance: np.ndarray, pairs: Sequence[slice]) -> sparse.csc_ar
     """
     n, scale = len(variance), inverse_sd(variance)
     row, column, value = [np.arange(n)], [np.arange(n)], [scale.copy()]
-    k = n
     for first, second, place, unit, sign in _sums_and_differences(variance, pairs):
         if place.start < n:
             value[0][place] = 0.0
         row += [np.arange(n)[first], np.arange(n)[second]]
         column += [np.arange(place.start, place.stop)] * 2
         value += [unit * scale[first], sign * unit * scale[second]]
-        k = max(k, place.stop)
     entries = np.concatenate(value), (np.concatenate(row), np.concatenate(column))
-    return sparse.csc_array(entries, shape=(n, k))
+    return sparse.csc_array(entries, shape=(n, _number_of_directions(n, pairs)))
+
+
+def _number_of_directions(n: int, pairs: Sequence[slice]) -> int:
+    """Return k: the number of rows, n, and of sites of two predictors."""
+    return n + sum(rows.stop - rows.start for rows in pairs) // ROWS
 
 
 def _sums_and_differences(
@@ -151,8 +154,7 @@ def _correlations(covariance: np.ndarray, variance: np.ndarray, pairs: Sequence[
     They are computed by sums of slices: products with the sparse D take four times as long.
     """
     n, scale = len(variance), inverse_sd(variance)
-    combined = list(_sums_and_differences(variance, pairs))
-    k = max([n, *(place.stop for _, _, place, _, _ in combined)])
+    combined, k = list(_sums_and_differences(variance, pairs)), _number_of_directions(n, pairs)
     out = np.empty((k, k))
     out[:n, :n] = covariance * scale[:, None] * scale
     for first, second, place, unit, sign in combined:
