@@ -4,6 +4,7 @@ Each is the regression of the package's manual or vignette, or of the books that
 and priors are weak.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -50,34 +51,32 @@ def _groups(name: str, labels: Any, sd: float = 1.0) -> Any:
 # Counts with zeros of their own
 
 
-def _biochemists() -> tuple[np.ndarray, np.ndarray]:
+def _biochemists(observe: Callable[[Any, Any, np.ndarray], Any]) -> pm.Model:
+    """Return a model of numbers of articles; `observe` takes their share that may be there, their rate, and them."""
     d = r_table("pscl/bioChemists")
-    return d["art"].to_numpy(), _design(d["fem"], d["mar"], d["kid5"], d["phd"], d["ment"])
+    x = _design(d["fem"], d["mar"], d["kid5"], d["phd"], d["ment"])
+    with pm.Model() as model:
+        observe(invlogit(_effects("present", x, 1)), exp(_effects("rate", x)), d["art"].to_numpy())
+    return model
 
 
 @public("pscl_biochemists_poisson", "pscl")
 def biochemists_poisson() -> pm.Model:
-    y, x = _biochemists()
-    with pm.Model() as model:
-        pm.ZeroInflatedPoisson("art", psi=invlogit(_effects("present", x, 1)), mu=exp(_effects("rate", x)), observed=y)
-    return model
+    return _biochemists(lambda psi, mu, y: pm.ZeroInflatedPoisson("art", psi=psi, mu=mu, observed=y))
 
 
 @public("pscl_biochemists_negbinomial", "pscl")
 def biochemists_negbinomial() -> pm.Model:
-    y, x = _biochemists()
-    with pm.Model() as model:
-        psi, mu = invlogit(_effects("present", x, 1)), exp(_effects("rate", x))
-        pm.ZeroInflatedNegativeBinomial("art", psi=psi, mu=mu, alpha=pm.Exponential("alpha", 0.5), observed=y)
-    return model
+    return _biochemists(
+        lambda psi, mu, y: pm.ZeroInflatedNegativeBinomial(
+            "art", psi=psi, mu=mu, alpha=pm.Exponential("alpha", 0.5), observed=y
+        )
+    )
 
 
 @public("pscl_biochemists_hurdle", "pscl")
 def biochemists_hurdle() -> pm.Model:
-    y, x = _biochemists()
-    with pm.Model() as model:
-        pm.HurdlePoisson("art", psi=invlogit(_effects("present", x, 1)), mu=exp(_effects("rate", x)), observed=y)
-    return model
+    return _biochemists(lambda psi, mu, y: pm.HurdlePoisson("art", psi=psi, mu=mu, observed=y))
 
 
 @public("vcd_crab_satellites", "vcdExtra")
