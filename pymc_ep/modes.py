@@ -23,7 +23,9 @@ from pytensor.link.vm import VMLinker
 from pytensor.scalar.basic import Add, Cast, Clip, Composite, Mul, Second, second
 from pytensor.scalar.math import Log1mexp, Softplus
 from pytensor.tensor import constant, exp, expm1, log, log1p, maximum, minimum, switch
+from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.subtensor import AdvancedSubtensor
 
 __all__ = ["KeptMode", "bodies_of", "mode_of", "numpy_mode", "quick_mode", "rewritten", "with_compiler"]
 
@@ -87,7 +89,8 @@ def numpy_mode(*excluding: str) -> Mode:
     # PyTensor 3.3 takes columns of a sum of zeros and of a broadcast row for arrays of one value that must be of many.
     left_out = ("fusion", "inplace", "local_subtensor_of_alloc", *excluding)
     mode = KeptMode(linker=linker, optimizer="fast_run").excluding(*left_out)
-    return mode.register((dfs_rewriter(_as_ufuncs), 48.9), (dfs_rewriter(_as_calls), 99))
+    rewrites = ((_one_index, 48.8), (_as_ufuncs, 48.9), (_as_calls, 99))
+    return mode.register(*((dfs_rewriter(rewrite), position) for rewrite, position in rewrites))
 
 
 @cache
@@ -293,3 +296,18 @@ def _as_calls(fgraph: FunctionGraph, node: Apply) -> list | None:
     if whole or node.op.nfunc_spec[1:] != (len(node.inputs), 1):
         return None
     return _Ufunc(node.op)(*node.inputs, return_list=True)
+
+
+@node_rewriter([Blockwise])
+def _one_index(fgraph: FunctionGraph, node: Apply) -> list | None:
+    """Rewrite an index that is the same for all rows, which `Blockwise` takes row by row, into one index of all."""
+    if not isinstance(node.op.core_op, AdvancedSubtensor) or len(node.inputs) != 2:
+        return None
+    rows, index = node.inputs
+    dims = rows.type.ndim - 1
+    same = index.type.ndim == dims + 1 and all(index.type.broadcastable[:dims])
+    of_vectors = node.op.batch_ndim(node) == dims and not any(rows.type.broadcastable[:dims])
+    if not (same and of_vectors and index.dtype.startswith("int")):
+        return None
+    # x[b, i_j] for all rows b, where i has no axis of rows.
+    return [rows[(slice(None),) * dims + (index[(0,) * dims],)]]

@@ -6,6 +6,8 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from pytensor.graph.replace import vectorize_graph
+from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import Elemwise
 
 from pymc_ep.compat import c_mode
@@ -83,3 +85,13 @@ def test_numpy_mode_runs_whole_arrays_by_numpy():
         [-6.2156079317555306315, -4.2441080245055260315e-18, 0.0],
     ]
     np.testing.assert_allclose(complement, expected, rtol=1e-12, atol=1e-300)
+
+
+def test_an_index_of_all_rows_is_taken_once():
+    index = pt.lvector("index")
+    graph = vectorize_graph(X[index], {X: M, index: pt.constant([[2, 0, -1]])})
+    function = compiled_function([M], graph, mode=numpy_mode())
+    assert not any(isinstance(node.op, Blockwise) for node in function.graph.apply_nodes)
+    np.testing.assert_array_equal(function(VALUES[M]), VALUES[M][:, [2, 0, -1]])
+    with pytest.raises(IndexError):
+        function(np.ones((2, 2)))

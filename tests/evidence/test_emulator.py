@@ -92,6 +92,17 @@ def test_points_far_apart_need_no_table_of_what_lies_between(monkeypatch):
     assert emulator.mean(np.array([[0.5 * far]]))[0] == 0.0
 
 
+def test_more_points_extend_the_factor(monkeypatch):
+    points, new = 1.5 * np.random.default_rng(1).normal(size=(2, 100, 3))
+    observed = wavy(points), slopes(points)
+    monkeypatch.setattr(emulator_module, "_best_kernel", lambda points, observed, start: start)
+    first, whole = (Emulator(points[:n], *(values[:n] for values in observed)) for n in (80, 100))
+    monkeypatch.setattr(emulator_module, "_factor", None)
+    extended = Emulator(points, *observed, earlier=first)
+    np.testing.assert_allclose(extended.mean(new)[0], whole.mean(new)[0], rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(extended.sd(new), whole.sd(new), rtol=1e-5, atol=1e-6)
+
+
 def test_the_same_point_twice_does_no_harm():
     points = np.array([[0.0, 0.1], [0.5, -0.2], [0.5, -0.2], [1.0, 1.0]])
     emulator = Emulator(points, wavy(points), slopes(points))

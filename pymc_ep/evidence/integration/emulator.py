@@ -75,22 +75,48 @@ class Emulator:
     gradients : ndarray, (n, p)
     kernel : Kernel
         Kernel at which the search for the greatest marginal likelihood starts.
+    earlier : Emulator, optional
+        Emulator in the same coordinates. Where its points are the first of `points`, and its kernel is the best still,
+        its factor is extended.
     """
 
-    def __init__(self, points: np.ndarray, values: np.ndarray, gradients: np.ndarray, kernel: Kernel = FIRST_KERNEL):
+    def __init__(
+        self,
+        points: np.ndarray,
+        values: np.ndarray,
+        gradients: np.ndarray,
+        kernel: Kernel = FIRST_KERNEL,
+        earlier: "Emulator | None" = None,
+    ):
         self.level = float(values.min())
         """Prior mean: the least value observed, so that an unexplored point counts as unlikely."""
         self.kernel = _best_kernel(points, _by_point(values - self.level, gradients), kernel)
-        # The first ones tell most of what is near the origin: see `sd`.
-        order = np.argsort((points**2).sum(axis=1))
-        self.points, observed = points[order], _by_point(values[order] - self.level, gradients[order])
-        self._factor = _factor(self.points, self.kernel)
+        self._order, self._factor = self._extension_of(earlier, points) or self._anew(points)
+        self.points = points[self._order]
+        observed = _by_point(values[self._order] - self.level, gradients[self._order])
         weights = scipy.linalg.cho_solve((self._factor, True), observed, check_finite=False)
         # s^2 = y^T G^-1 y / m for the m numbers y of covariance s^2 G.
         self.scale = float(np.sqrt(max(observed @ weights, 0.0) / len(observed)))
         """Scale s, at its maximum likelihood."""
         by_point = weights.reshape(len(points), -1)
         self._weights, self._slopes = by_point[:, 0], by_point[:, 1:]
+
+    def _anew(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the order in which points are stored, (n,), and the factor of their covariance."""
+        # The first ones tell most of what is near the origin: see `sd`.
+        order = np.argsort((points**2).sum(axis=1))
+        return order, _factor(points[order], self.kernel)
+
+    def _extension_of(self, earlier: "Emulator | None", points: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return what `_anew` does by more rows of the earlier factor; None where it is no part of the new one."""
+        if earlier is None or earlier.kernel != self.kernel:
+            return None
+        n = len(earlier.points)
+        if not np.array_equal(points[earlier._order], earlier.points):
+            return None
+        order = np.concatenate([earlier._order, n + np.argsort((points[n:] ** 2).sum(axis=1))])
+        factor = _extended(earlier._factor, points[order], self.kernel)
+        return None if factor is None else (order, factor)
 
     def mean(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return posterior means of the function, (m,), and of its gradient, (m, p)."""
@@ -147,20 +173,34 @@ class Emulator:
         prior's minus the squared norm of L^(-1) k. The first elements of L^(-1) k follow from the first observations,
         and give an upper bound. Points whose bound is below `enough` leave out the other observations.
         """
-        n, p = self.points.shape
+        p = self.points.shape[1]
         sd, left = np.full(len(points), self.prior_sd), np.arange(len(points))
-        half, start = np.empty((len(points), 0)), 0
-        while start < n and len(left):
-            end = min(n, max(2 * start, _FIRST_BLOCK))
+        half = np.empty((len(points), 0))
+        for start, end, block in self._diagonal_blocks:
+            if not len(left):
+                break
             before, rows = slice(start * (p + 1)), slice(start * (p + 1), end * (p + 1))
             # Forward substitution by blocks: L_bb h_b = k_b - L_ba h_a, and the variance falls by s^2 |h_b|^2.
             cross = _covariance(points[left], self.points[start:end], self.kernel) - half @ self._factor[rows, before].T
-            block = self._factor[rows, rows]
             new = scipy.linalg.solve_triangular(block, cross.T, lower=True, check_finite=False).T
             sd[left] = np.sqrt(np.maximum(sd[left] ** 2 - self.scale**2 * (new**2).sum(axis=1), 0.0))
             unknown = sd[left] >= enough
-            half, left, start = np.concatenate([half[unknown], new[unknown]], axis=1), left[unknown], end
+            half, left = np.concatenate([half[unknown], new[unknown]], axis=1), left[unknown]
         return sd
+
+    @cached_property
+    def _diagonal_blocks(self) -> list[tuple[int, int, np.ndarray]]:
+        """First point of each block of points, the next block's, and the block of the factor on its diagonal.
+
+        LAPACK would copy a part of the whole factor at each call.
+        """
+        (n, p), blocks, start = self.points.shape, [], 0
+        while start < n:
+            end = min(n, max(2 * start, _FIRST_BLOCK))
+            rows = slice(start * (p + 1), end * (p + 1))
+            blocks.append((start, end, np.asfortranarray(self._factor[rows, rows])))
+            start = end
+        return blocks
 
     @property
     def prior_sd(self) -> float:
@@ -233,27 +273,55 @@ def _factor(points: np.ndarray, kernel: Kernel) -> np.ndarray:
 
     It is in units of s^2, with as little jitter as the factorisation takes.
     """
-    n, p = points.shape
-    length, single_length, weight = kernel.values
-    differences, joint, single = _parts(points, points, kernel)
-    # gram[i, q, j, r]: number q of point i with number r of point j, the value (0) or a derivative.
-    gram = np.empty((n, 1 + p, n, 1 + p))
-    gram[:, 0] = _of_values(differences, joint, single, kernel)
-    gram[:, 1:, :, 0] = gram[:, 0, :, 1:].transpose(1, 2, 0)
-    # d^2 k / da db^T = k_l (I - u u^T) / l^2 with u = (a - b) / l, and a diagonal of the functions of one coordinate.
-    u = differences / length
-    slopes = -(joint / length**2)[:, :, None, None] * u[:, :, :, None] * u[:, :, None, :]
-    diagonal = joint[:, :, None] / length**2 + single * (1.0 - (differences / single_length) ** 2) / single_length**2
-    slopes[:, :, np.arange(p), np.arange(p)] += diagonal
-    gram[:, 1:, :, 1:] = slopes.transpose(0, 2, 1, 3)
-    matrix = gram.reshape(n * (1 + p), n * (1 + p))
-    jitter = _JITTER * (1.0 + weight)
+    matrix = _gram(points, points, kernel)
+    jitter = _JITTER * (1.0 + kernel.values[2])
     while True:
         matrix[np.diag_indices_from(matrix)] += jitter
         try:
             return scipy.linalg.cholesky(matrix, lower=True, check_finite=False)
         except np.linalg.LinAlgError:
             jitter *= 10.0
+
+
+def _extended(factor: np.ndarray, points: np.ndarray, kernel: Kernel) -> np.ndarray | None:
+    """Return `_factor` of points, given that of the first of them; None where it takes more than the least jitter."""
+    m, n = len(factor), len(points) * (1 + points.shape[1])
+    k = m // (1 + points.shape[1])
+    # [[A, B^T], [B, C]] has the factor [[L, 0], [H, M]] with H = B L^-T and M M^T = C - H H^T.
+    half = scipy.linalg.solve_triangular(
+        factor, _gram(points[:k], points[k:], kernel), lower=True, check_finite=False
+    ).T
+    rest = _gram(points[k:], points[k:], kernel) - half @ half.T
+    rest[np.diag_indices_from(rest)] += _JITTER * (1.0 + kernel.values[2])
+    out = np.zeros((n, n), order="F")
+    try:
+        out[m:, m:] = scipy.linalg.cholesky(rest, lower=True, check_finite=False)
+    except np.linalg.LinAlgError:
+        return None
+    out[:m, :m], out[m:, :m] = factor, half
+    return out
+
+
+def _gram(a: np.ndarray, b: np.ndarray, kernel: Kernel) -> np.ndarray:
+    """Return the covariances of values and gradients at a, (m, p), with those at b, (n, p), in units of s^2.
+
+    They are (m (1 + p), n (1 + p)).
+    """
+    (m, p), n = a.shape, len(b)
+    length, single_length, _ = kernel.values
+    differences, joint, single = _parts(a, b, kernel)
+    # gram[i, q, j, r]: number q of point i with number r of point j, the value (0) or a derivative.
+    gram = np.empty((m, 1 + p, n, 1 + p))
+    gram[:, 0] = _of_values(differences, joint, single, kernel)
+    # dk(a, b) / da = -dk(a, b) / db.
+    gram[:, 1:, :, 0] = -gram[:, 0, :, 1:].transpose(0, 2, 1)
+    # d^2 k / da db^T = k_l (I - u u^T) / l^2 with u = (a - b) / l, and a diagonal of the functions of one coordinate.
+    u = differences / length
+    slopes = -(joint / length**2)[:, :, None, None] * u[:, :, :, None] * u[:, :, None, :]
+    diagonal = joint[:, :, None] / length**2 + single * (1.0 - (differences / single_length) ** 2) / single_length**2
+    slopes[:, :, np.arange(p), np.arange(p)] += diagonal
+    gram[:, 1:, :, 1:] = slopes.transpose(0, 2, 1, 3)
+    return gram.reshape(m * (1 + p), n * (1 + p))
 
 
 def _log_likelihood(factor: np.ndarray, observed: np.ndarray) -> float:

@@ -84,10 +84,12 @@ smaller error, results come from the fits at draws alone. Sites of outliers unde
 measured for two groups under Student-t noise, and 0.01 for counts."""
 _CANDIDATES = 6000
 """Number of chain positions among which draws are chosen, one and a half for each draw."""
-_GUESSED, _MOST_GUESSED, _GUESSES = 0.9, 1e-3, 6
+_GUESSED, _MOST_GUESSED, _GUESSES = 0.9, 1e-3, 3
 """Fraction of the emulator's prior standard deviation above which its standard deviation at a point counts as a guess;
-the largest mass of such points; and the number of rounds of fits that reduce this mass. Half as many more rounds are
-left for tails."""
+the largest mass of such points; and the number of rounds of fits that reduce this mass, k (p + 2) fits in round k. As
+many more rounds are left for tails."""
+_ROUGH = 0.25
+"""Share of the points of a cloud that is enough to choose fits by."""
 _LIGHTEST = 1e-4
 """Largest total mass of the points that are too light to be examined."""
 _MOST_BEYOND, _FORESEEN = 2.5e-3, 0.1
@@ -234,12 +236,13 @@ class _Integration(Generic[OwnFit]):
         least = max(point.value for point in self.explorer.points) - _FAR[0] - _FAR[1] * self.p
         return [point for point in self.explorer.points if point.value > least]
 
-    def _emulate(self) -> None:
+    def _emulate(self, earlier: Emulator | None = None) -> None:
         points = self._design_points()
         self.places = self.frame.z(np.array([point.theta for point in points]))
         # theta = centre + z A, so that a gradient g^T in theta is g^T A^T in z.
         gradients = np.array([point.gradient for point in points]) @ self.frame.axes.T
-        self.emulator = Emulator(self.places, np.array([point.log_z for point in points]), gradients, self.kernel)
+        values = np.array([point.log_z for point in points])
+        self.emulator = Emulator(self.places, values, gradients, self.kernel, earlier)
         self.kernel = self.emulator.kernel
         left_out = [point.theta for point in self.explorer.points if point.value < min(kept.value for kept in points)]
         self.failed, low = (
@@ -338,7 +341,7 @@ class _Integration(Generic[OwnFit]):
         ratio = np.exp(fitted - fitted.max(initial=-np.inf))
         # A failed fit counts with a ratio of zero.
         effective = float(ratio.sum() ** 2 / (ratio**2).sum() / len(log_ratios)) if fitted.size else 0.0
-        self._emulate()
+        self._emulate(self.emulator)
         cloud = self._informed_cloud(walkers)
         weights, corrected, log_factor = cloud.weights, None, 0.0
         if corrects:
@@ -407,29 +410,31 @@ class _Integration(Generic[OwnFit]):
         The emulator extrapolates in a tail beyond all fits, and is too certain there if its scale is small or its
         lengths are long. Chains do not come so far, but moments and quantiles may depend on the tail.
         """
-        cloud, self.untold = self._cloud(walkers), (0.0, 0)
         limit = min(_WORST, _GUESSED * self.emulator.prior_sd)
-        for count in range(_GUESSES + _GUESSES // 2):
-            guessed = self._guessed(cloud, limit)
+        share, rounds, foreseen = _ROUGH, 0, False
+        while True:
+            cloud = self._cloud(walkers, share)
+            guessed, beyond = self._guessed(cloud, limit), self._tails(cloud)
             mass = cloud.weights[guessed]
-            if guesses := count < _GUESSES and mass.sum() > _MOST_GUESSED:
-                chosen = guessed[self.rng.choice(len(guessed), 2 + self.p, p=mass / mass.sum())]
-            elif beyond := self._tails(cloud):
+            going = rounds < 2 * _GUESSES and not foreseen
+            if guesses := going and rounds < _GUESSES and mass.sum() > _MOST_GUESSED:
+                chosen = guessed[self.rng.choice(len(guessed), (1 + rounds) * (2 + self.p), p=mass / mass.sum())]
+            elif going and beyond:
                 chosen = np.concatenate([outermost(where, cloud.weights) for _, where in beyond])
-            elif count < _GUESSES:
-                return cloud
+            elif share < 1.0:
+                share = 1.0
+                continue
             else:
                 break
             errors = self._errors(cloud.z[np.unique(chosen)])
-            self._emulate()
-            cloud = self._cloud(walkers)
-            if not guesses and np.all(np.abs(errors) < _FORESEEN):
-                return cloud
-        # The fits are used up.
-        masses = [(float(cloud.weights[where].sum()), k) for k, where in self._tails(cloud)]
-        if len(self.scan.peaks) > 1:
-            masses.append((float(cloud.weights[self._guessed(cloud, limit)].sum()), self.scan.coordinate))
-        self.untold = max(masses, default=self.untold)
+            self._emulate(self.emulator)
+            rounds, foreseen = rounds + 1, not guesses and bool(np.all(np.abs(errors) < _FORESEEN))
+        masses = [(0.0, 0)]
+        if not foreseen:
+            masses += [(float(cloud.weights[where].sum()), k) for k, where in beyond]
+            if len(self.scan.peaks) > 1:
+                masses.append((float(mass.sum()), self.scan.coordinate))
+        self.untold = max(masses)
         return cloud
 
     def _guessed(self, cloud: Cloud, limit: float) -> np.ndarray:
@@ -441,8 +446,10 @@ class _Integration(Generic[OwnFit]):
         fits = np.array([point.theta for point in self._design_points()])
         return tails(self.frame.theta(cloud.z), cloud.weights, fits, _MOST_BEYOND)
 
-    def _cloud(self, walkers: Walkers) -> Cloud:
+    def _cloud(self, walkers: Walkers, share: float = 1.0) -> Cloud:
         """Return points that represent the emulated Z times the prior, restricted to where log Z is known.
+
+        `share` is that of their number after which the rest is left out.
 
         In few dimensions the method also sets `unknown`: the mass, where log Z is unknown, that is nearest to failed
         fits, and the index of the coordinate whose mean changes most by the restriction.
@@ -461,7 +468,7 @@ class _Integration(Generic[OwnFit]):
 
         if self.p <= _IMPORTANCE:
             # Positions of a few moves tell the moments of the proposal.
-            whole = by_cells(partial(weighted, share=1.0 / len(peaks)), log_density, draws, peaks)
+            whole = by_cells(partial(weighted, share=share / len(peaks)), log_density, draws, peaks)
             is_known = np.concatenate(flags)
             cloud = whole.within(is_known)
             if cloud.effective > _LEAST_EFFECTIVE:
@@ -472,8 +479,7 @@ class _Integration(Generic[OwnFit]):
                     int(moved_by.argmax()),
                 )
                 return cloud
-        moves = (walkers.move(self._target, self._known, 1)[0] for _ in range(_CANDIDATES // _WALKERS))
-        draws = np.concatenate(list(moves))
+        draws = np.concatenate(walkers.move(self._target, self._known, int(share * _CANDIDATES) // _WALKERS))
         return by_cells(partial(bridged, rng=self.rng), restricted, draws, self._peaks(draws))
 
     def _peaks(self, draws: np.ndarray) -> np.ndarray:

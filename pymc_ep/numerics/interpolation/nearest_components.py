@@ -9,6 +9,9 @@ that are nearest to at least one place. The function s is linear, a fit to half 
 of draws from their components' means. Only differences of a and s between a place and its nearest component matter.
 """
 
+from itertools import combinations_with_replacement
+from math import comb
+
 import numpy as np
 
 from pymc_ep.numerics.interpolation.scaling import centre_and_scale
@@ -19,6 +22,9 @@ __all__ = ["NearestComponents", "calibrated_weights"]
 _EACH = 4
 """Least number of components, or draws, for each coefficient of a function fitted to them; with fewer, the function is
 of lower degree."""
+_DEGREE = 4
+"""Highest degree of the monomials whose averages determine weights. Of a Gaussian process with two hyperparameters
+standard deviations then err by 0.5 per cent, and by 1.2 with the degree 2."""
 _TELLING = 1000
 """Number of draws to which s is fitted: its coefficients are then right to within 4 per cent. More draws take time for
 logarithms."""
@@ -77,15 +83,15 @@ class NearestComponents:
 def calibrated_weights(components: np.ndarray, places: np.ndarray) -> np.ndarray:
     """Return weights, (k,), with which `components`, (k, p), have the mean and covariance of `places`, (m, p).
 
-    Of all weights for which averages of monomials up to the second degree agree, the result is nearest to equal weights
-    (Deville and Sarndal 1992). A smooth function then has about the same average over the components as over the
-    places. The degree is 1 or 0 where there are too few components, or a weight would not be positive. With the degree
-    0 weights are equal.
+    Of all weights for which averages of monomials up to the fourth degree agree, the result is nearest to equal weights
+    (Deville and Sarndal 1992). A smooth function, and its square, then have about the same average over the components
+    as over the places. The degree is lower where there are too few components, or a weight would not be positive. With
+    the degree 0 weights are equal.
     """
     k = len(components)
     centre, scale = centre_and_scale(places)
     scaled_components, scaled_places = (components - centre) / scale, (places - centre) / scale
-    for degree in (2, 1):
+    for degree in range(_DEGREE, 0, -1):
         monomials = _features(scaled_components, k, degree)
         average = monomials.mean(axis=0)
         missing = _features(scaled_places, k, degree).mean(axis=0) - average
@@ -102,9 +108,7 @@ def _features(z: np.ndarray, observations: int, degree: int = 2) -> np.ndarray:
     The degree is lowered until `observations` are at least four for each monomial.
     """
     p = z.shape[1]
-    counts = 1, 1 + p, 1 + p + p * (p + 1) // 2
-    while degree and _EACH * counts[degree] > observations:
+    while degree and _EACH * comb(p + degree, degree) > observations:
         degree -= 1
-    constant, rows = np.ones((len(z), 1)), np.triu_indices(p)
-    monomials = [constant, z, z[:, rows[0]] * z[:, rows[1]]]
-    return np.concatenate(monomials[: degree + 1], axis=1)
+    columns = [list(c) for d in range(degree + 1) for c in combinations_with_replacement(range(p), d)]
+    return np.stack([z[:, chosen].prod(axis=1) for chosen in columns], axis=1)
