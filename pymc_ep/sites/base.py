@@ -156,6 +156,10 @@ class Site:
     peaks : callable, optional
         ``peaks(y, mean, variance, power, *parameters)``: location and width, as arrays, of each maximum of the tilted
         density, for a t with knots that is not log-concave. Panels break about maxima that the knots do not resolve.
+    outermost_peaks : callable, optional
+        ``outermost_peaks(y, mean, variance, power, *parameters)``, for a t with `peaks`: five arrays, the least and the
+        largest stationary point of the tilted density, the widths of both peaks, and the distance of the nearest
+        poles of t from the real axis.
     knots_beyond : float
         Largest width in eta of an interval of integration whose panels need not break at the knots.
     nodes : int
@@ -186,6 +190,7 @@ class Site:
     any_power: bool = True
     knots: Callable[..., Sequence[Any]] | None = None
     peaks: Callable[..., Sequence[tuple[Any, Any]]] | None = None
+    outermost_peaks: Callable[..., Sequence[Any]] | None = None
     knots_beyond: float = 0.0
     nodes: int = 24
     super_gaussian: SuperGaussian | None = None

@@ -52,7 +52,7 @@ GENERIC = {
     "truncated": generic("truncated", truncated),
 }
 ALL = {**sites(), **GENERIC}
-LOOPS = [name for name, site in ALL.items() if site.log_concave or site.scanned]
+LOOPS = [name for name, site in ALL.items() if site.log_concave or site.scanned or site.outermost_peaks]
 PARAMETERS = {"censored Weibull": [np.linspace(0.7, 3, 40)], "zero-inflated Poisson": [np.linspace(0.2, 0.9, 40)]}
 
 
@@ -121,6 +121,21 @@ def test_accepted_moments_agree_with_nodes(name, body):
             np.testing.assert_allclose(found[7:-1, accepted], gradient, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("power", [1.0, 0.4])
+def test_no_peak_beside_an_outlier_is_missed(power):
+    rng, n, site = np.random.default_rng(1), 2000, ALL["student_t"]
+    y, mean = rng.normal(0, 10 ** rng.uniform(-1, 2.5, n)), rng.normal(size=n)
+    variance, nu, sigma = 10 ** rng.uniform(-3, 2, n), 10 ** rng.uniform(0, 3, n), 10 ** rng.uniform(-2, 1, n)
+    arrays = compile_site(site)._flatten(y, mean, variance, power, nu, sigma)[1]
+    found = loop_of(site, "c")(arrays)
+    accepted = found[-1] > 0
+    assert accepted.mean() > 0.85
+    arrays = [array[accepted] for array in arrays]
+    expected = nodes_alone(site).moments(*arrays)
+    for field, value in zip(expected._fields, found[:3, accepted]):
+        np.testing.assert_allclose(value, getattr(expected, field), rtol=1e-9, atol=1e-10, err_msg=field)
+
+
 @pytest.mark.parametrize("name", LOOPS)
 def test_bodies_agree(name):
     site = ALL[name]
@@ -150,5 +165,5 @@ def test_repeated_observations_have_a_loop(name, body):
 def test_missing_bodies_have_names():
     indexed = generic("indexed", lambda y, eta: pt.concatenate([eta[None], eta[None] ** 2]).max() - eta**2)
     assert missing_body(indexed)
-    assert "survey" in missing_body(ALL["student_t"])
+    assert "survey" in missing_body(replace(ALL["student_t"], outermost_peaks=None))
     assert not missing_body(ALL["poisson"])

@@ -14,6 +14,8 @@ static const double grid[] = GRID;
 enum { POINTS = sizeof(grid) / sizeof(grid[0]) };
 
 typedef struct { double x, curvature; } peak;
+/* Expansion point, first coarse step, and distance of another peak. */
+typedef struct { double x, spacing, beside; } start;
 /* `evaluate` fills weights and values, which follow one another. */
 typedef struct { double offsets[LANES], weights[LANES], values[1 + PARAMETERS][LANES]; } block;
 
@@ -54,7 +56,22 @@ static peak searched(double x, double rise, double z, double low, double high, d
   return none;
 }
 
-#if SCANNED
+#if PEAKED
+static start begin(double m, double v, double p, const known *a, const double *peaks, npy_intp n, double *level)
+{
+  const double first = peaks[0], second = peaks[n], wide = peaks[2 * n], other = peaks[3 * n];
+  point here, there;
+  evaluate(1, &first, a, here.value);
+  evaluate(1, &second, a, there.value);
+  const double l_1 = p * here.value[0] - 0.5 * (first - m) * (first - m) / v;
+  const double l_2 = p * there.value[0] - 0.5 * (second - m) * (second - m) / v;
+  const bool both = fabs(l_1 - l_2) < BESIDE;
+  const double width = both ? fmin(wide, other) : l_1 >= l_2 ? wide : other;
+  const start at = {l_1 >= l_2 ? first : second, fmin(2.0 * STEP * width, POLES * peaks[4 * n]),
+                    both ? fabs(first - second) : 0.0};
+  return at;
+}
+#elif SCANNED
 static peak find_mode(double m, double v, double p, const known *a, double *level)
 {
   const double sd = sqrt(v);
@@ -111,6 +128,15 @@ static peak find_mode(double m, double v, double p, const known *a, double *leve
   if (!(step > 0) || isnan(rise)) return none;
   if (rise > 0) return searched(m, rise, m + step, m, INFINITY, m, v, p, a);
   return searched(m, rise, m - step, -INFINITY, m, m, v, p, a);
+}
+#endif
+
+#if !PEAKED
+static start begin(double m, double v, double p, const known *a, const double *, npy_intp, double *level)
+{
+  const peak found = find_mode(m, v, p, a, level);
+  const start at = {found.x, found.curvature > 0 ? 2.0 * STEP / sqrt(found.curvature) : 0.0, 0.0};
+  return at;
 }
 #endif
 
@@ -173,7 +199,7 @@ static bool agree(const double *even, const double *odd, double v, const point *
 
 /* Sums over the nodes, in `even`; returns their spacing, zero if not accepted. */
 static double summed(double x, double m, double v, double p, const known *a, const point *origin, double spacing,
-                     double *even, double *reach, double *at_ends)
+                     double beside, double *even, double *reach, double *at_ends)
 {
   block b;
   double odd[ROWS];
@@ -185,9 +211,9 @@ static double summed(double x, double m, double v, double p, const known *a, con
     weigh(1.0 * blocks * SIDE, spacing, x, m, v, p, a, origin, &b);
     at_ends[0] = b.weights[SIDE - 1];
     at_ends[1] = b.weights[LANES - 1];
-    dropped = at_ends[0] < -DROP && at_ends[1] < -DROP;
     add(&b, even);
     blocks++;
+    dropped = at_ends[0] < -DROP && at_ends[1] < -DROP && blocks * SIDE * spacing >= beside;
   }
   *reach = blocks * SIDE * spacing;
   if (!dropped || even[ROWS - 1] > 0) return 0.0;
@@ -208,15 +234,15 @@ static double summed(double x, double m, double v, double p, const known *a, con
 }
 
 /* Fill the fields of one site, `n` apart, which are zero before. */
-static void site_moments(const known *a, double m, double v, double p, double *out, npy_intp n)
+static void site_moments(const known *a, double m, double v, double p, const double *peaks, double *out, npy_intp n)
 {
   double level[POINTS], even[ROWS], reach, at_ends[2];
-  const peak found = find_mode(m, v, p, a, level);
-  if (!(found.curvature > 0)) return;
-  const double x = found.x;
+  const start at = begin(m, v, p, a, peaks, n, level);
+  if (!(at.spacing > 0)) return;
+  const double x = at.x;
   point origin;
   evaluate(1, &x, a, origin.value);
-  const double spacing = summed(x, m, v, p, a, &origin, 2.0 * STEP / sqrt(found.curvature), even, &reach, at_ends);
+  const double spacing = summed(x, m, v, p, a, &origin, at.spacing, at.beside, even, &reach, at_ends);
   if (!(spacing > 0)) return;
   const double t = origin.value[0], g = origin.value[1], height = p * t - 0.5 * (x - m) * (x - m) / v;
   const double total = even[0], shift = even[1] / total, square = even[2] / total - shift * shift;

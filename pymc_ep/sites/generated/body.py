@@ -55,6 +55,11 @@ HIDDEN = 0.1
 see `peak_search.has_one_peak`."""
 TESTED = 40.0
 """Drop below the highest point of the grid, in nats, within which changes between points are tested."""
+POLES = 0.54
+"""First coarse step where t has poles beside the real axis, in units of their distance from it: its error is about
+exp(-2 pi / 0.54) = 1e-5."""
+BESIDE = 60.0
+"""Height of a peak above another one, in nats, beyond which the other one is negligible, however wide it is."""
 HALF_LOG_2_PI = 0.9189385332046727
 
 SIGN = np.repeat(np.array([-1.0, 1.0]), SIDE)
@@ -66,7 +71,7 @@ Found = tuple[float, ...]
 """Results of `fixed` and of `density`."""
 
 # Set where a body is compiled: numbers of `op.Rule`, and functions of the site.
-SCANNED, TOLERANCE, HIGHEST, LOG_CONCAVE, PARAMETERS = False, 0.0, 0.0, True, 0
+SCANNED, PEAKED, TOLERANCE, HIGHEST, LOG_CONCAVE, PARAMETERS = False, False, 0.0, 0.0, True, 0
 
 
 def fixed(y: float, parameters: np.ndarray) -> Fixed:
@@ -157,6 +162,21 @@ def surveyed_mode(m: float, v: float, p: float, a: Fixed, level: np.ndarray, slo
     rise, fall = slope[place], slope[place + 1]
     # The chord of the slope from `rise` to `fall` is zero there.
     return searched(low, rise, low + (high - low) * (rise / (rise - fall)), low, high, m, v, p, a)
+
+
+def higher_peak(peaks: np.ndarray, m: float, v: float, p: float, a: Fixed) -> tuple[float, float, float]:
+    """Return the higher one of two peaks of L, the first coarse step, and the distance of the other one if it counts.
+
+    `peaks` are places and widths (-L'')^(-1/2) of the two, and the distance of poles of t from the real axis.
+    """
+    first, second = peaks[0], peaks[1]
+    l_1 = p * density(first, a)[0] - 0.5 * (first - m) * (first - m) / v
+    l_2 = p * density(second, a)[0] - 0.5 * (second - m) * (second - m) / v
+    x, width = (first, peaks[2]) if l_1 >= l_2 else (second, peaks[3])
+    beside = 0.0
+    if abs(l_1 - l_2) < BESIDE:
+        beside, width = abs(first - second), min(peaks[2], peaks[3])
+    return x, min(2.0 * STEP * width, POLES * peaks[4]), beside
 
 
 def outside(
@@ -286,6 +306,7 @@ def summed(
     a: Fixed,
     origin: Found,
     spacing: float,
+    beside: float,
     offsets: np.ndarray,
     weights: np.ndarray,
     values: np.ndarray,
@@ -294,7 +315,7 @@ def summed(
 ) -> tuple[float, float, tuple[float, float]]:
     """Write sums over all nodes to `even`; return their spacing, their reach and the log weights of both end nodes.
 
-    The spacing is zero if the site is not accepted.
+    They reach to a distance of `beside` at least. The spacing is zero if the site is not accepted.
     """
     even[:] = 0.0
     # The node x itself has w = 1, d = 0 and g - g(x) = 0, and belongs to no block.
@@ -303,9 +324,9 @@ def summed(
     while not dropped and blocks < MOST_BLOCKS:
         weigh(1.0 * blocks * SIDE, spacing, x, m, v, p, a, origin, offsets, weights, values)
         at_ends = (weights[SIDE - 1], weights[LANES - 1])
-        dropped = at_ends[0] < -DROP and at_ends[1] < -DROP
         add(offsets, weights, values, even)
         blocks += 1
+        dropped = at_ends[0] < -DROP and at_ends[1] < -DROP and blocks * SIDE * spacing >= beside
     reach = blocks * SIDE * spacing
     if not dropped or even[-1] > 0:
         return 0.0, reach, at_ends
@@ -329,7 +350,8 @@ def summed(
 def moments(arguments: np.ndarray) -> np.ndarray:
     """Return the fields of `op.FIELDS`, derivatives in parameters, and ones for accepted sites: (8 + parameters, n).
 
-    `arguments`, (4 + parameters, n), are observations, cavity means and variances, powers, and parameters.
+    `arguments`, (4 + parameters, n), are observations, cavity means and variances, powers, and parameters. Sites with
+    known peaks have five more, see `higher_peak`.
     """
     n = arguments.shape[1]
     out = np.zeros((8 + PARAMETERS, n))
@@ -339,16 +361,17 @@ def moments(arguments: np.ndarray) -> np.ndarray:
     for i in range(n):
         m, v, p = arguments[1, i], arguments[2, i], arguments[3, i]
         a = fixed(arguments[0, i], arguments[4:, i])
-        if SCANNED:
-            x, curvature = surveyed_mode(m, v, p, a, level, slope)
+        beside = 0.0
+        if PEAKED:
+            x, spacing, beside = higher_peak(arguments[4 + PARAMETERS :, i], m, v, p, a)
         else:
-            x, curvature = concave_mode(m, v, p, a)
-        if not curvature > 0:
-            continue
+            x, curvature = surveyed_mode(m, v, p, a, level, slope) if SCANNED else concave_mode(m, v, p, a)
+            if not curvature > 0:
+                continue
+            # The first rule has the step 2 h, with h in units of s = curvature^(-1/2).
+            spacing = 2.0 * STEP / np.sqrt(curvature)
         origin = density(x, a)
-        # The first rule has the step 2 h, with h in units of s = curvature^(-1/2).
-        spacing = 2.0 * STEP / np.sqrt(curvature)
-        spacing, reach, at_ends = summed(x, m, v, p, a, origin, spacing, offsets, weights, values, even, odd)
+        spacing, reach, at_ends = summed(x, m, v, p, a, origin, spacing, beside, offsets, weights, values, even, odd)
         if not spacing > 0:
             continue
         t, g = origin[0], origin[1]

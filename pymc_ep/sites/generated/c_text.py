@@ -20,7 +20,7 @@ _FUNCTIONS = Path(__file__).with_name("functions.c")
 _CONSTANTS = {
     body: (
         *("STEP", "SIDE", "MOST_BLOCKS", "LEVELS", "DROP", "NO_WEIGHT", "HIGHER", "SEARCHES", "FOUND", "NOISE"),
-        *("JUMP", "LOST", "HIDDEN", "TESTED", "HALF_LOG_2_PI"),
+        *("JUMP", "LOST", "HIDDEN", "TESTED", "POLES", "BESIDE", "HALF_LOG_2_PI"),
     ),
     body_of_two: (
         *("STEP", "LANES", "MOST_PARTS", "MOST_ROWS", "LEVELS", "DROP", "HIGHER", "TOLERANCE", "STEPS", "HALVINGS"),
@@ -62,6 +62,9 @@ def loop(op: Any, arguments: str, out: str) -> str:
     first = 1 + 3 * op.rule.predictors
     rows = () if op.fixed is None else (0, *range(first, first - 1 + op.fixed.nin))
     values = [f"{arguments}[{row} * n + i]" for row in rows]
+    cavity = [f"{arguments}[{row} * n + i]" for row in range(1, first)]
+    if op.rule.predictors == 1:
+        cavity.append(f"{arguments} + {first + op.rule.parameters} * n + i")
     return f"""
     using namespace {_name(op)};
     double *result = {out};
@@ -69,7 +72,7 @@ def loop(op: Any, arguments: str, out: str) -> str:
     for (npy_intp i = 0; i < n; i++) {{
       known values;
       fixed({", ".join([*values, "&values"])});
-      site_moments(&values, {", ".join(f"{arguments}[{row} * n + i]" for row in range(1, first))}, result + i, n);
+      site_moments(&values, {", ".join(cavity)}, result + i, n);
     }}"""
 
 

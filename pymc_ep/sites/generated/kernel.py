@@ -47,11 +47,12 @@ class GeneratedMoments:
             analytic=site.analytic,
             log_concave=site.log_concave,
             scanned=site.scanned,
+            peaked=site.outermost_peaks is not None,
             highest=highest,
             parameters=len(site.parameters),
             predictors=site.predictors,
         )
-        supported = site.log_concave or site.scanned or site.predictors > 1
+        supported = site.log_concave or site.scanned or self._rule.peaked or site.predictors > 1
         self.missing = "" if supported else "a survey of peaks beside knots"
 
     def __call__(self, arrays: Sequence[np.ndarray]) -> np.ndarray | None:
@@ -64,6 +65,8 @@ class GeneratedMoments:
         """
         if self.missing or self.function is None:
             return None
+        if self._site.outermost_peaks is not None:
+            arrays = [*arrays, *self._site.outermost_peaks(*arrays)]
         return self.function(np.array(arrays))
 
     @compiled_property
@@ -80,7 +83,7 @@ class GeneratedMoments:
             arguments = pt.matrix(dtype="float64")
             out = TiltedMoments(graph.fixed, graph.density, self._rule)(arguments)
             function = compiled_function([arguments], out, trust_input=True, mode=mode)
-            function(np.ones((1 + 3 * self._rule.predictors + len(self._site.parameters), 1)))
+            function(np.ones((self._rule.inputs, 1)))
         except NoScalarGraphError as error:
             self.missing = str(error)
         except Exception as error:  # Whatever keeps a loop from being compiled, its site has another route.

@@ -21,6 +21,7 @@ _PARTS: dict[str, dict[str, Any]] = {
     "searched": _INLINE,
     "concave_mode": _INLINE,
     "surveyed_mode": _INLINE,
+    "higher_peak": _INLINE,
     "outside": _INLINE,
     "weigh": {},
     "add": {},

@@ -33,6 +33,8 @@ class Rule:
     ----------
     analytic, log_concave, scanned : bool
         See `Site`.
+    peaked : bool
+        Whether the site knows the peaks of its tilted densities.
     highest : float
         Largest valid log density; a site where it is exceeded is not accepted.
     parameters, predictors : int
@@ -42,9 +44,15 @@ class Rule:
     analytic: bool
     log_concave: bool
     scanned: bool
+    peaked: bool
     highest: float
     parameters: int
     predictors: int = 1
+
+    @property
+    def inputs(self) -> int:
+        """Number of rows of the input, see `TiltedMoments`."""
+        return 1 + 3 * self.predictors + self.parameters + (5 if self.peaked else 0)
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -65,15 +73,17 @@ class Rule:
             "TOLERANCE": 1e-5 if self.analytic else 1e-10,
             "LOG_CONCAVE": self.log_concave,
             "SCANNED": self.scanned,
+            "PEAKED": self.peaked,
         }
 
 
 class TiltedMoments(ArrayOp):
     """Moments of N(f; m, v) t(f)**p of n sites with k parameters, zeros for sites that are not accepted.
 
-    The input, (4 + k, n), has the rows observations, cavity means and variances, powers, and parameters. For sites of
-    two predictors it is (7 + k, n), with both means, both variances and the covariance. The result has the rows of
-    `FIELDS` or `FIELDS_OF_TWO`, k derivatives of log Z, and a last row of ones for accepted sites.
+    The input, (4 + k, n), has the rows observations, cavity means and variances, powers, and parameters. Sites that
+    know their peaks have five rows more, see `Site.outermost_peaks`. For sites of two predictors the input is
+    (7 + k, n), with both means, both variances and the covariance. The result has the rows of `FIELDS` or
+    `FIELDS_OF_TWO`, k derivatives of log Z, and a last row of ones for accepted sites.
     """
 
     __props__ = ("fixed", "density", "rule")

@@ -45,7 +45,15 @@ def knots(y: Any, nu: Any, sigma: Any) -> tuple[Any, ...]:
 
 
 def peaks(y: Any, mean: Any, variance: Any, power: Any, nu: Any, sigma: Any) -> tuple[tuple[Any, Any], ...]:
-    """Return the outermost stationary points of the tilted density, with their widths.
+    """Return the outermost stationary points of the tilted density, with their widths; none if knots resolve them."""
+    if namespace(mean, nu) is np and np.all(nu <= _RESOLVED):
+        return ()
+    least, largest, width, other, _ = outermost_peaks(y, mean, variance, power, nu, sigma)
+    return (least, width), (largest, other)
+
+
+def outermost_peaks(y: Any, mean: Any, variance: Any, power: Any, nu: Any, sigma: Any) -> tuple[Any, ...]:
+    """Return the outermost stationary points of the tilted density, their widths, and the distance of poles.
 
     With ``x = eta - y``, ``d = mean - y``, power p and variance v, the slope of the log density vanishes at the roots
     of the cubic
@@ -53,22 +61,18 @@ def peaks(y: Any, mean: Any, variance: Any, power: Any, nu: Any, sigma: Any) -> 
         x^3 - d x^2 + (nu sigma^2 + p v (nu + 1)) x - d nu sigma^2 = 0,
 
     where a middle root is a minimum. The width is ``(-d^2 log density / d x^2)^(-1/2)``, huge where this derivative is
-    positive. No points are returned if the knots alone resolve all peaks.
+    positive. The poles are at ``x = +-i nu^(1/2) sigma``.
     """
     xp = namespace(mean, nu)
-    if xp is np and np.all(nu <= _RESOLVED):
-        return ()
     squared, pull = nu * sigma**2, power * variance * (nu + 1)
     # In units in which no coefficient is above one.
     unit = xp.sqrt(xp.maximum((mean - y) ** 2, squared + pull))
     d = (mean - y) / unit
-    roots = _outermost_roots(-d, (squared + pull) / unit**2, -d * squared / unit**2, xp)
-    stationary = []
-    for x in (unit * root for root in roots):
-        # -d^2 log density / d x^2 = 1 / v + p (nu + 1) (nu sigma^2 - x^2) / (nu sigma^2 + x^2)^2.
-        curvature = 1 / variance + power * (nu + 1) * (squared - x**2) / (squared + x**2) ** 2
-        stationary.append((y + x, xp.where(curvature > 0, xp.abs(curvature), np.finfo(float).tiny) ** -0.5))
-    return tuple(stationary)
+    roots = [unit * root for root in _outermost_roots(-d, (squared + pull) / unit**2, -d * squared / unit**2, xp)]
+    # -d^2 log density / d x^2 = 1 / v + p (nu + 1) (nu sigma^2 - x^2) / (nu sigma^2 + x^2)^2.
+    curvatures = [1 / variance + power * (nu + 1) * (squared - x**2) / (squared + x**2) ** 2 for x in roots]
+    widths = [xp.where(c > 0, xp.abs(c), np.finfo(float).tiny) ** -0.5 for c in curvatures]
+    return *(y + x for x in roots), *widths, xp.sqrt(squared)
 
 
 def _outermost_roots(a: Any, b: Any, c: Any, xp: ModuleType) -> tuple[Any, Any]:
@@ -110,6 +114,7 @@ STUDENT_T = register_site(
         typical=lambda y, nu, sigma: (y, sigma**2),
         knots=knots,
         peaks=peaks,
+        outermost_peaks=outermost_peaks,
         nodes=20,
         super_gaussian=SuperGaussian(
             centre=lambda y, nu, sigma: y,
