@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pymc_ep.numerics.interpolation.stratified_draws import nearest, stratified
+from pymc_ep.numerics.interpolation.stratified_draws import _cells, nearest, stratified
 
 
 def test_nearest_is_that_of_all_distances():
@@ -38,3 +38,13 @@ def test_a_constant_coordinate_changes_nothing():
     widened = np.column_stack([points, np.ones(200)])
     one, other = (stratified(p, weights, 20, np.random.default_rng(4)) for p in (points, widened))
     np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("count", [1, 7, 64, 900])
+def test_cells_have_equal_weights_and_share_all_points(count):
+    rng = np.random.default_rng(3)
+    points, weights = rng.normal(size=(600, 2)), rng.gamma(0.3, size=600)
+    entries, shares, starts = _cells(points, weights, count)
+    assert len(starts) == count and np.all(shares >= 0)
+    np.testing.assert_allclose(np.add.reduceat(shares, starts), weights.sum() / count)
+    np.testing.assert_allclose(np.bincount(entries, shares, len(points)), weights, atol=1e-12)

@@ -418,7 +418,8 @@ class _Integration(Generic[OwnFit]):
             mass = cloud.weights[guessed]
             going = rounds < 2 * _GUESSES and not foreseen
             if guesses := going and rounds < _GUESSES and mass.sum() > _MOST_GUESSED:
-                chosen = guessed[self.rng.choice(len(guessed), (1 + rounds) * (2 + self.p), p=mass / mass.sum())]
+                count = (1 + rounds) * (2 + self.p)
+                chosen = guessed[stratified(cloud.z[guessed], mass, count, self.rng)]
             elif going and beyond:
                 chosen = np.concatenate([outermost(where, cloud.weights) for _, where in beyond])
             elif share < 1.0:

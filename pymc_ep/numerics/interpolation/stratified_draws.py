@@ -23,9 +23,8 @@ def stratified(points: np.ndarray, weights: np.ndarray, count: int, rng: np.rand
     (Morgan and Rubin 2012).
     """
     weights = weights / weights.sum()
-    cells, shares = _cells(points, weights, count)
-    sets = _one_of_each(shares, rng)
-    chosen = np.concatenate(cells)[sets]
+    entries, shares, starts = _cells(points, weights, count)
+    chosen = entries[_one_of_each(shares, starts, rng)]
     mean = weights @ points
     sd = np.sqrt(weights @ (points - mean) ** 2)
     white = np.divide(points - mean, sd, out=np.zeros_like(points), where=np.ptp(points, axis=0) > 0)
@@ -36,39 +35,54 @@ def stratified(points: np.ndarray, weights: np.ndarray, count: int, rng: np.rand
     return chosen[np.argmin((off**2).sum(axis=(1, 2)))]
 
 
-def _cells(points: np.ndarray, weights: np.ndarray, count: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Return `count` cells of equal weight: for each the indices of its points, and the weight of each point in it."""
-    cells: list[np.ndarray] = []
-    shares: list[np.ndarray] = []
-    waiting = [(np.arange(len(points)), weights, count)]
-    while waiting:
-        indices, share, n_cells = waiting.pop()
-        if n_cells == 1:
-            cells.append(indices)
-            shares.append(share)
-            continue
-        inside = points[indices]
-        spread = share @ (inside - share @ inside / share.sum()) ** 2
-        order = np.argsort(inside[:, np.argmax(spread)], kind="stable")
-        indices, share = indices[order], share[order]
-        before = np.cumsum(share)
-        cut = before[-1] * (n_cells // 2) / n_cells
-        k = int(np.searchsorted(before, cut))
+def _cells(points: np.ndarray, weights: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return `count` cells of equal weight, one after another.
+
+    Returns
+    -------
+    entries : ndarray of int
+        Indices of the points in each cell. A point may belong to several cells.
+    shares : ndarray
+        Weight of each of these points in its cell.
+    starts : ndarray of int, (count,)
+        Place of the first entry of each cell.
+    """
+    ranks = np.argsort(np.argsort(points, axis=0, kind="stable"), axis=0)
+    entries, shares = np.arange(len(points)), weights
+    # `counts` are the numbers of cells into which the present ones are still to be cut.
+    starts, counts = np.zeros(1, dtype=int), np.array([count])
+    while (cut := np.flatnonzero(counts > 1)).size:
+        cell = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(entries)))
+        inside, total = points[entries], np.add.reduceat(shares, starts)
+        mean = np.add.reduceat(shares[:, None] * inside, starts) / total[:, None]
+        spread = np.add.reduceat(shares[:, None] * (inside - mean[cell]) ** 2, starts)
+        order = np.argsort(cell * len(points) + ranks[entries, np.argmax(spread, axis=1)[cell]])
+        entries, shares = entries[order], shares[order]
+        before = np.cumsum(shares)
+        left = counts[cut] // 2
+        at = before[starts[cut]] - shares[starts[cut]] + total[cut] * left / counts[cut]
+        last = np.append(starts[1:], len(entries))[cut] - 1
+        k = np.clip(np.searchsorted(before, at), starts[cut], last)
         # The point at the cut belongs to both sides.
-        left, right = share[: k + 1].copy(), share[k:].copy()
-        right[0] = before[k] - cut
-        left[-1] -= right[0]
-        waiting += [(indices[: k + 1], left, n_cells // 2), (indices[k:], right, n_cells - n_cells // 2)]
-    return cells, shares
+        right = np.maximum(before[k] - at, 0.0)
+        shares[k] -= right
+        entries, shares = np.insert(entries, k + 1, entries[k]), np.insert(shares, k + 1, right)
+        # An entry more for each cut before.
+        starts = starts + np.searchsorted(cut, np.arange(len(starts)))
+        starts = np.insert(starts, cut + 1, k + np.arange(1, len(k) + 1))
+        counts = np.insert(counts, cut + 1, counts[cut] - left)
+        counts[cut + np.arange(len(cut))] = left
+    return entries, shares, starts
 
 
-def _one_of_each(shares: list[np.ndarray], rng: np.random.Generator) -> np.ndarray:
-    """Return positions in the concatenated cells, (sets, cells): in each set one draw from each cell, by `shares`."""
-    ends = np.cumsum([len(share) for share in shares])
-    starts = ends - [len(share) for share in shares]
-    totals = np.array([share.sum() for share in shares])
-    before = np.concatenate([[0.0], np.cumsum(totals)[:-1]])
-    within = np.cumsum(np.concatenate(shares))
+def _one_of_each(shares: np.ndarray, starts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return places among the entries of `_cells`, (sets, cells): in each set one from each cell, drawn by `shares`.
+
+    They begin with the last cell.
+    """
+    totals = np.add.reduceat(shares, starts)
+    within = np.cumsum(shares)
     # Inverse of the cumulative shares, at one uniform number in each cell.
-    drawn = np.searchsorted(within, before + rng.random((_SETS, len(shares))) * totals)
-    return np.clip(drawn, starts, ends - 1)
+    before, uniform = within[starts] - shares[starts], rng.random((_SETS, len(starts)))[:, ::-1]
+    drawn = np.searchsorted(within, before + uniform * totals)
+    return np.clip(drawn, starts, np.append(starts[1:], len(shares)) - 1)[:, ::-1]
