@@ -39,9 +39,13 @@ def _scale(slope: np.ndarray) -> np.ndarray:
     return np.sqrt(9.0 + 36.0 * slope**2 + 15.0 * slope**4)
 
 
+_SKEWNESSES = _skewness(_SLOPES)
+"""Skewnesses of T at the tabulated slopes."""
+
+
 def _slope(skewness: np.ndarray) -> np.ndarray:
     """Return the slopes b at which T has given skewnesses, cut off at modulus `MOST_SKEWED`."""
-    return np.interp(np.clip(skewness, -MOST_SKEWED, MOST_SKEWED), _skewness(_SLOPES), _SLOPES)
+    return np.interp(np.clip(skewness, -MOST_SKEWED, MOST_SKEWED), _SKEWNESSES, _SLOPES)
 
 
 def skewed(normal: np.ndarray, skewness: np.ndarray) -> np.ndarray:

@@ -114,6 +114,8 @@ def direction_map(variance: np.ndarray, pairs: Sequence[slice]) -> sparse.csc_ar
         Rows of the sites of two predictors.
     """
     n, scale = len(variance), inverse_sd(variance)
+    if not pairs:
+        return sparse.csc_array((scale, np.arange(n), np.arange(n + 1)), shape=(n, n))
     row, column, value = [np.arange(n)], [np.arange(n)], [scale.copy()]
     for first, second, place, unit, sign in _sums_and_differences(variance, pairs):
         if place.start < n:

@@ -60,8 +60,10 @@ class SkewedDraws:
     ):
         self._gaussian, self._posterior = gaussian, posterior
         standard = direction_map(np.asarray(posterior.variance), pairs)
-        used = np.flatnonzero((shape.skewness != 0.0) & (abs(standard).sum(axis=0) > 0.0))
-        self._standard = standard[:, used]
+        # Each direction has entries, which are zero where it has no variance.
+        size = np.add.reduceat(np.abs(standard.data), standard.indptr[:-1])
+        used = np.flatnonzero((shape.skewness != 0.0) & (size > 0.0))
+        self._standard = standard if len(used) == len(size) else standard[:, used]
         """S, (n, m), sparse: with eta the n predictors and E eta their posterior mean, u = S^T (eta - E eta) are the m
         standardised ones with skewness."""
         self._own, total = limited(shape.skewness[used], shape.marginal_skewness[used])

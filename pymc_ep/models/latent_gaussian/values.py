@@ -35,8 +35,9 @@ class AffineMoments(NamedTuple):
     def divided(self, scale: np.ndarray) -> "AffineMoments":
         """Return the moments with x - E[x] divided by a scale, (1,) or (d,)."""
         # Cov(x / s, c) = Cov(x, c) / s, and Var(x / s) = Var(x) / s^2.
-        each = 1.0 / np.broadcast_to(scale, self.variance.shape)
-        return AffineMoments(self.mean, scipy.sparse.diags_array(each) @ self.cross, self.variance * each**2)
+        each = 1.0 / scale
+        cross = self.cross * each[0] if len(each) == 1 else scipy.sparse.diags_array(each) @ self.cross
+        return AffineMoments(self.mean, cross, self.variance * each**2)
 
 
 class NoiseMoments(NamedTuple):
