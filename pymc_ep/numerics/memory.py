@@ -6,8 +6,11 @@ from pathlib import Path
 
 from pymc_ep.exceptions import InvalidDataError
 
-__all__ = ["require_memory"]
+__all__ = ["CHUNK", "require_memory"]
 
+CHUNK = 2**22
+"""Elements of an array that is computed a part at a time, 32 MiB of doubles: they bound the memory, and calls of NumPy
+cost nothing beside so many."""
 _GROUP = Path("/sys/fs/cgroup")
 """Folder of the control group of this process, as a container sees it."""
 _FREE = 0.8

@@ -18,6 +18,7 @@ import numpy as np
 from scipy.special import expit, logit, ndtr, ndtri
 
 from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.numerics.memory import CHUNK
 from pymc_ep.numerics.skewed_normal import skewed, unskewed
 from pymc_ep.predict.log_predictive import AtPredictor
 from pymc_ep.sites import check_finite
@@ -31,8 +32,6 @@ _REACH = 9.0
 """Reach of the rule to each side, in standard deviations of u: exp(-9^2 / 2) is 3e-18. Twice the standard deviation of
 eta is added, as exp(eta)^2 shifts the mass of eta by twice its variance. With the skewness k of eta, the added reach is
 multiplied by 1 + 2 |k|, the largest slope of a skewed tail."""
-_BLOCK = 2**20
-"""Number of values evaluated at a time, 8 MB: bounds the memory."""
 _HALVINGS = 60
 """Steps of bisection: more than the digits of a double."""
 _MOST_COUNTS = 10**5
@@ -81,7 +80,7 @@ def _moments(at: AtPredictor) -> np.ndarray:
     response = at.site.site.response
     assert response is not None, "the caller has looked"
     shape, n = at.mean.shape, at.mean.size
-    out, step = np.empty((3, n)), max(1, _BLOCK // _NODES)
+    out, step = np.empty((3, n)), max(1, CHUNK // _NODES)
     for start in range(0, n, step):
         places = slice(start, start + step)
         chunk = at.rows(places)
@@ -209,7 +208,7 @@ def _continuous_quantiles(
     # Gauss-Legendre nodes, 1 / sqrt(3) of half a width from the middle of each interval.
     nodes = 0.5 * (_EDGES[:-1] + _EDGES[1:]) + 0.5 * np.diff(_EDGES) * np.array([[-1.0], [1.0]]) / np.sqrt(3.0)
     t = np.sort(nodes.ravel())
-    step = max(1, _BLOCK // len(t))
+    step = max(1, CHUNK // len(t))
     for start in range(0, n, step):
         row = np.repeat(rows[start : start + step], len(t))
         w = centre[row] + scale[row] * np.tile(t / (1 - t**2), len(row) // len(t))

@@ -20,6 +20,7 @@ import numpy as np
 from scipy.special import log_softmax
 from scipy.stats import norm, qmc
 
+from pymc_ep.numerics.memory import CHUNK
 from pymc_ep.numerics.quadrature.gauss_hermite import standard_normal_rule
 
 __all__ = ["SoftmaxMoments", "log_probabilities", "rule_errors", "softmax_moments"]
@@ -43,8 +44,6 @@ _LEAST = 1e-12
 _NEWTON, _HALVINGS, _CLOSE = 50, 30, 1e-9
 """Largest number of steps to the tilted mode, and of halvings of a step; and length of a step in z at which the search
 ends."""
-_BLOCK = 2**20
-"""Largest number of elements in an array of all nodes of some sites, 8 MB."""
 
 
 class SoftmaxMoments(NamedTuple):
@@ -235,7 +234,7 @@ class _Sites(NamedTuple):
     def moments(self, at: np.ndarray, sd: np.ndarray, level: int, chosen: np.ndarray) -> _Whitened:
         """Return the moments of the chosen sites, by the rule number `level` about the mode."""
         nodes, weights = _rule(at.shape[1], level)
-        step = max(1, _BLOCK // (nodes.size + len(weights)))
+        step = max(1, CHUNK // (nodes.size + len(weights)))
         index = np.flatnonzero(chosen)
         moments = [self.among(piece)._moments(at[piece], sd[piece], nodes, weights) for piece in _pieces(index, step)]
         return _Whitened(*(np.concatenate(field) for field in zip(*moments)))

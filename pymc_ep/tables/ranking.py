@@ -11,13 +11,11 @@ from scipy.special import logsumexp
 
 from pymc_ep.compat import Container
 from pymc_ep.engines.options import check_flag, check_whole
+from pymc_ep.numerics.memory import CHUNK
 from pymc_ep.results.row_labels import numbered_rows, row_dims, row_labels, side_named
 from pymc_ep.tables.rows import Ranked, RankedBlock, RowPredictions, Rows, best_first
 
 __all__ = ["row_verbs"]
-
-_NUMBERS = 2**22
-"""Largest number of array elements in a chunk of rows, 32 MiB: trades off memory against calls of NumPy."""
 
 
 def row_verbs(predictions: RowPredictions) -> dict[str, Callable[..., xr.Dataset]]:
@@ -140,7 +138,7 @@ def _similar(predictions: RowPredictions, idata: Container, model: pm.Model, *, 
     factors = fitted.predictions.factors(fitted.posterior, side).astype(float)
     length = np.linalg.norm(factors, axis=1, keepdims=True)
     factors = factors / np.where(length > 0, length, 1.0)
-    step = max(1, _NUMBERS // size)
+    step = max(1, CHUNK // size)
     chunks = []
     for places in (numbers[begin : begin + step] for begin in range(0, len(numbers), step)):
         cosine = factors[places] @ factors.T
@@ -215,7 +213,7 @@ def _wanted(
 
 
 def _chunks(wanted: _Wanted) -> list[slice]:
-    step = max(1, _NUMBERS // (wanted.rows.n_others * wanted.rows.numbers_per_pair))
+    step = max(1, CHUNK // (wanted.rows.n_others * wanted.rows.numbers_per_pair))
     return [slice(begin, begin + step) for begin in range(0, len(wanted.numbers), step)]
 
 

@@ -50,8 +50,8 @@ def kind(request):
 
 @pytest.fixture(params=[2**20, 50], ids=["at once", "in slices"])
 def priors(kind, request, monkeypatch):
-    monkeypatch.setattr(block_elimination, "_PART", request.param)
-    monkeypatch.setattr(sparse_coefficient_space, "_PART", 20 * request.param)
+    monkeypatch.setattr(block_elimination, "CHUNK", request.param)
+    monkeypatch.setattr(sparse_coefficient_space, "CHUNK", 20 * request.param)
     matrix, _ = design(kind)
     precision = np.ones(matrix.shape[1])
     # A flat prior within a block and, where there is one, in the border.

@@ -15,7 +15,7 @@ PRECISION[[2, 5]] = 0.0  # flat
 
 @pytest.fixture(params=[(2**20, 2**20), (5 * P, 0)], ids=["at once", "in parts"])
 def prior(request, monkeypatch):
-    monkeypatch.setattr(sparse_coefficients, "_PART", request.param[0])
+    monkeypatch.setattr(sparse_coefficients, "CHUNK", request.param[0])
     monkeypatch.setattr(sparse_coefficients, "_PAIRS", request.param[1])
     rng = np.random.default_rng(3)
     rows = rng.normal(size=(N, P)) * (rng.random((N, P)) < 0.2)

@@ -27,6 +27,7 @@ from pymc_ep.models.latent_gaussian.values import AffineMoments
 from pymc_ep.numerics.gaussian.block_elimination import Blocks
 from pymc_ep.numerics.gaussian.coefficient_space import FactorPrior
 from pymc_ep.numerics.gaussian.sparse_coefficient_space import EntryPattern, SparseFactorPrior
+from pymc_ep.numerics.memory import CHUNK
 from pymc_ep.numerics.sparse.row_pairs import count_row_pairs
 
 __all__ = ["Design", "DesignMatrix", "VaryingPattern"]
@@ -47,8 +48,6 @@ They trade memory for time: larger maps are not cached, but evaluated at each va
 included."""
 _MOST_PAIRS = 2**27
 """Largest number of pairs of unknowns that share a predictor, summed over predictors, for a sparse precision: 5 GB."""
-_BATCH_SIZE = 2**22
-"""Doubles of a design that are evaluated in one call, 32 MiB: it bounds the memory of batches of dense rows."""
 
 
 class VariableMap:
@@ -326,7 +325,7 @@ class Design:
         }
         wanted = {j for _, j in left}
         ends = [d if j in wanted else 0 for j, d in enumerate(sizes)]
-        start, step = 0, max(1, _BATCH_SIZE // max(1, len(sizes) * sum(widths.values())))
+        start, step = 0, max(1, CHUNK // max(1, len(sizes) * sum(widths.values())))
         entries = sum(matrix.nnz for matrix in probed.values())
         while start < max(ends) and entries <= _MAX_ENTRIES:
             units = [

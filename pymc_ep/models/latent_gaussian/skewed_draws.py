@@ -23,12 +23,11 @@ import scipy.linalg
 from pymc_ep.evidence.ep.directions import direction_map
 from pymc_ep.evidence.ep.fit import Shape
 from pymc_ep.numerics.gaussian.protocol import CoordinatePrior, GaussianPosterior, GaussianPrior, PredictorPrior
+from pymc_ep.numerics.memory import CHUNK
 from pymc_ep.numerics.skewed_normal import limited, skewed_moves
 
 __all__ = ["SkewedDraws"]
 
-_NUMBERS = 2**22
-"""Largest number of doubles evaluated at a time, 32 MB: it bounds the memory."""
 _CACHED = 2**17
 """Doubles in a batch of draws, 1 MB: larger batches do not fit the processor's cache."""
 _PAIRS = 2**24
@@ -134,7 +133,7 @@ class SkewedDraws:
     def log_jacobian(self, slopes: np.ndarray) -> np.ndarray:
         """Return log |I + R diag(a')| = log |I + L^T diag(a') L|, (s,), at slopes, (s, m)."""
         root, out = self._root, np.empty(len(slopes))
-        step = max(1, _NUMBERS // root.size)
+        step = max(1, CHUNK // root.size)
         for start in range(0, len(out), step):
             rows = slice(start, start + step)
             inner = root.T @ (slopes[rows, :, None] * root)
@@ -151,7 +150,7 @@ class SkewedDraws:
         if d * len(self._own) > _PAIRS:
             return out
         n, c = len(np.asarray(self._posterior.mean)), cross.shape[1]
-        step = max(1, _NUMBERS // max(n, c))
+        step = max(1, CHUNK // max(n, c))
         for start in range(0, len(self._own), step):
             sites = slice(start, start + step)
             # Var(u_j) = 1, so that Corr(x, u_j) = Cov(x, eta) S_j / sd(x); x has the skewness sum_j Corr(x, u_j)^3 g_j.

@@ -20,6 +20,7 @@ import scipy.sparse
 from scipy.sparse.csgraph import connected_components
 
 from pymc_ep.numerics.backend.cholesky import inverse_factor
+from pymc_ep.numerics.memory import CHUNK
 
 __all__ = ["BlockFactor", "Blocks", "Rows", "blocks_of", "factored"]
 
@@ -36,8 +37,6 @@ _MOST_PAIRS = 2e8
 """Largest number of pairs of entries of rows for which the coupling of coefficients is computed, in some seconds."""
 _MOST_ROWS = 256
 """Largest number of `Rows` that are cached: more than a model has variables."""
-_PART = 2**20
-"""Number of elements in one block of rows of the border, 8 MB: it bounds the memory."""
 
 
 class Blocks:
@@ -236,7 +235,7 @@ class BlockFactor(NamedTuple):
         """
         inner_entries, outer = rows.inner(values), rows.outer(values)
         n, t = rows.shape[0], len(self.blocks.border)
-        step = max(1, _PART // max(1, t))
+        step = max(1, CHUNK // max(1, t))
         for start in range(0, n, step):
             row_slice = slice(start, min(start + step, n))
             rest = outer[row_slice] if rows.dense else outer[row_slice].toarray()

@@ -20,11 +20,10 @@ from pymc_ep.numerics.backend.cholesky import inverse_factor
 from pymc_ep.numerics.backend.namespace import Array, is_jax, namespace
 from pymc_ep.numerics.backend.twofold import twofold_product
 from pymc_ep.numerics.gaussian.protocol import ROUNDING, first_not_finite, signatures_of
+from pymc_ep.numerics.memory import CHUNK
 
 __all__ = ["CoefficientPosterior", "FactorPrior", "dependent", "rounding_of_pivots", "shifted_posterior", "widened"]
 
-_PART = 2**20
-"""Number of elements of R in one block, 8 MB: it bounds the copies of R."""
 _FAR = 1e5
 """Distance of prior and posterior mean, in posterior standard deviations, from which their difference is computed in
 twice the precision. Below, eleven digits of the difference are left."""
@@ -229,7 +228,7 @@ class FactorPrior(NamedTuple):
     def _blocks(self) -> list[slice]:
         """Return slices that partition the predictors, so that no full copy of R is made."""
         p, n = self.rows.shape
-        step = n if is_jax(self.rows) else max(1, _PART // max(p, 1))
+        step = n if is_jax(self.rows) else max(1, CHUNK // max(p, 1))
         return [slice(start, start + step) for start in range(0, n, step)]
 
 

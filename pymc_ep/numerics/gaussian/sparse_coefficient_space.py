@@ -24,12 +24,11 @@ from pymc_ep.numerics.gaussian.coefficient_space import (
     shifted_posterior,
     widened,
 )
+from pymc_ep.numerics.memory import CHUNK
 from pymc_ep.numerics.sparse.row_pairs import count_row_pairs, row_pairs
 
 __all__ = ["LEAST_BLOCKS", "BlockPosterior", "EntryPattern", "SparseFactorPrior"]
 
-_PART = 2**20
-"""Number of elements in one block of a dense product with R, 8 MB: it bounds the memory."""
 _TOGETHER = 512
 """Number of predictors in a part of `SparseFactorPrior.apart`, exceeded by one block at most: larger parts cost more
 pairs of predictors, smaller parts more calls."""
@@ -123,7 +122,7 @@ class BlockPosterior(CoefficientPosterior):
         if sparse and (rows := self.whitener.blocks.rows(cross)).single:
             # c^T B^-1 c = |W c|^2 for each row c of C.
             return self.whitener.squares(rows, cross.data)
-        out, step = np.empty(cross.shape[0]), max(1, _PART // max(1, cross.shape[1]))
+        out, step = np.empty(cross.shape[0]), max(1, CHUNK // max(1, cross.shape[1]))
         for start in range(0, len(out), step):
             chunk = cross[start : start + step]
             half = self.whitener.times((chunk.toarray() if sparse else chunk).T)
@@ -346,7 +345,7 @@ class SparseFactorPrior(NamedTuple):
     def _times(self, matrix: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
         """Yield slices of predictors, and the rows of R^T M for each, where M = `matrix`, (p, p), is dense."""
         transposed, n = self.design, self.pattern.predictors
-        step = max(1, _PART // max(1, len(self.precision)))
+        step = max(1, CHUNK // max(1, len(self.precision)))
         matrix = np.ascontiguousarray(matrix)
         for start in range(0, n, step):
             predictors = slice(start, min(start + step, n))

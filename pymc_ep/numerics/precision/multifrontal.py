@@ -22,6 +22,7 @@ import scipy.linalg
 import scipy.sparse
 
 from pymc_ep.numerics.backend.cholesky import counts
+from pymc_ep.numerics.memory import CHUNK
 from pymc_ep.numerics.precision.nested_dissection import Dissection, pair_count
 
 __all__ = ["Multifrontal", "MultifrontalFactor", "pivots_vanish", "rows_by_length"]
@@ -37,8 +38,6 @@ _PAIR_BYTES = 60
 _LONG = 64
 """Largest number of entries of a row whose variance is summed over pairs of entries, 2080 pairs; for a longer row one
 linear system is solved instead."""
-_CHUNK = 2**22
-"""Number of elements in one block of right-hand sides, 32 MB: it bounds the memory."""
 
 
 def pivots_vanish(pivots: np.ndarray, diagonal: np.ndarray) -> bool:
@@ -304,7 +303,7 @@ class MultifrontalFactor:
         pairs = self.algebra.pairs_for(design)
         # Row i: sum over pairs j <= k of C_ij C_ik S_jk, twice off the diagonal.
         out = pairs.products.T @ self._selected_inverse(pairs)
-        step = max(1, _CHUNK // design.shape[1])
+        step = max(1, CHUNK // design.shape[1])
         for start in range(0, len(pairs.outside), step):
             rows = pairs.outside[start : start + step]
             dense = design[rows].toarray().T

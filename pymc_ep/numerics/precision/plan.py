@@ -11,6 +11,7 @@ from scipy.sparse.linalg import LinearOperator
 from pymc_ep.numerics import memory
 from pymc_ep.numerics.backend.cholesky import counts, factor_lower, mirror_lower
 from pymc_ep.numerics.backend.namespace import Array
+from pymc_ep.numerics.memory import CHUNK
 from pymc_ep.numerics.precision.multifrontal import Multifrontal, pivots_vanish, rows_by_length
 from pymc_ep.numerics.precision.nested_dissection import dissect, pair_count, pattern
 
@@ -32,8 +33,6 @@ _FULL = 0.5
 _DENSE = 0.05
 """Density of a design above which its products are dense, by BLAS: an entry of a sparse product costs some 20
 operations of BLAS."""
-_CHUNK = 2**22
-"""Number of elements in one block of a product with the design, 32 MB: it bounds the memory."""
 _GATHER = 8
 """Time of one random access to memory, in multiply-adds of a dense product."""
 _GAIN = 2.0
@@ -167,7 +166,7 @@ class Dense:
     def bytes(self) -> int:
         """Largest memory of a factor, in bytes: the factor, the inverse, and pieces of products."""
         n_rows, n = self.design.shape
-        return 8 * (2 * n**2 + 2 * min(max(_CHUNK, n), n_rows * n))
+        return 8 * (2 * n**2 + 2 * min(max(CHUNK, n), n_rows * n))
 
     @property
     def sentence(self) -> str:
@@ -191,14 +190,14 @@ class Dense:
         n_rows, n = self.design.shape
         out = np.zeros((n, n), order="F")
         if self._is_dense:
-            step = max(1, _CHUNK // n)
+            step = max(1, CHUNK // n)
             # Sum over blocks of rows R of R^T diag(pi_R) R; transposes of C-ordered arrays need no copy.
             for start in range(0, n_rows, step):
                 rows = self.design[start : start + step].toarray()
                 scaled = rows * weights[start : start + step, None]
                 out = scipy.linalg.blas.dgemm(1.0, rows.T, scaled.T, beta=1.0, c=out, trans_b=1, overwrite_c=1)
             return out
-        step = max(1, _CHUNK // max(n_rows, n))
+        step = max(1, CHUNK // max(n_rows, n))
         # Columns b of A from their diagonal down: D_(b:)^T diag(pi) D_b.
         for start in range(0, n, step):
             columns = self._transposed[start : start + step]
@@ -257,7 +256,7 @@ class DenseFactor:
         for rows, columns, values in rows_by_length(design):
             length = columns.shape[1]
             gathered = _GATHER * length < n
-            step = max(1, _CHUNK // (length**2 if gathered else n))
+            step = max(1, CHUNK // (length**2 if gathered else n))
             for start in range(0, len(rows), step):
                 chunk = slice(start, start + step)
                 if gathered:

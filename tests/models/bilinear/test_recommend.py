@@ -103,7 +103,7 @@ def test_among_candidates(fits):
 def test_chunks_change_nothing(fits, monkeypatch):
     model, idata = fits["bits"]
     known = pmep.recommend(idata, model, user=100 + np.arange(J), n=5, by="predictor_mean")
-    monkeypatch.setattr(sys.modules["pymc_ep.tables.ranking"], "_NUMBERS", 1)
+    monkeypatch.setattr(sys.modules["pymc_ep.tables.ranking"], "CHUNK", 1)
     again = pmep.recommend(idata, model, user=100 + np.arange(J), n=5, by="predictor_mean")
     assert known["item"].equals(again["item"])
     for name in ("predictor_mean", "predictor_sd"):

@@ -60,7 +60,7 @@ def test_all_ways_to_hold_the_design_give_one_fit(data, monkeypatch):
         "dense": {},
         "sparse": {"_MAX_DENSITY": 0.5, "_MIN_PRODUCTS": 0.0},
         "not kept": {"_MAX_STORED": 0},
-        "in parts": {"_MAX_DENSITY": 0.5, "_MIN_PRODUCTS": 0.0, "_BATCH_SIZE": 5 * N},
+        "in parts": {"_MAX_DENSITY": 0.5, "_MIN_PRODUCTS": 0.0, "CHUNK": 5 * N},
     }.items():
         with monkeypatch.context() as context:
             for setting, value in settings.items():

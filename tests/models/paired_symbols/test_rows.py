@@ -87,7 +87,7 @@ def test_recommendations_are_the_best_unseen_items(fitted, by):
 def test_chunks_change_nothing(fitted, monkeypatch):
     model, idata = fitted
     whole = pmep.recommend(idata, model, user=USERS, n=3)
-    monkeypatch.setattr(sys.modules["pymc_ep.tables.ranking"], "_NUMBERS", 1)
+    monkeypatch.setattr(sys.modules["pymc_ep.tables.ranking"], "CHUNK", 1)
     xr.testing.assert_allclose(pmep.recommend(idata, model, user=USERS, n=3), whole)
 
 

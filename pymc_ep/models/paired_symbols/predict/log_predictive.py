@@ -15,11 +15,9 @@ from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.models.paired_symbols.form import PairedSymbolsForm
 from pymc_ep.models.paired_symbols.posterior import PairedSymbolsPosterior
 from pymc_ep.models.paired_symbols.predict.rebuild import paired_symbols_posterior
+from pymc_ep.numerics.memory import CHUNK
 
 __all__ = ["PairPredictions"]
-
-_NUMBERS = 2**22
-"""Largest number of log probabilities in a chunk of users, 32 MiB."""
 
 
 class PairPredictions:
@@ -60,7 +58,7 @@ class PairPredictions:
         rows = packed_links(name, data[name], n_users) if alike else packed_pairs(name, data[name], (n_users, n_items))
         users, items, _ = as_counts(rows)
         distinct, place = np.unique(users, return_inverse=True)
-        out, step = np.empty(len(users)), max(1, _NUMBERS // n_items)
+        out, step = np.empty(len(users)), max(1, CHUNK // n_items)
         order = np.argsort(place, kind="stable")
         ends = np.searchsorted(place[order], np.arange(len(distinct) + 1))
         for begin in range(0, len(distinct), step):

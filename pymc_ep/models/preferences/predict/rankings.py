@@ -11,6 +11,7 @@ from scipy.special import entr
 from pymc_ep.compat import Container
 from pymc_ep.engines.options import check_whole
 from pymc_ep.models.preferences.predict.rebuild import UtilityPosterior, preference_posterior
+from pymc_ep.numerics.memory import CHUNK
 from pymc_ep.numerics.quadrature.gauss_hermite import standard_normal_rule
 from pymc_ep.results.container import model_dims
 from pymc_ep.results.row_labels import numbered_rows, row_labels
@@ -24,8 +25,6 @@ _RANKS = 100
 """Number of ranks whose probabilities are kept: thousands of items have millions of probabilities for each user."""
 _NODES = 24
 """Number of quadrature nodes for the expected entropy of an answer, whose error is then less than 1e-4 bits."""
-_NUMBERS = 2**20
-"""Largest number of pairs times nodes in a block."""
 
 
 def rank_items(
@@ -110,7 +109,7 @@ def _informative(posterior: UtilityPosterior, user: int, n: int) -> xr.Dataset:
     (Houlsby et al. 2011, eq. 2).
     """
     firsts, seconds = np.triu_indices(posterior.form.n_items, k=1)
-    site, step = compile_site(posterior.form.form.comparisons.site), max(1, _NUMBERS // _NODES)
+    site, step = compile_site(posterior.form.form.comparisons.site), max(1, CHUNK // _NODES)
     expected_entropy, probability = np.zeros((2, len(firsts)))
     for weight, component in posterior.components():
         (user_posterior,) = component.each(np.array([user]))
