@@ -29,9 +29,8 @@ def censored_weibull(y: pt.TensorVariable, eta: pt.TensorVariable, shape: pt.Ten
     return pm.logp(pm.Censored.dist(pm.Weibull.dist(shape, pt.exp(eta)), lower=None, upper=2.5), y)
 
 
-SITES = {
-    name: get_site(name) for name in ("logit", "poisson", "ordered_logit", "negative_binomial", "softplus_poisson")
-}
+NAMES = ("logit", "poisson", "ordered_logit", "negative_binomial", "softplus_poisson", "student_t")
+SITES = {name: get_site(name) for name in NAMES}
 SITES["censored Weibull"] = Site(
     "censored Weibull", ("shape",), "real", log_concave=False, logp=censored_weibull, interpreted=True
 )

@@ -101,6 +101,17 @@ def test_more_points_extend_the_factor(monkeypatch):
     extended = Emulator(points, *observed, earlier=first)
     np.testing.assert_allclose(extended.mean(new)[0], whole.mean(new)[0], rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(extended.sd(new), whole.sd(new), rtol=1e-5, atol=1e-6)
+    again = Emulator(points, *observed, earlier=whole)
+    np.testing.assert_array_equal(again.mean(new)[0], whole.mean(new)[0])
+
+
+def test_fewer_points_or_others_have_a_factor_of_their_own():
+    points = np.random.default_rng(2).normal(size=(12, 2))
+    whole = Emulator(points, wavy(points), slopes(points))
+    for rows in (points[:8], points[::-1]):
+        observed = wavy(rows), slopes(rows)
+        after, anew = Emulator(rows, *observed, whole.kernel, whole), Emulator(rows, *observed, whole.kernel)
+        np.testing.assert_array_equal(after.mean(points)[0], anew.mean(points)[0])
 
 
 def test_the_same_point_twice_does_no_harm():

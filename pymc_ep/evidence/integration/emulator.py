@@ -112,8 +112,10 @@ class Emulator:
         if earlier is None or earlier.kernel != self.kernel:
             return None
         n = len(earlier.points)
-        if not np.array_equal(points[earlier._order], earlier.points):
+        if n > len(points) or not np.array_equal(points[earlier._order], earlier.points):
             return None
+        if n == len(points):
+            return earlier._order, earlier._factor
         order = np.concatenate([earlier._order, n + np.argsort((points[n:] ** 2).sum(axis=1))])
         factor = _extended(earlier._factor, points[order], self.kernel)
         return None if factor is None else (order, factor)

@@ -42,9 +42,9 @@ class Integral(NamedTuple, Generic[OwnFit]):
         Number of fits, the search for the mode included.
     converged : bool
     sentence : str
-    settled : bool
-        Whether the integral is accurate by the fits that test it. `converged` may be false all the same, where the
-        method's own error is large.
+    doubt : float
+        Share of the posterior that the fits leave in doubt; zero if the integral is accurate by the fits that test it.
+        `converged` may be false all the same, where the method's own error is large.
     """
 
     mode: Hyper[OwnFit]
@@ -61,7 +61,7 @@ class Integral(NamedTuple, Generic[OwnFit]):
     evaluations: int
     converged: bool
     sentence: str
-    settled: bool = False
+    doubt: float = 1.0
 
 
 def not_integrated(mode: Hyper[OwnFit], explorer: Explorer[OwnFit], sentence: str) -> Integral[OwnFit]:

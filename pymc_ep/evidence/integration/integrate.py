@@ -506,7 +506,7 @@ class _Integration(Generic[OwnFit]):
             why = self._correction_warning(integral)
             integral, images = mirrored(integral, self.explorer, self.frame, self.rng)
             remarks = [why, f"hyperparameters integrated over by {integral.evaluations} fits", images]
-            return integral._replace(converged=not why, sentence="; ".join(filter(None, remarks)), settled=True)
+            return integral._replace(converged=not why, sentence="; ".join(filter(None, remarks)), doubt=0.0)
         if len(self.scan.peaks) > 1 and integral.effective <= self._least_effective:
             k, cure = self.scan.coordinate, "that leaves it one of them"
             why = (
@@ -529,4 +529,5 @@ class _Integration(Generic[OwnFit]):
             f"hyper='sample', or give it a prior {cure}; under a flat one the posterior may be improper: give it a "
             f"proper one first"
         )
-        return integral._replace(converged=False, sentence=sentence)
+        doubt = max(mass, 1.0 - integral.effective, self.refused_share)
+        return integral._replace(converged=False, sentence=sentence, doubt=doubt)

@@ -1,5 +1,7 @@
 """EP where power 1 does not settle: zero-inflated counts in groups, against quadrature."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pymc as pm
 import pytest
@@ -9,6 +11,7 @@ from scipy.stats import norm, poisson
 import pymc_ep as pmep
 from pymc_ep.compat import group
 from pymc_ep.evidence.ep.evidence import Evidence
+from pymc_ep.models.latent_gaussian.methods.ep import _by_power
 from pymc_ep.results.reading import settings
 
 # fmt: off
@@ -99,3 +102,12 @@ def test_hyperparameters_are_integrated_over_with_one_power():
     assert settings(found)["power"] == 0.5
     at_mean = float(group(found, "posterior_mean")["tau"])
     assert 0.7 < at_mean < 2.5
+
+
+@pytest.mark.parametrize(
+    ("whole", "half", "taken"), [(0.0, 0.0, 1.0), (0.1, 0.3, 1.0), (0.3, 0.1, 0.5), (1.0, 0.0, 0.5)]
+)
+def test_the_fit_that_leaves_less_in_doubt_is_taken(whole, half, taken):
+    form = SimpleNamespace(sites=[SimpleNamespace(site=SimpleNamespace(log_concave=False))])
+    doubt = {1.0: whole, 0.5: half}
+    assert _by_power(form, {"power": "auto"}, lambda settings: settings["power"], doubt.get) == taken
