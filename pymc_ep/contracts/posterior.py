@@ -103,6 +103,10 @@ class SitePosterior(AffinePosterior, Protocol):
         """D, (k, p), with D^T D the covariance of the unconstrained hyperparameters; k = 0 where they are fixed."""
 
     @property
+    def hyper_draws(self) -> np.ndarray:
+        """Unconstrained hyperparameters, (s, p), of a mixture's draws; (0, p) without a mixture."""
+
+    @property
     def held(self) -> bool:
         """Whether the hyperparameters are fixed at one value."""
 

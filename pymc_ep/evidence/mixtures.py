@@ -6,8 +6,14 @@ import numpy as np
 from scipy.special import logsumexp
 
 from pymc_ep.contracts.posterior import Moments
+from pymc_ep.numerics.interpolation.spline import Spline
 
-__all__ = ["left_out_of_all", "mixed_moments", "weighted_mean_and_sd"]
+__all__ = ["left_out_between", "left_out_of_all", "mixed_moments", "weighted_mean_and_sd"]
+
+_BATCH_DRAWS = 100
+"""Draws of the hyperparameters in one batch of interpolated predictive densities.
+
+It bounds memory, to 100 n doubles; batches of 10 to 1000 take the same time."""
 
 
 def mixed_moments(components: Iterable[tuple[float, dict[str, Moments]]]) -> dict[str, Moments]:
@@ -41,3 +47,32 @@ def left_out_of_all(weights: np.ndarray, log_predictives: np.ndarray) -> np.ndar
     1 / p(y_i | y_-i) is the posterior mean of 1 / p(y_i | y_-i, theta) (Gelfand, Dey and Chang 1992).
     """
     return -logsumexp(-log_predictives, axis=0, b=weights[:, None])
+
+
+def left_out_between(
+    fits: np.ndarray, log_predictives: np.ndarray, thetas: np.ndarray, weights: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return `left_out_of_all`, (n,), over more values of theta than have log p(y_i | y_-i, theta), by interpolation.
+
+    Averages of 1 / p depend on the tails of theta where an observation is an outlier: few values miss them. The second
+    result, (n,), is the effective number of values in these averages.
+
+    Parameters
+    ----------
+    fits : ndarray, (k, p)
+        Values of theta with known log densities, `log_predictives`, (k, n).
+    thetas : ndarray, (m, p)
+        Values of theta with posterior `weights`, (m,).
+    """
+    # Interpolated as deviance residuals, which are smoother than log densities in the tails.
+    highest = log_predictives.max(axis=0) + 1.0
+    residuals = Spline(fits, np.sqrt(highest - log_predictives))
+    # 1 / p(y_i | y_-i) = sum_j w_j / p(y_i | y_-i, theta_j), with log p(y_i | y_-i, theta) = highest - residual^2.
+    counting = weights > np.finfo(float).tiny
+    thetas, log_weights = thetas[counting], np.log(weights[counting])
+    count = -(-len(thetas) // _BATCH_DRAWS)
+    batches = zip(np.array_split(thetas, count), np.array_split(log_weights, count))
+    inverses = [share[:, None] + residuals(batch) ** 2 - highest for batch, share in batches]
+    # The sum of w_j / p_j, and (sum_j w_j / p_j)^2 / sum_j (w_j / p_j)^2.
+    total, squares = (logsumexp([logsumexp(k * batch, axis=0) for batch in inverses], axis=0) for k in (1.0, 2.0))
+    return -total, np.exp(2.0 * total - squares)

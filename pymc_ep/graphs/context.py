@@ -35,15 +35,19 @@ def warn_of_centring(model: Any) -> None:
 
     The intercept of a fit is then at the covariates' means, whereas Bambi's own functions take it to be at zero.
     """
-    if not getattr(model, "center_predictors", False) or not hasattr(model, "distributional_components"):
+    # The second name is that before Bambi 0.21.
+    attribute = next(
+        (a for a in ("conditional_parameters", "distributional_components") if hasattr(type(model), a)), ""
+    )
+    if not attribute or not getattr(model, "center_predictors", False):
         return
-    components = model.distributional_components.values()
-    names = [
+    components = getattr(model, attribute).values()
+    intercepts = [
         component.intercept_term.name for component in components if component.intercept_term and component.common_terms
     ]
-    if names:
+    if intercepts:
         warnings.warn(
-            f"Bambi centres its covariates: {names[0]!r} of this fit is that at their means, which `predict` and "
+            f"Bambi centres its covariates: {intercepts[0]!r} of this fit is that at their means, which `predict` and "
             "`interpret` of Bambi take for that at zero. Before you use these, build it with center_predictors=False.",
             stacklevel=4,
         )

@@ -196,3 +196,14 @@ def test_scores_of_what_did_not_converge_warn(poisson, monkeypatch):
     assert not pmep.loo(loose, model, groups=GROUP)["warning"]
     monkeypatch.setattr(leave_out, "_MAX_ITER", 1)
     assert not pmep.loo(loose)["warning"] and pmep.loo(loose, model, groups=GROUP)["warning"]
+
+
+def test_an_outlier_that_moves_the_hyperparameters_is_told():
+    """Without it they are where none of their draws is, so that its density would be too high."""
+    y = np.append(np.linspace(-1.0, 1.0, 12), 60.0)
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("level", 0, 1), pm.HalfNormal("sigma", 10.0), observed=y)
+        result = pmep.fit(random_seed=1, progressbar=False)
+        with pytest.warns(pmep.ConvergenceWarning, match=r"Without some groups \(12\) the hyperparameters"):
+            found = pmep.loo(result, model, groups=np.arange(13))
+    assert found["warning"]

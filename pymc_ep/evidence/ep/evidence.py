@@ -30,7 +30,7 @@ from pymc_ep.evidence.ep.lost_digits import LostDigits
 from pymc_ep.evidence.ep.out_of_range import of_hyperparameters
 from pymc_ep.evidence.ep.repeats import Repeats, repeats_at
 from pymc_ep.evidence.ep.shape import shape_at, shape_of_two, used_skewness
-from pymc_ep.evidence.ep.sweep import group_slices
+from pymc_ep.evidence.ep.sweep import Kinds, group_slices
 from pymc_ep.evidence.mode import hyper_names_of
 from pymc_ep.exceptions import ImpossibleDensityError, InvalidDataError, NumericalError
 from pymc_ep.sites.rows_of_many import number_of_rows
@@ -382,8 +382,12 @@ class Evidence(LogEvidence[EvidenceAt]):
         sweep = at.run.state.sweep
         if self.engine.power != 1.0:
             sweep = EP(self.engine.sites, power=1.0).sweep(at.problem, at.run.state.shift, at.run.state.precision)
-        log_z = np.where(np.asarray(sweep.posterior.remainder) > 0, np.asarray(sweep.tilted.log_z), np.nan)
         mean, variance = np.asarray(sweep.cavity_mean), np.asarray(sweep.cavity_variance)
+        proper = np.asarray(sweep.posterior.remainder) > 0
+        for rows, _ in Kinds.of(self.engine.sites).joint(at.problem.observed):
+            # One row's precision may be of any size where the joint cavity is proper.
+            proper[rows] = variance[rows] > 0
+        log_z = np.where(proper, np.asarray(sweep.tilted.log_z), np.nan)
         groups = zip(at.repeats.groups, at.prior.parameters, group_slices(at.problem.observed))
         return np.concatenate(
             [group.left_out(values, mean[rows], variance[rows], log_z[rows]) for group, values, rows in groups]

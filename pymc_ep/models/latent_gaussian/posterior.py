@@ -235,6 +235,11 @@ class LatentPosterior:
         return len(self.form.coefficient_places(self.theta)) + self.theta.size
 
     @property
+    def hyper_draws(self) -> np.ndarray:
+        """Draws of a mixture's hyperparameters, (0, p): this is no mixture."""
+        return np.zeros((0, self.theta.size))
+
+    @property
     def held(self) -> bool:
         """Whether the hyperparameters are fixed at one value."""
         return not len(self.directions)

@@ -22,9 +22,10 @@ __all__ = ["NearestComponents", "calibrated_weights"]
 _EACH = 4
 """Least number of components, or draws, for each coefficient of a function fitted to them; with fewer, the function is
 of lower degree."""
-_DEGREE = 4
-"""Highest degree of the monomials whose averages determine weights. Of a Gaussian process with two hyperparameters
-standard deviations then err by 0.5 per cent, and by 1.2 with the degree 2."""
+_DEGREES = 4, 2, 1
+"""Degrees of the monomials whose averages determine weights, in the order in which they are tried. Of a Gaussian
+process with two hyperparameters standard deviations then err by 0.5 per cent, and by 1.2 with the degree 2; with the
+degree 3 where 4 is too high, a transform in the tail erred twice as much."""
 _TELLING = 1000
 """Number of draws to which s is fitted: its coefficients are then right to within 4 per cent. More draws take time for
 logarithms."""
@@ -91,7 +92,7 @@ def calibrated_weights(components: np.ndarray, places: np.ndarray) -> np.ndarray
     k = len(components)
     centre, scale = centre_and_scale(places)
     scaled_components, scaled_places = (components - centre) / scale, (places - centre) / scale
-    for degree in range(_DEGREE, 0, -1):
+    for degree in _DEGREES:
         monomials = _features(scaled_components, k, degree)
         average = monomials.mean(axis=0)
         missing = _features(scaled_places, k, degree).mean(axis=0) - average

@@ -432,3 +432,24 @@ def test_engine_reports_the_observation():
     assert [evidence.observation(k) for k in (0, n + 2, 3 * n - 1)] == [
         f"observation {k} of 'y'" for k in (0, 2, n - 1)
     ]
+
+
+def test_loo_where_a_row_of_a_site_has_a_large_precision():
+    """Cavities of a mean and a dispersion are proper together; the density left out is a ratio of evidences."""
+    rng = np.random.default_rng(6)
+    x = rng.normal(size=40)
+    y = rng.poisson(rng.gamma(2, np.exp(1 + 0.4 * x) / 2))
+
+    def fit(rows):
+        with pm.Model() as model:
+            a, c = pm.Normal("a", 0, 2, shape=2), pm.Normal("c", 0, 1, shape=2)
+            mean, dispersion = pm.math.exp(a[0] + a[1] * x[rows]), pm.math.exp(c[0] + c[1] * x[rows])
+            pm.NegativeBinomial("y", mean, dispersion, observed=y[rows])
+        return group(pmep.fit(model=model, latent=["a", "c"], draws=0, progressbar=False), "fit")
+
+    every = np.arange(40)
+    whole = fit(every)
+    assert np.isfinite(whole["y_loo"].values).all()
+    for i in (0, int(np.argmax(y))):
+        ratio = float(whole["log_evidence"]) - float(fit(np.delete(every, i))["log_evidence"])
+        assert abs(float(whole["y_loo"][i]) - ratio) < 0.05

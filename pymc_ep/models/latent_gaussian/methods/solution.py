@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.special import logsumexp
 
 from pymc_ep.contracts.evidence import FitState
 from pymc_ep.contracts.posterior import AffinePosterior, JointDraws, Moments
@@ -18,14 +17,13 @@ from pymc_ep.evidence.ep.shape import wide_sites
 from pymc_ep.evidence.ep.sweep import Problem, group_slices
 from pymc_ep.evidence.integration.corrections import Corrected
 from pymc_ep.evidence.integration.integral import Integral
-from pymc_ep.evidence.mixtures import left_out_of_all
+from pymc_ep.evidence.mixtures import left_out_between, left_out_of_all
 from pymc_ep.evidence.mode import Hyper
 from pymc_ep.models.latent_gaussian.hyper_moments import weighted_moments
 from pymc_ep.models.latent_gaussian.posterior import LatentPosterior
 from pymc_ep.models.latent_gaussian.posterior_mixture import PosteriorMixture
 from pymc_ep.models.latent_gaussian.site_functions import SiteFunctions
 from pymc_ep.numerics.gaussian.protocol import GaussianPosterior
-from pymc_ep.numerics.interpolation.spline import Spline
 from pymc_ep.sites.compiled import CompiledSite
 from pymc_ep.sites.rows_of_two import ROWS, precision_of, slopes_of
 
@@ -45,10 +43,6 @@ __all__ = [
     "solution_at",
 ]
 
-_BATCH_DRAWS = 100
-"""Draws of the hyperparameters in one batch of interpolated predictive densities.
-
-It bounds memory, to 100 n doubles; batches of 10 to 1000 take the same time."""
 _MAX_DENSITIES = 10_000_000
 """Largest number of interpolated predictive densities, n observations times all weighted hyperparameters: 0.15 s.
 
@@ -359,20 +353,12 @@ def coefficient_results(
 def _loo_over_draws(integral: Integral[EvidenceAt]) -> np.ndarray:
     """Return log p(y_i | y_-i), (n,), integrated over the hyperparameters by interpolation between fits."""
     log_predictive = np.array([point.kept.log_predictive for point in integral.points])
-    # Interpolated as deviance residuals, which are smoother than log densities in the tails.
-    highest = log_predictive.max(axis=0) + 1.0
-    residuals = Spline(np.array([point.theta for point in integral.points]), np.sqrt(highest - log_predictive))
+    fits = np.array([point.theta for point in integral.points])
     rows, weights = integral.thetas, integral.theta_weights
-    if len(rows) * len(integral.points[0].kept.log_predictive) > _MAX_DENSITIES:
-        rows = integral.components if len(integral.components) else np.array([point.theta for point in integral.points])
+    if len(rows) * log_predictive.shape[1] > _MAX_DENSITIES:
+        rows = integral.components if len(integral.components) else fits
         weights = np.full(len(rows), 1.0 / len(rows))
-    # 1 / p(y_i | y_-i) = sum_j w_j / p(y_i | y_-i, theta_j), with log p(y_i | y_-i, theta) = highest - residual^2.
-    counting = weights > np.finfo(float).tiny
-    rows, log_weights = rows[counting], np.log(weights[counting])
-    count = -(-len(rows) // _BATCH_DRAWS)
-    batches = zip(np.array_split(rows, count), np.array_split(log_weights, count))
-    inverses = (share[:, None] + residuals(batch) ** 2 - highest for batch, share in batches)
-    return -logsumexp([logsumexp(batch, axis=0) for batch in inverses], axis=0)
+    return left_out_between(fits, log_predictive, rows, weights)[0]
 
 
 def _site_results(
