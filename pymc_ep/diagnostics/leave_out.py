@@ -62,7 +62,8 @@ def loo(
         Leave out whole groups, as of all observations of a county: a label for each observation, or the name of a dim
         of the observed variable or of a `pymc.Data` with these labels. The log density of a group's observations given
         all others is by EP on the group alone, with the posterior without its sites as the prior. It is exact
-        under Gaussian noise; otherwise the sites of other predictors stay as they were fitted with the group.
+        under Gaussian noise; otherwise the sites of other predictors stay as they were fitted with the group. A group
+        without which the hyperparameters would be beyond their draws has too high a density, and is warned of.
 
     Returns
     -------

@@ -28,6 +28,9 @@ misses its own points by 3e-5 s. It is multiplied by ten until the factorisation
 _COMPARED_ROWS = 600
 """Most observations, values and elements of gradients together, on which kernels are compared: 7e7 operations a
 kernel."""
+_GAIN = 1.0
+"""Least gain of the log likelihood for a step, in nats. Kernels that hardly differ, as both functions of a single
+coordinate do, would otherwise be chosen by rounding."""
 _KNOTS = 20
 """Knots in one length a of the functions of one coordinate: cubic interpolation is then exact to 1e-7."""
 _REACH = 4.0
@@ -233,7 +236,7 @@ def _best_kernel(points: np.ndarray, observed: np.ndarray, start: Kernel) -> Ker
         return likelihoods[kernel]
 
     best = start
-    while (better := max([best, *best.neighbours()], key=likelihood)) != best:
+    while likelihood(better := max(best.neighbours(), key=likelihood)) > likelihood(best) + _GAIN:
         best = better
     return best
 
