@@ -28,7 +28,7 @@ misses its own points by 3e-5 s. It is multiplied by ten until the factorisation
 _COMPARED_ROWS = 600
 """Most observations, values and elements of gradients together, on which kernels are compared: 7e7 operations a
 kernel."""
-_GAIN = 1.0
+_GAIN = 0.1
 """Least gain of the log likelihood for a step, in nats. Kernels that hardly differ, as both functions of a single
 coordinate do, would otherwise be chosen by rounding."""
 _KNOTS = 20
