@@ -119,10 +119,11 @@ class Analysis:
             *self._room[:2],
             *self._arguments,
         )
+        if failed >= 0:
+            return SparseFactor(self, factor, log_det, int(self.order[failed]), np.inf)
         # The pivot L_jj^2 is A_jj less what earlier unknowns explain: A_jj / L_jj^2 measures the digits that cancel.
         pivots = factor[self._places[self._diagonal]] ** 2
-        loss = float((values[self._sorted[self._diagonal]] / pivots).max()) if failed < 0 else np.inf
-        return SparseFactor(self, factor, log_det, -1 if failed < 0 else int(self.order[failed]), loss)
+        return SparseFactor(self, factor, log_det, -1, float((values[self._sorted[self._diagonal]] / pivots).max()))
 
     @property
     def _structure(self) -> tuple[np.ndarray, ...]:
