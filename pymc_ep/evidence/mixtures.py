@@ -1,6 +1,7 @@
 """Averages over a mixture, as over hyperparameters, from values of its components."""
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import logsumexp
@@ -8,12 +9,28 @@ from scipy.special import logsumexp
 from pymc_ep.contracts.posterior import Moments
 from pymc_ep.numerics.interpolation.spline import Spline
 
-__all__ = ["left_out_between", "left_out_of_all", "mixed_moments", "weighted_mean_and_sd"]
+__all__ = ["LeftOut", "left_out_between", "left_out_of_all", "mixed_moments", "weighted_mean_and_sd"]
 
 _BATCH_DRAWS = 100
 """Draws of the hyperparameters in one batch of interpolated predictive densities.
 
 It bounds memory, to 100 n doubles; batches of 10 to 1000 take the same time."""
+
+
+class LeftOut(NamedTuple):
+    """Leave-one-out log densities under a mixture over theta.
+
+    Attributes
+    ----------
+    log_densities : ndarray, (n,)
+        log p(y_i | y_-i).
+    ess : ndarray, (n,)
+        Relative effective sample size of the values of theta in each: 1 where an observation hardly moves theta, next
+        to 0 where theta given the others is in the tail of theta given all.
+    """
+
+    log_densities: np.ndarray
+    ess: np.ndarray
 
 
 def mixed_moments(components: Iterable[tuple[float, dict[str, Moments]]]) -> dict[str, Moments]:
@@ -41,21 +58,19 @@ def weighted_mean_and_sd(values: np.ndarray, weights: np.ndarray) -> tuple[np.nd
     return mean, np.sqrt(np.tensordot(weights, (values - mean) ** 2, axes=1))
 
 
-def left_out_of_all(weights: np.ndarray, log_predictives: np.ndarray) -> np.ndarray:
-    """Return log p(y_i | y_-i), (n,), from log p(y_i | y_-i, theta_j), (k, n), and posterior weights of theta_j, (k,).
+def left_out_of_all(weights: np.ndarray, log_predictives: np.ndarray) -> LeftOut:
+    """Return log p(y_i | y_-i) from log p(y_i | y_-i, theta_j), (k, n), and posterior weights of theta_j, (k,).
 
     1 / p(y_i | y_-i) is the posterior mean of 1 / p(y_i | y_-i, theta) (Gelfand, Dey and Chang 1992).
     """
-    return -logsumexp(-log_predictives, axis=0, b=weights[:, None])
+    counting = weights > np.finfo(float).tiny
+    return _left_out(weights, [np.log(weights[counting])[:, None] - log_predictives[counting]])
 
 
-def left_out_between(
-    fits: np.ndarray, log_predictives: np.ndarray, thetas: np.ndarray, weights: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return `left_out_of_all`, (n,), over more values of theta than have log p(y_i | y_-i, theta), by interpolation.
+def left_out_between(fits: np.ndarray, log_predictives: np.ndarray, thetas: np.ndarray, weights: np.ndarray) -> LeftOut:
+    """Return `left_out_of_all` over more values of theta than have log p(y_i | y_-i, theta), by interpolation.
 
-    Averages of 1 / p depend on the tails of theta where an observation is an outlier: few values miss them. The second
-    result, (n,), is the effective number of values in these averages.
+    Averages of 1 / p depend on the tails of theta where an observation is an outlier: few values miss them.
 
     Parameters
     ----------
@@ -72,7 +87,11 @@ def left_out_between(
     thetas, log_weights = thetas[counting], np.log(weights[counting])
     count = -(-len(thetas) // _BATCH_DRAWS)
     batches = zip(np.array_split(thetas, count), np.array_split(log_weights, count))
-    inverses = [share[:, None] + residuals(batch) ** 2 - highest for batch, share in batches]
-    # The sum of w_j / p_j, and (sum_j w_j / p_j)^2 / sum_j (w_j / p_j)^2.
-    total, squares = (logsumexp([logsumexp(k * batch, axis=0) for batch in inverses], axis=0) for k in (1.0, 2.0))
-    return -total, np.exp(2.0 * total - squares)
+    return _left_out(weights, [share[:, None] + residuals(batch) ** 2 - highest for batch, share in batches])
+
+
+def _left_out(weights: np.ndarray, log_ratios: list[np.ndarray]) -> LeftOut:
+    """Return what follows from batches of log (w_j / p(y_i | y_-i, theta_j)), (., n), and all weights w_j, (m,)."""
+    # The sum of w_j / p_j, and the sum of (w_j / p_j)^2.
+    total, squares = (logsumexp([logsumexp(k * batch, axis=0) for batch in log_ratios], axis=0) for k in (1.0, 2.0))
+    return LeftOut(-total, np.exp(2.0 * total - squares) * np.square(weights).sum() / weights.sum() ** 2)

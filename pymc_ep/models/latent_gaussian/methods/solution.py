@@ -17,7 +17,7 @@ from pymc_ep.evidence.ep.shape import wide_sites
 from pymc_ep.evidence.ep.sweep import Problem, group_slices
 from pymc_ep.evidence.integration.corrections import Corrected
 from pymc_ep.evidence.integration.integral import Integral
-from pymc_ep.evidence.mixtures import left_out_between, left_out_of_all
+from pymc_ep.evidence.mixtures import LeftOut, left_out_between, left_out_of_all
 from pymc_ep.evidence.mode import Hyper
 from pymc_ep.models.latent_gaussian.hyper_moments import weighted_moments
 from pymc_ep.models.latent_gaussian.posterior import LatentPosterior
@@ -98,7 +98,7 @@ def mode_solution(
         at,
         state,
         settings,
-        log_predictive=evidence.leave_one_out(at),
+        left_out=evidence.leave_one_out(at),
         scalars={"log_evidence": at.log_z, "n_iter": len(at.run.objective)},
         traces=mode_traces(mode),
         status=combined_status(at, mode),
@@ -137,7 +137,7 @@ def integral_solution(
         at,
         state,
         settings,
-        log_predictive=_loo_over_draws(integral),
+        left_out=_left_out_over_draws(integral),
         hyper_moments=weighted_moments(form.constrained(integral.thetas), integral.theta_weights),
         scalars={
             "log_evidence": integral.log_evidence,
@@ -187,7 +187,7 @@ def conditional_solution(
         many_fits.centre,
         state,
         settings,
-        log_predictive=left_out_of_all(weights, np.array([kept.log_predictive for kept in many_fits.kept])),
+        left_out=left_out_of_all(weights, np.array([kept.log_predictive for kept in many_fits.kept])),
         status=Status(many_fits.converged, many_fits.sentence("sites")),
         round_robin=k,
     )
@@ -236,7 +236,7 @@ def solution_at(
     state: dict[str, np.ndarray],
     settings: dict[str, Any],
     *,
-    log_predictive: np.ndarray,
+    left_out: np.ndarray | LeftOut,
     status: Status,
     posterior: AffinePosterior | None = None,
     hyper_moments: dict[str, Moments] | None = None,
@@ -244,6 +244,8 @@ def solution_at(
     **others: Any,
 ) -> Solution:
     """Return a solution with all fields that follow from the posterior, by default the one that `state` describes.
+
+    `left_out` has log p(y_i | y_-i), given hyperparameters or over a mixture.
 
     With k = `round_robin` > 0, draws come from the k components of a mixture in order, equally many from each.
     """
@@ -272,7 +274,7 @@ def solution_at(
     return Solution(
         moments=moments,
         hyper_modes=form.constrained(at.theta),
-        sites=_site_results(form, evidence, at, log_predictive),
+        sites=_site_results(form, evidence, at, left_out),
         coefficients=coefficient_results(form, at.problem.observed, at.problem, tilted, mean, sd),
         state=state,
         draws=draws,
@@ -350,28 +352,32 @@ def coefficient_results(
     return out
 
 
-def _loo_over_draws(integral: Integral[EvidenceAt]) -> np.ndarray:
-    """Return log p(y_i | y_-i), (n,), integrated over the hyperparameters by interpolation between fits."""
+def _left_out_over_draws(integral: Integral[EvidenceAt]) -> LeftOut:
+    """Return log p(y_i | y_-i), integrated over the hyperparameters by interpolation between fits."""
     log_predictive = np.array([point.kept.log_predictive for point in integral.points])
     fits = np.array([point.theta for point in integral.points])
     rows, weights = integral.thetas, integral.theta_weights
     if len(rows) * log_predictive.shape[1] > _MAX_DENSITIES:
         rows = integral.components if len(integral.components) else fits
         weights = np.full(len(rows), 1.0 / len(rows))
-    return left_out_between(fits, log_predictive, rows, weights)[0]
+    return left_out_between(fits, log_predictive, rows, weights)
 
 
 def _site_results(
-    form: SiteFunctions, evidence: Evidence, at: EvidenceAt, log_predictive: np.ndarray
+    form: SiteFunctions, evidence: Evidence, at: EvidenceAt, left_out: np.ndarray | LeftOut
 ) -> dict[str, dict[str, np.ndarray]]:
     """Return leave-one-out log densities, sites and any intensities of each observed variable, for the fit `at`."""
     out = {}
     mean, variance = at.predictors
     slices = group_slices(evidence.observed)
+    by_field = (
+        {"loo": left_out.log_densities, "loo_ess": left_out.ess} if isinstance(left_out, LeftOut) else {"loo": left_out}
+    )
     for group, y, origin, rows in zip(form.form.groups, form.observed(), form.origins(), slices):
         shift, precision = (array[rows] for array in at.sites)
         # exp(b f - pi f^2 / 2) of f = eta - o, with o the origin, has the shift b + pi o in eta.
-        fields = {"loo": log_predictive[rows][: y.size]} | _sites_of(shift + precision * origin, precision, y.size)
+        fields = {field: values[rows][: y.size] for field, values in by_field.items()}
+        fields |= _sites_of(shift + precision * origin, precision, y.size)
         out[group.name] = {what: values.reshape(y.shape) for what, values in fields.items()}
         if group.site.intensity is not None:
             out[group.name]["intensity"] = group.site.intensity(mean[rows], variance[rows]).reshape(y.shape)

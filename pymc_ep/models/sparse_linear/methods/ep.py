@@ -135,10 +135,10 @@ def _averaged_solution(
         state,
         settings,
         posterior=rebuild_average(form, state, rebuilt),
-        log_predictive=left_out_of_all(
+        left_out=left_out_of_all(
             np.full(len(fits), 1.0 / len(fits)),
             np.array([on_grid.leave_one_out(at) for on_grid, at in fits]),
-        ),
+        ).log_densities,
         scalars={
             "log_evidence": averaged_evidence([at.log_z for _, at in fits]),
             "n_iter": len(optimum.at.run.objective),
