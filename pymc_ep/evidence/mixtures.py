@@ -22,15 +22,15 @@ class LeftOut(NamedTuple):
 
     Attributes
     ----------
-    log_densities : ndarray, (n,)
+    loo : ndarray, (n,)
         log p(y_i | y_-i).
-    ess : ndarray, (n,)
+    loo_ess : ndarray, (n,)
         Relative effective sample size of the values of theta in each: 1 where an observation hardly moves theta, next
         to 0 where theta given the others is in the tail of theta given all.
     """
 
-    log_densities: np.ndarray
-    ess: np.ndarray
+    loo: np.ndarray
+    loo_ess: np.ndarray
 
 
 def mixed_moments(components: Iterable[tuple[float, dict[str, Moments]]]) -> dict[str, Moments]:

@@ -98,7 +98,7 @@ def mode_solution(
         at,
         state,
         settings,
-        left_out=evidence.leave_one_out(at),
+        left_out={"loo": evidence.leave_one_out(at)},
         scalars={"log_evidence": at.log_z, "n_iter": len(at.run.objective)},
         traces=mode_traces(mode),
         status=combined_status(at, mode),
@@ -137,7 +137,7 @@ def integral_solution(
         at,
         state,
         settings,
-        left_out=_left_out_over_draws(integral),
+        left_out=_left_out_over_draws(integral)._asdict(),
         hyper_moments=weighted_moments(form.constrained(integral.thetas), integral.theta_weights),
         scalars={
             "log_evidence": integral.log_evidence,
@@ -187,7 +187,7 @@ def conditional_solution(
         many_fits.centre,
         state,
         settings,
-        left_out=left_out_of_all(weights, np.array([kept.log_predictive for kept in many_fits.kept])),
+        left_out=left_out_of_all(weights, np.array([kept.log_predictive for kept in many_fits.kept]))._asdict(),
         status=Status(many_fits.converged, many_fits.sentence("sites")),
         round_robin=k,
     )
@@ -236,7 +236,7 @@ def solution_at(
     state: dict[str, np.ndarray],
     settings: dict[str, Any],
     *,
-    left_out: np.ndarray | LeftOut,
+    left_out: Mapping[str, np.ndarray],
     status: Status,
     posterior: AffinePosterior | None = None,
     hyper_moments: dict[str, Moments] | None = None,
@@ -245,7 +245,7 @@ def solution_at(
 ) -> Solution:
     """Return a solution with all fields that follow from the posterior, by default the one that `state` describes.
 
-    `left_out` has log p(y_i | y_-i), given hyperparameters or over a mixture.
+    `left_out` has log p(y_i | y_-i), (n,), under the name loo; of a mixture it is a `LeftOut` as a dict.
 
     With k = `round_robin` > 0, draws come from the k components of a mixture in order, equally many from each.
     """
@@ -364,19 +364,16 @@ def _left_out_over_draws(integral: Integral[EvidenceAt]) -> LeftOut:
 
 
 def _site_results(
-    form: SiteFunctions, evidence: Evidence, at: EvidenceAt, left_out: np.ndarray | LeftOut
+    form: SiteFunctions, evidence: Evidence, at: EvidenceAt, left_out: Mapping[str, np.ndarray]
 ) -> dict[str, dict[str, np.ndarray]]:
     """Return leave-one-out log densities, sites and any intensities of each observed variable, for the fit `at`."""
     out = {}
     mean, variance = at.predictors
     slices = group_slices(evidence.observed)
-    by_field = (
-        {"loo": left_out.log_densities, "loo_ess": left_out.ess} if isinstance(left_out, LeftOut) else {"loo": left_out}
-    )
     for group, y, origin, rows in zip(form.form.groups, form.observed(), form.origins(), slices):
         shift, precision = (array[rows] for array in at.sites)
         # exp(b f - pi f^2 / 2) of f = eta - o, with o the origin, has the shift b + pi o in eta.
-        fields = {field: values[rows][: y.size] for field, values in by_field.items()}
+        fields = {field: values[rows][: y.size] for field, values in left_out.items()}
         fields |= _sites_of(shift + precision * origin, precision, y.size)
         out[group.name] = {what: values.reshape(y.shape) for what, values in fields.items()}
         if group.site.intensity is not None:

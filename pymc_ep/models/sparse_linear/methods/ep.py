@@ -119,6 +119,7 @@ def _averaged_solution(
 ) -> Solution:
     """Return the solution that averages the fit and the fits on translated grids."""
     fits = [(evidence, optimum.at), *translated]
+    even = np.full(len(fits), 1.0 / len(fits))
     state = mode_state(evidence, optimum)
     state |= grid_state([site_state(on_grid, at) for on_grid, at in translated])
     status = averaged_status(combined_status(optimum.at, optimum), [at.run.status for _, at in translated])
@@ -135,10 +136,7 @@ def _averaged_solution(
         state,
         settings,
         posterior=rebuild_average(form, state, rebuilt),
-        left_out=left_out_of_all(
-            np.full(len(fits), 1.0 / len(fits)),
-            np.array([on_grid.leave_one_out(at) for on_grid, at in fits]),
-        ).log_densities,
+        left_out={"loo": left_out_of_all(even, np.array([on_grid.leave_one_out(at) for on_grid, at in fits])).loo},
         scalars={
             "log_evidence": averaged_evidence([at.log_z for _, at in fits]),
             "n_iter": len(optimum.at.run.objective),
