@@ -4,25 +4,23 @@ import html
 import inspect
 import logging
 import os
-import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from importlib import import_module
-from threading import Timer
 from typing import Any
 
 import numpy as np
 import pymc as pm
 
-from pymc_ep import compat
 from pymc_ep.compat import Container
 from pymc_ep.contracts.cost import Cost, in_words
 from pymc_ep.contracts.form import CompiledForm
 from pymc_ep.contracts.method import Call, Method
 from pymc_ep.contracts.solution import RandomSeed, Solution
-from pymc_ep.engines.base import Report, Status
+from pymc_ep.engines.base import Status
+from pymc_ep.engines.progress import LONG
 from pymc_ep.exceptions import ConvergenceWarning, UnsupportedModelError, did_you_mean
 from pymc_ep.forms import entry_of
 from pymc_ep.graphs.hyperparameters import initial_values
@@ -47,7 +45,6 @@ __all__ = [
     "identity",
     "on_device",
     "printed",
-    "progress",
     "require_room",
     "warn_unless_converged",
 ]
@@ -56,15 +53,10 @@ _log = logging.getLogger(__name__)
 
 _DEVICES = ("cpu", "gpu", "tpu")
 """Kinds of devices of JAX."""
-_LONG = 60.0
-"""Expected seconds above which the log announces a fit beforehand. Without a progress bar, a fit that has taken as many
-is announced too."""
 _LEAPFROGS = 8
 """Average number of evaluations of the evidence that NUTS makes for a draw or a step of tuning."""
 _TUNE, _MOST_CORES = 1000, 4
 """Defaults of `pymc.sample`: number of steps of tuning, and largest number of processes."""
-_SILENT_SECONDS = 2.0
-"""Seconds before the progress bar appears: short fits print nothing."""
 _SOFTWARE = "pymc_ep", "pymc", "pytensor", "numpy", "scipy"
 """Packages that compute a fit."""
 _PLAIN = bool, int, float, str, list, tuple, dict, np.generic, np.ndarray
@@ -224,7 +216,7 @@ def cost_line(cost: Cost | None) -> str:
     """Return memory and time of a fit in words, for a long fit also its steps and a quicker way; empty for None."""
     if cost is None:
         return ""
-    return cost.sentence if cost.seconds <= _LONG else f"{cost.sentence}: {cost.steps}. {cost.quicker or cost.cure}"
+    return cost.sentence if cost.seconds <= LONG else f"{cost.sentence}: {cost.steps}. {cost.quicker or cost.cure}"
 
 
 def foresee(cost: Cost | None) -> None:
@@ -236,7 +228,7 @@ def foresee(cost: Cost | None) -> None:
         For a fit that exceeds the free memory.
     """
     require_room(cost)
-    if cost is not None and cost.seconds > _LONG:
+    if cost is not None and cost.seconds > LONG:
         _log.warning(
             "This fit takes about %s: %s, with %s. Ctrl-C returns what was reached. %s",
             in_words(cost.seconds),
@@ -363,58 +355,6 @@ def _settings(method: Method, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that determine the steps of a fit, without the ones for their number and for machines."""
     fixed = {name: value for name, value in (method.options | dict(options)).items() if name not in method.changeable}
     return {name: value for name, value in fixed.items() if value is None or isinstance(value, _PLAIN)}
-
-
-@contextmanager
-def progress(name: str, enabled: bool) -> Iterator[Report]:
-    """Yield a report that shows a progress bar after `_SILENT_SECONDS`; unless `enabled`, log when a minute is over."""
-    with ExitStack() as stack:
-        if not enabled:
-            minute = Timer(_LONG, _log.warning, ["This fit has taken a minute. Ctrl-C returns what was reached."])
-            minute.daemon = True
-            minute.start()
-            stack.callback(minute.cancel)
-            yield Report()
-            return
-        report = _ProgressBar(name.upper(), stack)
-        yield report
-        report.finish()
-
-
-class _ProgressBar(Report):
-    """Progress bar, shown after `_SILENT_SECONDS` until `stack` is closed."""
-
-    def __init__(self, name: str, stack: ExitStack):
-        self._name, self._stack, self._began = name, stack, time.perf_counter()
-        self._show: Callable[..., None] | None = None
-        self._phase, self._done = "", 0
-        self._total: int | None = None
-        self._values: tuple[float, ...] = ()
-
-    def __call__(self, objective: float, change: float) -> None:
-        self._values = objective, change
-        self._done += self._total is None
-        self._refresh()
-
-    def phase(self, name: str, total: int | None = None) -> None:
-        self._phase, self._done, self._total = name, 0, total
-        self._refresh()
-
-    def advance(self) -> None:
-        self._done += 1
-        self._refresh()
-
-    def finish(self) -> None:
-        """Leave the bar full, as a phase may end before its largest number of steps."""
-        if self._show is not None:
-            self._show(self._phase, self._done, self._done, *self._values)
-
-    def _refresh(self) -> None:
-        elapsed = time.perf_counter() - self._began
-        if self._show is None and elapsed > _SILENT_SECONDS:
-            self._show = self._stack.enter_context(compat.progress(self._name, elapsed))
-        if self._show is not None:
-            self._show(self._phase, self._done, self._total, *self._values)
 
 
 def warn_unless_converged(method: Method, solution: Solution) -> None:

@@ -24,7 +24,6 @@ from pymc_ep.calls import (
     identity,
     on_device,
     printed,
-    progress,
     require_room,
     warn_unless_converged,
 )
@@ -35,6 +34,7 @@ from pymc_ep.contracts.method import Call, Method
 from pymc_ep.contracts.options import MethodOptions
 from pymc_ep.contracts.solution import RandomSeed
 from pymc_ep.engines.checkpoint import Checkpoint
+from pymc_ep.engines.progress import progress
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.forms import able_methods, compiled_form, forms, get_method, methods
 from pymc_ep.graphs.context import model_of, warn_of_centring

@@ -15,7 +15,6 @@ from pymc_ep.calls import (
     check_options,
     check_seed,
     hyper_start,
-    progress,
     warn_unless_converged,
 )
 from pymc_ep.compat import Container
@@ -24,6 +23,7 @@ from pymc_ep.contracts.form import CompiledForm, CompiledSiteForm
 from pymc_ep.contracts.method import Call, EvidenceGraph, Method
 from pymc_ep.contracts.solution import RandomSeed
 from pymc_ep.engines.interrupt import signals_outside_numba
+from pymc_ep.engines.progress import progress
 from pymc_ep.evidence.mode import endless_sentence
 from pymc_ep.exceptions import ConvergenceWarning, UnsupportedModelError
 from pymc_ep.forms import compiled_form

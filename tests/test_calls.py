@@ -20,6 +20,7 @@ import threadpoolctl
 
 import pymc_ep as pmep
 from pymc_ep import calls
+from pymc_ep.engines import progress
 from pymc_ep.forms import compiled_form, methods
 from pymc_ep.modes import bodies_of
 from pymc_ep.numerics.backend import threads as backend
@@ -27,10 +28,10 @@ from pymc_ep.numerics.backend import threads as backend
 
 def shown(tell, monkeypatch, seconds=-1.0, enabled=True, ended=False):
     """Return the last line of the bar that `tell` leaves, or of that of a fit that has ended."""
-    monkeypatch.setattr(calls, "_SILENT_SECONDS", seconds)
+    monkeypatch.setattr(progress, "_SILENT_SECONDS", seconds)
     if not ended:
-        monkeypatch.setattr(calls._ProgressBar, "finish", lambda _: None)
-    with redirect_stderr(io.StringIO()) as out, calls.progress("ep", enabled) as report:
+        monkeypatch.setattr(progress._ProgressBar, "finish", lambda _: None)
+    with redirect_stderr(io.StringIO()) as out, progress.progress("ep", enabled) as report:
         tell(report)
     return out.getvalue().strip().split("\r")[-1]
 
@@ -70,11 +71,11 @@ def test_a_bar_ends_full(monkeypatch):
 
 
 def test_a_minute_without_a_bar_is_told(monkeypatch, caplog):
-    monkeypatch.setattr(calls, "_LONG", 0.01)
+    monkeypatch.setattr(progress, "LONG", 0.01)
     with caplog.at_level(logging.WARNING):
         shown(lambda report: time.sleep(0.3), monkeypatch, enabled=False)
         assert [record.getMessage()[:29] for record in caplog.records] == ["This fit has taken a minute. "]
-        monkeypatch.setattr(calls, "_LONG", 0.2)
+        monkeypatch.setattr(progress, "LONG", 0.2)
         shown(lambda report: None, monkeypatch, enabled=False)
         time.sleep(0.4)
     assert len(caplog.records) == 1, "none of a fit that has ended before"
@@ -141,7 +142,7 @@ def test_a_busy_machine_leaves_one():
 )
 def test_a_fit_has_that_many_and_gives_them_back(cores, expected, monkeypatch):
     seen = []
-    monkeypatch.setattr(calls._ProgressBar, "__call__", lambda *_: seen.append(threads()))
+    monkeypatch.setattr(progress._ProgressBar, "__call__", lambda *_: seen.append(threads()))
     with threadpoolctl.threadpool_limits(2, user_api="blas"), pm.Model():
         pm.Poisson("y", pm.math.exp(pm.Normal("a") * pm.math.stack([1.0, 1.1, 1.2])), observed=[1, 0, 2])
         pmep.fit(draws=0, **cores)

@@ -7,8 +7,8 @@ import pytensor.tensor as pt
 import pytest
 
 import pymc_ep as pmep
-from pymc_ep import calls
 from pymc_ep.compat import PYMC_6, group, group_names, has_group
+from pymc_ep.engines import progress
 from pymc_ep.modes import numpy_mode
 from pymc_ep.sites import sites
 
@@ -290,7 +290,7 @@ def test_progress(counts_model, capfd, monkeypatch):
     capfd.readouterr()
     pmep.fit(**options)
     assert capfd.readouterr() == ("", "")
-    monkeypatch.setattr(calls, "_SILENT_SECONDS", -1.0)
+    monkeypatch.setattr(progress, "_SILENT_SECONDS", -1.0)
     pmep.fit(progressbar=False, **options)
     assert capfd.readouterr() == ("", "")
     pmep.fit(progressbar=True, **(options | {"hyper": "optimize"}))

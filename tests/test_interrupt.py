@@ -14,9 +14,8 @@ import pytest
 import xarray as xr
 
 import pymc_ep as pmep
-from pymc_ep import calls
 from pymc_ep.compat import group_names, make_container
-from pymc_ep.engines import loop
+from pymc_ep.engines import loop, progress
 from pymc_ep.engines.base import Status
 from pymc_ep.engines.interrupt import Interrupted, is_interrupt, reached, signals_outside_numba
 from pymc_ep.evidence.ep.engine import EP
@@ -66,7 +65,7 @@ def interrupt_at(monkeypatch, count):
         if len(calls_made) == count:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(calls._ProgressBar, "__call__", report)
+    monkeypatch.setattr(progress._ProgressBar, "__call__", report)
     return calls_made
 
 
@@ -259,7 +258,7 @@ def test_recovered_draws_have_the_nearest_fit(monkeypatch):
 SCRIPT = """
 import signal, sys, warnings
 import numpy as np, pymc as pm, pymc_ep as pmep
-from pymc_ep import calls
+from pymc_ep.engines import progress
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # Ctrl-C is ignored in a process of the background.
 warnings.simplefilter("ignore")
@@ -269,7 +268,7 @@ with pm.Model():
     ell, amp = pm.InverseGamma("ell", mu=1.0, sigma=0.5), pm.HalfNormal("amp", 1.0)
     f = pm.gp.Latent(cov_func=amp**2 * pm.gp.cov.Matern52(1, ls=ell)).prior("f", X=x, reparameterize=False)
     {likelihood}, observed=np.random.default_rng(0).poisson(2.0, n))
-    calls._ProgressBar.__call__ = lambda *_: print("running", flush=True)
+    progress._ProgressBar.__call__ = lambda *_: print("running", flush=True)
     {before}
     idata = pmep.fit({options})
     print("ended", bool(idata["fit"]["converged"]), idata["fit"].attrs["status"], flush=True)

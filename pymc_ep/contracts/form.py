@@ -323,3 +323,9 @@ class CompiledSiteForm(HyperForm, Protocol):
 
         Its affine variables are for the present data. None if there is no such form.
         """
+
+    def subset(self, name: str, kept: np.ndarray) -> Self | None:
+        """Return the form whose variable `name` has only the observations at the ravelled indices `kept`, (m,).
+
+        None if there is no such form.
+        """

@@ -12,6 +12,7 @@ from scipy.special import logsumexp
 from pymc_ep.compat import Container, ElpdData, elpd_data, group, has_group
 from pymc_ep.concurrency import one_at_a_time
 from pymc_ep.contracts.posterior import SitePosterior
+from pymc_ep.diagnostics.refits import log_densities_by_refits
 from pymc_ep.engines.loop import run
 from pymc_ep.engines.prior import Prior
 from pymc_ep.evidence.ep.engine import EP
@@ -44,7 +45,13 @@ which the latter counts as infinite: it is then rounding of a difference of prec
 
 @one_at_a_time
 def loo(
-    idata: Container, model: pm.Model | None = None, *, var_name: str | None = None, groups: ArrayLike | None = None
+    idata: Container,
+    model: pm.Model | None = None,
+    *,
+    var_name: str | None = None,
+    groups: ArrayLike | None = None,
+    refit: bool = True,
+    progressbar: bool = True,
 ) -> ElpdData:
     """Return the expected log predictive density of left-out observations, for `arviz.compare`.
 
@@ -64,6 +71,12 @@ def loo(
         of the observed variable or of a `pymc.Data` with these labels. The log density of a group's observations given
         all others is by EP on the group alone, with the posterior without its sites as the prior. It is exact
         under Gaussian noise; otherwise the sites of other predictors stay as they were fitted with the group.
+    refit : bool
+        Whether, if there is a `model`, to fit it without each observation or group without which hyperparameters would
+        be beyond their draws, such as an outlier. Its log density is then the difference of log evidences. Ctrl-C ends
+        these fits, and what they did not reach is warned of.
+    progressbar : bool
+        Shown once these fits have taken two seconds.
 
     Returns
     -------
@@ -77,8 +90,8 @@ def loo(
     Warns
     -----
     ConvergenceWarning
-        Where hyperparameters without an observation or a group would be beyond their draws, as of an outlier that
-        determines a scale. The density can then be off by several nats.
+        Where hyperparameters without an observation or a group would be beyond their draws, and there was no fit
+        without it. The density can then be off by several nats.
 
     Raises
     ------
@@ -96,22 +109,27 @@ def loo(
         require_fitted_data(idata, model)
     in_sample = _draws_of_log_likelihood(idata, model, name)
     if groups is None:
-        named, what = _observations_of_few(fit, name), "observations"
+        group_index, what = np.arange(pointwise.size), "observation"
+        known = (ess := f"{name}{_LOO}_ess") in fit
+        few = (fit[ess] if known else xr.ones_like(pointwise)).to_numpy().ravel() < _FEW
     else:
         labels, group_index, dim = _grouped(idata, pointwise, groups)
-        posterior = single_posterior_of(idata, model)
+        posterior, what = single_posterior_of(idata, model), "group"
         values, few, reached = _group_densities(posterior, name, group_index, len(labels))
-        named, what = list(map(str, labels[few])), "groups"
         pointwise = xr.DataArray(values, dims=dim, coords={dim: labels}, name=name)
         in_sample = None if in_sample is None else _group_sums(in_sample, group_index, len(labels))
-    _warn_of_few(named, what)
-    _require_predicted(pointwise, "an observation" if groups is None else "a group")
+    if refit and model is not None:
+        pointwise, few = _by_refits(idata, model, pointwise, few, group_index, progressbar=progressbar)
+    if few.any():
+        places = np.argwhere(few.reshape(pointwise.shape)) if groups is None else labels[few][:, None]
+        _warn_of_few([", ".join(map(str, place)) for place in places], f"{what}s")
+    _require_predicted(pointwise, f"an {what}" if groups is None else f"a {what}")
     draws = 0 if in_sample is None else len(in_sample)
     excess = np.nan
     if in_sample is not None:
         # p_loo = sum_i (log mean_s p(y_i | draw s) - log p(y_i | y_-i)).
         excess = float((logsumexp(in_sample, axis=0) - np.log(draws)).sum() - pointwise.sum())
-    return elpd_data(pointwise, excess, draws, warning=bool(named) or not (reached and bool(fit["converged"])))
+    return elpd_data(pointwise, excess, draws, warning=bool(few.any()) or not (reached and bool(fit["converged"])))
 
 
 def only_name(names: Sequence[str], var_name: str | None) -> str:
@@ -289,24 +307,33 @@ def _cavity(
     return mean + covariance @ (precision * mean - shift), covariance
 
 
-def _observations_of_few(fit: xr.Dataset, name: str) -> list[str]:
-    """Return the indices of the observations whose densities rest on few draws of the hyperparameters."""
-    if (ess := f"{name}{_LOO}_ess") not in fit:
-        return []
-    return [", ".join(map(str, place)) for place in np.argwhere(fit[ess].to_numpy() < _FEW)]
+def _by_refits(
+    idata: Container,
+    model: pm.Model,
+    pointwise: xr.DataArray,
+    few: np.ndarray,
+    group_index: np.ndarray,
+    *,
+    progressbar: bool,
+) -> tuple[xr.DataArray, np.ndarray]:
+    """Return the log densities, by refits where parts rest on `few` draws, and which parts still rest on these."""
+    parts = [np.flatnonzero(group_index == k) for k in np.flatnonzero(few)]
+    by_refits, values = np.full(few.shape, np.nan), pointwise.to_numpy()
+    by_refits[few] = log_densities_by_refits(idata, model, str(pointwise.name), parts, progressbar=progressbar)
+    refitted = np.isfinite(by_refits)
+    return pointwise.copy(data=np.where(refitted, by_refits, values.ravel()).reshape(values.shape)), few & ~refitted
 
 
 def _warn_of_few(named: list[str], what: str) -> None:
-    """Warn if there are `named` observations, or groups, whose densities rest on few draws of the hyperparameters."""
-    if named:
-        first = "; ".join(named[:3]) + ("; ..." if len(named) > 3 else "")
-        warnings.warn(
-            f"Without some {what} ({first}) the hyperparameters are elsewhere, where few of their draws are: the log "
-            f"densities of these {what} may be off by whole nats. Fit the model without each of them, and take the "
-            f"difference of log_evidence.",
-            ConvergenceWarning,
-            stacklevel=4,
-        )
+    """Warn of the `named` observations, or groups, whose densities rest on few draws of the hyperparameters."""
+    first = "; ".join(named[:3]) + ("; ..." if len(named) > 3 else "")
+    warnings.warn(
+        f"Without some {what} ({first}) the hyperparameters are elsewhere, where few of their draws are: the log "
+        f"densities of these {what} may be off by whole nats. Give loo the model of a fit with hyper='integrate', "
+        f"which it then fits without each of them; or do that yourself, and take the difference of log_evidence.",
+        ConvergenceWarning,
+        stacklevel=4,
+    )
 
 
 def _require_predicted(pointwise: xr.DataArray, what: str) -> None:

@@ -63,7 +63,7 @@ class Packs(Protocol):
 
 
 class Report:
-    """Progress report of a fit. This one does nothing; `pymc_ep.calls.progress` makes one that shows a bar.
+    """Progress report of a fit. This one does nothing; `pymc_ep.engines.progress` makes one that shows a bar.
 
     A fit consists of phases. A phase of unknown length counts iterations, one of known length calls of `advance`.
     """

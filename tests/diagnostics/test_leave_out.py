@@ -1,15 +1,19 @@
 """Leave-one-out and leave-group-out densities against closed forms, quadrature, refits and ArviZ's own comparison."""
 
+from dataclasses import replace
+
 import arviz as az
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 from scipy import stats
 from scipy.special import logsumexp
 
 import pymc_ep as pmep
 from pymc_ep.compat import make_container
-from pymc_ep.diagnostics import leave_out
+from pymc_ep.diagnostics import leave_out, refits
+from pymc_ep.forms import compiled_form
 from pymc_ep.results import fit_group
 
 from .conftest import KERNEL, NOISE, REALS, N, X
@@ -198,14 +202,77 @@ def test_scores_of_what_did_not_converge_warn(poisson, monkeypatch):
     assert not pmep.loo(loose)["warning"] and pmep.loo(loose, model, groups=GROUP)["warning"]
 
 
-def test_an_outlier_that_moves_the_hyperparameters_is_told():
-    """Without it they are where none of their draws is, so that its density is off, by 20 nats."""
+def log_evidence_of_normals(y):
+    """Of y ~ N(mu, sigma^2), mu ~ N(0, 1), sigma ~ HalfNormal(10), by quadrature over sigma."""
+    sigma = np.exp(np.linspace(np.log(0.05), np.log(80.0), 4001))
+    n, mean = len(y), y.mean()
+    log_density = stats.norm.logpdf(y[:, None], mean, sigma).sum(axis=0) + np.log(sigma * np.sqrt(2 * np.pi / n))
+    log_density += stats.norm.logpdf(mean, 0.0, np.sqrt(1.0 + sigma**2 / n)) + stats.halfnorm(scale=10.0).logpdf(sigma)
+    return logsumexp(log_density + np.log(sigma)) + np.log(np.log(sigma[1] / sigma[0]))
+
+
+def test_an_outlier_that_moves_the_hyperparameters_is_left_out_by_a_refit():
+    """Without it they are where none of their draws is, so that its density by these is off by 20 nats."""
     y = np.append(np.linspace(-1.0, 1.0, 12), 60.0)
     with pm.Model() as model:
         pm.Normal("y", pm.Normal("level", 0, 1), pm.HalfNormal("sigma", 10.0), observed=y)
         result = pmep.fit(random_seed=1, progressbar=False)
-        for groups, what in ((None, "observations"), (np.arange(13), "groups")):
-            with pytest.warns(pmep.ConvergenceWarning, match=rf"Without some {what} \(12\) the hyperparameters"):
-                assert pmep.loo(result, model, groups=groups)["warning"]
+    expected = log_evidence_of_normals(y) - log_evidence_of_normals(y[:12])
+    for groups, what in ((None, "observations"), (np.arange(13), "groups")):
+        found = pmep.loo(result, model, groups=groups, progressbar=False)
+        assert not found["warning"]
+        np.testing.assert_allclose(pointwise(found)[12], expected, atol=0.02)
+        with pytest.warns(pmep.ConvergenceWarning, match=rf"Without some {what} \(12\) the hyperparameters"):
+            assert pmep.loo(result, model, groups=groups, refit=False)["warning"]
+    with pytest.warns(pmep.ConvergenceWarning, match="Give loo the model"):
+        assert pmep.loo(result)["warning"]
     ess = fit_group(result)["y_loo_ess"].to_numpy()
     assert ess[12] < 0.1 < 0.9 < ess[:12].min()
+
+
+@pytest.mark.parametrize("two_predictors", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_group_that_moves_the_hyperparameters_is_left_out_by_a_refit(two_predictors):
+    """Of a matrix of observations, with one predictor or two: the evidence is that of a model without its column."""
+    rng = np.random.default_rng(3)
+    y = rng.normal(size=(5, 7)) + rng.normal(size=7)
+    y[:, 4] += 20.0
+
+    def fitted(columns):
+        with pm.Model() as model:
+            effect = pm.Normal("effect", 0.0, pm.HalfNormal("between", 2.0), shape=7)[columns]
+            level, log_scale = pm.Normal("level", 0.0, 5.0), pm.Normal("log_scale", 0.0, 1.0)
+            slope = pm.Normal("slope", 0.0, 0.1) if two_predictors else 0.0
+            scale = pm.math.exp(log_scale + slope * np.arange(5.0)[:, None])
+            pm.Normal("y", level + effect, pt.broadcast_to(scale, (5, len(columns))), observed=y[:, columns])
+            return model, pmep.fit(draws=0, progressbar=False)
+
+    model, result = fitted(np.arange(7))
+    labels = np.broadcast_to(np.arange(7), (5, 7))
+    found = pmep.loo(result, model, groups=labels, progressbar=False)
+    without = fitted(np.delete(np.arange(7), 4))[1]
+    evidences = [float(fit_group(fit)["log_evidence"]) for fit in (result, without)]
+    np.testing.assert_allclose(pointwise(found)[4], evidences[0] - evidences[1], atol=1e-3)
+    assert not found["warning"]
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, None])
+def test_interrupted_refits_leave_what_they_did_not_reach(stop, monkeypatch):
+    """Of two outliers: the fit without the second is interrupted, before it has a state or in one."""
+    with pm.Model() as model:
+        scale, level = pm.HalfNormal("scale", 10.0, shape=2), pm.Normal("level", 0.0, 1.0)
+        y = np.r_[np.linspace(-1.0, 1.0, 8), 30.0, np.linspace(-1.0, 1.0, 8), 40.0]
+        pm.Normal("y", level, scale[np.repeat([0, 1], 9)], observed=y)
+        result = pmep.fit(draws=0, progressbar=False)
+    method, solved = refits.get_method("ep", compiled_form(model).form), []
+
+    def solve(call):
+        if solved and stop:
+            raise stop
+        solved.append(method.solve(call))
+        return solved[0] if len(solved) == 1 else replace(solved[1], converged=False, status="interrupted after 3 fits")
+
+    monkeypatch.setattr(refits, "get_method", lambda *_: replace(method, solve=solve))
+    with pytest.warns(pmep.ConvergenceWarning, match=r"Without some observations \(17\) the"):
+        found = pointwise(pmep.loo(result, model, progressbar=False))
+    before = fit_group(result)["y_loo"]
+    assert found[8] != before[8] and found[17] == before[17]

@@ -167,6 +167,10 @@ class CompiledLatentGaussian(SiteFunctions):
         other._fitted = of_fit, data
         return other
 
+    def subset(self, name: str, kept: np.ndarray) -> Self:
+        """Return the form whose variable `name` has only the observations at the ravelled indices `kept`, (m,)."""
+        return type(self)(self.form.subset(name, kept), self.unpack(self.start), self._compile_kwargs)
+
     def prior(self, theta: np.ndarray) -> Prior:
         """Return the form's `Prior` at unconstrained hyperparameters `theta`, (p,).
 

@@ -12,10 +12,12 @@ the rows of the transposed result: A_j itself need not be formed, and an identit
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
+from typing import Self
 
+import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
@@ -140,6 +142,17 @@ class SiteGroup:
         """The predictors, and the sum of each pair of them."""
         # Variances of rows tell Cov(eta_1, eta_2) = [Var(eta_1 + eta_2) - Var(eta_1) - Var(eta_2)] / 2.
         return (*self.predictors, *(first + second for first, second in combinations(self.predictors, 2)))
+
+    def subset(self, kept: np.ndarray) -> "SiteGroup":
+        """Return the sites of the observations at the ravelled indices `kept`, (m,), as a vector."""
+        first, *others = (predictor.ravel()[kept] for predictor in self.predictors)
+        return replace(
+            self,
+            observed=self.observed.ravel()[kept],
+            predictor=first,
+            others=tuple(others),
+            parameters=tuple(parameter[kept] for parameter in self.parameters),
+        )
 
     @property
     def affine_predictor(self) -> "AffineVariable":
@@ -270,6 +283,11 @@ class LatentGaussian(Hyperparameters):
         return zeros | {
             b.origin: pt.zeros(b.origin_shape, dtype=b.origin.dtype) for b in self.blocks if b.origin is not None
         }
+
+    def subset(self, name: str, kept: np.ndarray) -> Self:
+        """Return the form whose variable `name` has only the observations at the ravelled indices `kept`, (m,)."""
+        groups = tuple(group.subset(kept) if group.name == name else group for group in self.groups)
+        return replace(self, groups=groups)
 
     def made_of(self, latent: Sequence[str]) -> tuple[set[Variable], dict[str, set[Variable]]]:
         """Return the graph ancestors of all sites and named latent variables, and, by name, of each such variable."""

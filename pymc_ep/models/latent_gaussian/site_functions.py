@@ -183,6 +183,10 @@ class SiteFunctions(HyperFunctions, ABC):
     def fitted_to(self, data: Mapping[SharedVariable, np.ndarray]) -> Self | None:
         """Return a copy whose prior follows from `data`, values by shared variable; None if a form has no such copy."""
 
+    def subset(self, name: str, kept: np.ndarray) -> Self | None:
+        """Return the form without some observations, see `CompiledSiteForm`; None if it has no such form."""
+        return None
+
     @property
     @abstractmethod
     def work(self) -> float:
