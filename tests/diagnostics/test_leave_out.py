@@ -230,7 +230,7 @@ def test_an_outlier_that_moves_the_hyperparameters_is_left_out_by_a_refit():
     assert ess[12] < 0.1 < 0.9 < ess[:12].min()
 
 
-@pytest.mark.parametrize("two_predictors", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("two_predictors", [False, True])
 def test_a_group_that_moves_the_hyperparameters_is_left_out_by_a_refit(two_predictors):
     """Of a matrix of observations, with one predictor or two: the evidence is that of a model without its column."""
     rng = np.random.default_rng(3)

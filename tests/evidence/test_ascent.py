@@ -1,5 +1,6 @@
 """Laplace's approximation and the two bounds: maxima found by other means, bounds below exact evidence, refusals."""
 
+from contextlib import nullcontext
 from functools import cache
 
 import numpy as np
@@ -13,6 +14,7 @@ import pymc_ep as pmep
 from pymc_ep.compat import group
 from pymc_ep.engines.loop import run
 from pymc_ep.evidence.ascent.engine import EXPECTED, LAPLACE, LOCAL, Ascent
+from pymc_ep.exceptions import ConvergenceWarning
 from pymc_ep.forms import compiled_form, get_method
 from pymc_ep.numerics.quadrature.gauss_hermite import standard_normal_rule
 
@@ -286,7 +288,10 @@ def test_another_maximum_is_told(method, centre):
     """Of a density with two peaks: where the fit sees both, and where it sees that one site is far from its own."""
     with pm.Model() as model:
         pm.StudentT("y", nu=1, mu=pm.Normal("f", centre, 3.0, shape=1)[[0, 0, 0]], sigma=0.3, observed=[-2.0, 2.5, 2.5])
-    status = group(pmep.fit(method, model=model, draws=0, max_iter=1000, progressbar=False), "fit").attrs["status"]
+    # From starts of all observations that they ignore, these two also find how much is in the other peak.
+    told = nullcontext() if method == "vg" else pytest.warns(ConvergenceWarning, match="several peaks, and the result")
+    with told:
+        status = group(pmep.fit(method, model=model, draws=0, max_iter=1000, progressbar=False), "fit").attrs["status"]
     if centre and method == "laplace":
         assert "there is another maximum 4.3 nats below" in status
     elif method != "dsb":

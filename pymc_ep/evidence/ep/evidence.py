@@ -28,6 +28,7 @@ from pymc_ep.evidence.ep.fit import EvidenceAt, KeptFit, Shape
 from pymc_ep.evidence.ep.interpolated_sites import InterpolatedSites, error_between
 from pymc_ep.evidence.ep.lost_digits import LostDigits
 from pymc_ep.evidence.ep.out_of_range import of_hyperparameters
+from pymc_ep.evidence.ep.peaks import Peaks, find_peaks
 from pymc_ep.evidence.ep.repeats import Repeats, repeats_at
 from pymc_ep.evidence.ep.shape import shape_at, shape_of_two, used_skewness
 from pymc_ep.evidence.ep.sweep import Kinds, group_slices
@@ -119,6 +120,8 @@ class Evidence(LogEvidence[EvidenceAt]):
         self.exact = exact
         self.joint = any(factor.site.predictors > 1 for factor in form.form.factors)
         """Whether any sites have several predictors."""
+        self.start: FitState | None = None
+        """Sites, (n,) each, at which fits without a start begin; None for the form's own first sites."""
         self._checked = False
         if engine.schedule == "sequential":
             require_parallel(form.form.factors)
@@ -131,6 +134,7 @@ class Evidence(LogEvidence[EvidenceAt]):
         self._sampled: int | None = None
         self._last: tuple[EvidenceAt, tuple[np.ndarray, np.ndarray]] | None = None
         self._directions: tuple[EvidenceAt, Directions] | None = None
+        self._peaks: tuple[EvidenceAt, Peaks] | None = None
         self._origins = np.concatenate(form.origins())
         self._spacing = np.spacing(np.abs(self._origins)) * (self._origins != 0.0)
 
@@ -159,7 +163,7 @@ class Evidence(LogEvidence[EvidenceAt]):
         steps = np.array([engine.tol, engine.power])
         record = self.checkpoint.record(self.grid, self.form.solver.name, theta, steps, *(start or ()))
         if start is None:
-            start = self.first_sites(prior)
+            start = self.first_sites(prior) if self.start is None else self.start
         if start is not None:
             start = repeats.together(start[0]), repeats.together(start[1])
         try:
@@ -272,6 +276,12 @@ class Evidence(LogEvidence[EvidenceAt]):
         if self._directions is None or self._directions[0] is not at:
             self._directions = at, directions_at(at)
         return self._directions[1]
+
+    def peaks(self, at: EvidenceAt) -> Peaks:
+        """Return the fixed points at the hyperparameters of a fit; the result for the last fit is cached."""
+        if self._peaks is None or self._peaks[0] is not at:
+            self._peaks = at, find_peaks(self, at)
+        return self._peaks[1]
 
     def corrected_fits(self, at: EvidenceAt) -> str:
         """Return which fits have a correction by cumulants: ``"all"``, ``"some"`` or ``"none"``."""

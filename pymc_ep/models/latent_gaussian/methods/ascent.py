@@ -41,6 +41,8 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
 def _solve(rule: Rule, evidence: str, call: Call[CompiledLatentGaussian]) -> Solution:
     fit = ep.fitted(call, _checked(call.options), make=partial(_evidence_of, rule))
     solution = ep.solution_of(call.form, fit)
+    if warning := fit.evidence.peaks(fit.mode.at).warning:
+        solution = replace(solution, converged=False, status=f"{warning}; {solution.status}")
     return replace(
         solution,
         log_evidence_is=f"{evidence} the {solution.log_evidence_is}",

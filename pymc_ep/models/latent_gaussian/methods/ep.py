@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from pymc_ep.contracts.cost import Cost
+from pymc_ep.contracts.evidence import FitState
 from pymc_ep.contracts.method import Call, Method
 from pymc_ep.contracts.solution import Solution
 from pymc_ep.engines.base import Status
@@ -187,15 +188,19 @@ def _fitted(
         checkpoint=call.checkpoint,
         density="unconstrained" if integrates else "natural",
     )
-    sites = None if call.start is None else _sites_from(call.start, evidence)
-    integral = None
-    if call.hyper == "fixed" or not call.theta.size:
-        mode = fit_fixed(evidence, call.theta, sites)
-    elif integrates:
-        integral = integrate(evidence, call.theta, sites)
-        mode = integral.mode
-    else:
-        mode = maximise(evidence, call.theta, sites, spread=spread)
+
+    def treated(theta: np.ndarray, sites: FitState | None) -> tuple[Hyper[EvidenceAt], Integral[EvidenceAt] | None]:
+        if call.hyper == "fixed" or not theta.size:
+            return fit_fixed(evidence, theta, sites), None
+        if integrates:
+            integral = integrate(evidence, theta, sites)
+            return integral.mode, integral
+        return maximise(evidence, theta, sites, spread=spread), None
+
+    mode, integral = treated(call.theta, None if call.start is None else _sites_from(call.start, evidence))
+    if (highest := evidence.peaks(mode.at).highest) is not mode.at:
+        evidence.start = highest.sites
+        mode, integral = treated(mode.at.theta, highest.sites)
     if call.hyper != "fixed":
         evidence.require_covariance(mode.at.theta, mode.at.prior)
     return Fitted(evidence, mode, integral if integral is not None and integral.points else None, settings)
