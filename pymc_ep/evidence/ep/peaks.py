@@ -79,7 +79,10 @@ class Peaks(NamedTuple):
 def find_peaks(evidence: "Evidence", at: EvidenceAt) -> Peaks:
     """Return the fixed points at the hyperparameters of a fit, which is the first of them."""
     peaks = Peaks([at])
-    if not at.status.converged or not (several := _of_several_peaks(evidence)).any():
+    if evidence.engine.one_fixed_point or not at.status.converged:
+        return peaks
+    several = _of_several_peaks(evidence)
+    if not several.any():
         return peaks
     shift, precision = evidence.form.typical_sites(at.prior)
     started: list[np.ndarray] = []
