@@ -78,6 +78,8 @@ def split_pairs(
             writers: list[Any] = []
             for piece in pieces:
                 _require_users(piece, user)
+                if schema is not None:
+                    _require_columns(piece, schema.names)
                 rows = pyarrow.Table.from_pandas(piece, schema=schema, preserve_index=False)
                 if schema is None:
                     schema = rows.schema
@@ -121,4 +123,13 @@ def _require_users(piece: pd.DataFrame, user: str) -> None:
     if (missing := piece[user].isna().to_numpy()).any():
         raise InvalidDataError(
             f"The column {user!r} has no label in row {int(np.argmax(missing))}, counted from zero; drop rows without."
+        )
+
+
+def _require_columns(piece: pd.DataFrame, columns: list[str]) -> None:
+    """Raise unless a piece has the columns of the first one, in any order."""
+    if differing := sorted(set(columns).symmetric_difference(piece.columns)):
+        raise InvalidDataError(
+            f"Files of source= have different columns: {', '.join(map(repr, differing))} "
+            f"{'is' if len(differing) == 1 else 'are'} not in all of them. Drop what not all have."
         )

@@ -78,6 +78,18 @@ def test_a_run_that_fails_leaves_no_file(tmp_path):
     assert list((tmp_path / "out").iterdir()) == []
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_files_of_different_columns_are_refused(first, tmp_path):
+    """A column of one file alone would be lost, or have no values for the others."""
+    with_it, without = FRAME.assign(weight=1.0), FRAME
+    files = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    for file, frame in zip(files, (with_it, without) if first else (without, with_it)):
+        frame.to_parquet(file)
+    with pytest.raises(pmep.InvalidDataError, match="different columns: 'weight' is not in all"):
+        split_pairs(files, tmp_path / "out", n=2)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
 def test_bad_input_is_named(tmp_path):
     with pytest.raises(pmep.InvalidDataError, match=r"no column 'users'.* Did you mean 'user'"):
         split_pairs(FRAME, tmp_path, n=2, user="users")

@@ -28,7 +28,7 @@ __all__ = ["moments"]
 STEP = 0.38
 """First fine step h, in units of s. At 0.6 it is always halved."""
 SIDE = 12
-"""Nodes of a block on either side: with the first coarse step 2 h they reach 35 nats below a Gaussian's mode."""
+"""Nodes of a block on either side: with the first coarse step 2 h they reach 42 nats below a Gaussian's mode."""
 LANES = 2 * SIDE
 MOST_BLOCKS = 8
 """Largest number of blocks until the integrand has dropped; a site that needs more is not accepted."""
