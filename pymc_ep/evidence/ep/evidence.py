@@ -7,10 +7,10 @@ import numpy as np
 
 from pymc_ep.contracts.evidence import DesignPoint, FitState, LogEvidence, nearest_points
 from pymc_ep.contracts.form import CompiledSiteForm
-from pymc_ep.engines.base import Report, Status
+from pymc_ep.engines.base import Report
 from pymc_ep.engines.checkpoint import Checkpoint
 from pymc_ep.engines.interrupt import Interrupted
-from pymc_ep.engines.loop import Run, run
+from pymc_ep.engines.loop import run
 from pymc_ep.engines.options import require_parallel
 from pymc_ep.engines.prior import Prior
 from pymc_ep.evidence.budget import choose, fits_of
@@ -27,9 +27,10 @@ from pymc_ep.evidence.ep.engine import EP
 from pymc_ep.evidence.ep.fit import EvidenceAt, KeptFit, Shape
 from pymc_ep.evidence.ep.interpolated_sites import InterpolatedSites, error_between
 from pymc_ep.evidence.ep.lost_digits import LostDigits
-from pymc_ep.evidence.ep.out_of_range import of_hyperparameters
 from pymc_ep.evidence.ep.peaks import Peaks, find_peaks
+from pymc_ep.evidence.ep.prior_checks import prior_at, require_covariance, require_finite_prior
 from pymc_ep.evidence.ep.repeats import Repeats, repeats_at
+from pymc_ep.evidence.ep.run_status import explained
 from pymc_ep.evidence.ep.shape import shape_at, shape_of_two, used_skewness
 from pymc_ep.evidence.ep.sweep import Kinds, group_slices
 from pymc_ep.evidence.mode import hyper_names_of
@@ -38,16 +39,10 @@ from pymc_ep.sites.rows_of_many import number_of_rows
 
 __all__ = ["Evidence", "evidence_of"]
 
-_NAMED = 6
-"""Most coefficients named in one message, so that it stays readable."""
 _MOST_ROUNDING = 1e-6
 """Rounding error of posterior moments, in standard deviations, above which ``solver="auto"`` changes to the
 representation that loses no digits. With a smaller limit sweeps would take up to five times as long, for digits that
 nobody reads."""
-_COARSE = 0.1
-"""Distance of neighbouring doubles at an observation, in standard deviations of its site, above which the data count as
-rounded away: uniform rounding adds a twelfth of the squared distance to the variance, 0.1 per cent here."""
-
 _BETWEEN = 6
 """Number of nearest fits between which the start of the next one is interpolated, divided by p + 1, with p
 hyperparameters. A field of 10^4 areas took 2.0 sweeps a fit from such starts, and 3.0 from the state of the nearest
@@ -135,8 +130,10 @@ class Evidence(LogEvidence[EvidenceAt]):
         self._last: tuple[EvidenceAt, tuple[np.ndarray, np.ndarray]] | None = None
         self._directions: tuple[EvidenceAt, Directions] | None = None
         self._peaks: tuple[EvidenceAt, Peaks] | None = None
-        self._origins = np.concatenate(form.origins())
-        self._spacing = np.spacing(np.abs(self._origins)) * (self._origins != 0.0)
+        self.origins = np.concatenate(form.origins())
+        """Origins from which predictors are counted, (n,)."""
+        self.spacing = np.spacing(np.abs(self.origins)) * (self.origins != 0.0)
+        """Distance of neighbouring doubles at each origin, (n,), 0 where it is zero."""
 
     def at(self, theta: np.ndarray, start: FitState | None = None, *, engine: EP | None = None) -> EvidenceAt:
         """Return the fit at unconstrained `theta`, (p,), from sites `start`, (n,) each, or from the form's first sites.
@@ -153,9 +150,9 @@ class Evidence(LogEvidence[EvidenceAt]):
         prior = self._prior(theta)
         if not self._checked:
             self.form.require_distances(theta, self.describe(theta))
-        self._check_prior(theta, prior)
+        require_finite_prior(self, theta, prior)
         if not self._checked:
-            self.require_covariance(theta, prior)
+            require_covariance(self, theta, prior)
             self._checked = True
         repeats = self._repeats_at(theta, prior)
         problem = repeats.problem(prior)
@@ -170,11 +167,10 @@ class Evidence(LogEvidence[EvidenceAt]):
             ended = run(engine, problem, start, max_iter=self.max_iter, report=self._reporter(prior), record=record)
         except ImpossibleDensityError as error:
             raise error.named(self.observation(int(repeats.first[error.index]))) from None
-        explained = self._explained(ended)
-        at = EvidenceAt(theta, prior, problem, explained, repeats)
-        if explained.status.interrupted:
+        at = EvidenceAt(theta, prior, problem, explained(self, repeats, ended), repeats)
+        if at.status.interrupted:
             raise Interrupted(at)
-        if self.exact and self.engine.rounding(explained.state) > _MOST_ROUNDING:
+        if self.exact and self.engine.rounding(at.run.state) > _MOST_ROUNDING:
             raise LostDigits(self.form.solver.name, self.exact)
         return at
 
@@ -335,47 +331,8 @@ class Evidence(LogEvidence[EvidenceAt]):
         """Return the error at `new_points` from sites interpolated between `points`; see `error_between`."""
         return error_between(self.form, points, new_points)
 
-    def _explained(self, ended: Run) -> Run:
-        """Return the run, with the likely cause in its status where it did not converge, or counts as not converged.
-
-        Under flat priors the cause is an improper posterior. A fit to data that rounding has made too coarse counts as
-        not converged, since the posterior is of the rounded data.
-        """
-        assert self._repeats is not None, "known from the fit"
-        # Spacing of doubles over the site's standard deviation pi^-1/2.
-        coarse = self._spacing * np.sqrt(np.abs(self._repeats.shared(ended.state.precision)))
-        worst = int(np.argmax(coarse))
-        if coarse[worst] > _COARSE:
-            return ended._replace(
-                status=Status(
-                    False,
-                    f"lost to rounding: {self.observation(worst)} is {self._origins[worst]:.3g}, where doubles are "
-                    f"{self._spacing[worst]:.2g} apart, {coarse[worst]:.2g} standard deviations of its noise; subtract "
-                    f"a constant from the observations before they are stored as doubles",
-                    interrupted=ended.status.interrupted,
-                )
-            )
-        flat = [b.name for b in self.form.form.blocks if b.flat]
-        if ended.status.converged or not flat or all(group.site.gaussian for group in self.form.form.groups):
-            # Under Gaussian noise a posterior is improper only where `require_covariance` has already raised.
-            return ended
-        remark = (
-            f"; the flat prior of {', '.join(map(repr, flat))} may leave the posterior improper, as where a predictor "
-            f"separates two classes or all counts are zero: give it a proper prior, such as pm.Normal, or rectified "
-            f"counts zero_mass=False"
-        )
-        return ended._replace(status=ended.status._replace(sentence=ended.status.sentence + remark))
-
     def _prior(self, theta: np.ndarray) -> Prior:
-        try:
-            prior = self.form.prior(theta)
-        except np.linalg.LinAlgError as error:
-            others = self.form.solver.name != "observations"
-            instead = "; or use solver='observations', which factorises no prior covariance" if others else ""
-            raise NumericalError(
-                f"A covariance or precision matrix of {self._gaussians()} is singular for {self.describe(theta)} "
-                f"({error}). Check it, or add a multiple of the identity to it{instead}."
-            ) from error
+        prior = prior_at(self, theta)
         if self.density == "natural":
             return prior
         unconstrained = self.density == "unconstrained"
@@ -434,35 +391,6 @@ class Evidence(LogEvidence[EvidenceAt]):
             out.append(group.parameter_gradient(values, mean[rows], variance[rows], power))
         return out
 
-    def _check_prior(self, theta: np.ndarray, prior: Prior) -> None:
-        for group, y, parameters in zip(self.form.form.factors, self.observed, prior.parameters):
-            of_each = y.reshape(number_of_rows(group.site.predictors), -1)[0]
-            try:
-                group.site.validate_parameters(parameters, group.name, of_each)
-            except InvalidDataError as error:
-                raise of_hyperparameters(self.form, theta, group, error) from None
-        bad = np.flatnonzero(~np.isfinite(np.asarray(prior.mean)))
-        if bad.size:
-            what = f"The prior mean of the predictor of {self.observation(bad[0])} is {float(prior.mean[bad[0]])}"
-        elif (not_finite := prior.gaussian.not_finite()) is not None:
-            value, coordinate, predictor = not_finite
-            if self.form.solver.improper:
-                # NaN in a design reaches all coefficients of its product, so that no index is given.
-                name, _ = self.form.coefficient_places(theta)[coordinate]
-                what = f"The effect of {name!r} on the predictor of {self.observation(predictor)} is {value}"
-            else:
-                place = f"at index ({coordinate}, {predictor}), that of {self.observation(predictor)}"
-                what = f"The prior covariance of the predictors is {value} {place}"
-        elif (bad := np.flatnonzero(~np.isfinite(variances := prior.gaussian.variances()))).size:
-            place = f"at index ({bad[0]}, {bad[0]}), that of {self.observation(bad[0])}"
-            what = f"The prior covariance of the predictors is {float(variances[bad[0]])} {place}"
-        else:
-            return
-        raise NumericalError(
-            f"{what}, for {self.describe(theta)}. {self.form.distance_cure(theta)}Check design, offsets and the inputs "
-            f"of covariance functions for NaN and infinite values, and the initial values."
-        )
-
     def observation(self, predictor: int) -> str:
         """Return the name of a predictor's observation, for messages; `predictor` is its index among all predictors."""
         group, places = next(
@@ -471,39 +399,6 @@ class Evidence(LogEvidence[EvidenceAt]):
         # Sites of several predictors have a row for each of these, and for the sum of each two.
         rows = number_of_rows(group.site.predictors)
         return f"observation {(predictor - places.start) % ((places.stop - places.start) // rows)} of {group.name!r}"
-
-    def require_covariance(self, theta: np.ndarray, prior: Prior) -> None:
-        """Raise where the prior covariance has a negative eigenvalue beyond rounding, or nothing determines a value.
-
-        Such a value has a flat prior, and the observations do not determine it either. The check takes a factorisation,
-        and is made at two values of the hyperparameters only: at the first, and at the result.
-        """
-        undetermined = prior.gaussian.undetermined()
-        if undetermined.size:
-            places = self.form.coefficient_places(theta)
-            first = (places[i] for i in undetermined[:_NAMED])
-            named = [f"{name!r}{list(index) if index else ''}" for name, index in first]
-            named += [f"and {undetermined.size - _NAMED} more"] * (undetermined.size > _NAMED)
-            raise InvalidDataError(
-                f"The observations do not determine {', '.join(named)}: the prior is flat there, or sees differences "
-                f"alone, and what observes it is zero or a linear combination of what observes other values. Leave it "
-                f"out, observe it, or give it a proper prior, such as pm.Normal, or a potential that sees its level."
-            )
-        if not prior.gaussian.is_positive_semidefinite():
-            eigenvalue = ""
-            if not self.form.solver.improper:  # A precision of many unknowns has no dense covariance.
-                least = float(np.linalg.eigvalsh(np.asarray(prior.gaussian.covariance_matrix()))[0])
-                eigenvalue = f": its least eigenvalue is {least:.3g}"
-            raise NumericalError(
-                f"The prior covariance of the predictor, made by {self._gaussians()}, is not positive definite for "
-                f"{self.describe(theta)}{eigenvalue}. "
-                f"{self.form.distance_cure(theta) or 'Add a multiple of the identity to it. '}Check the covariance "
-                f"matrix or function."
-            )
-
-    def _gaussians(self) -> str:
-        """Return the names of the variables with a covariance, correlated observed vectors included."""
-        return ", ".join(block.name for block in self.form.form.blocks)
 
     def describe(self, theta: np.ndarray) -> str:
         """Return the hyperparameters and their values at `theta`, (p,), for messages."""

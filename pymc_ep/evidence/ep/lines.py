@@ -51,6 +51,7 @@ def widest_line(at: EvidenceAt) -> Line | None:
     covariance = at.problem.prior.posterior_rows(posterior)
     chosen: list[int] = []
     lines = []
+    # Many predictors may have parallel lines: a few for each line are tried.
     for row in np.argsort(share, kind="stable")[: _MOST_LINES**2]:
         if share[row] >= 0.0 or len(chosen) == _MOST_LINES:
             break

@@ -19,6 +19,7 @@ from pymc_ep.evidence.ep.evidence import Evidence, evidence_of
 from pymc_ep.evidence.ep.fit import EvidenceAt
 from pymc_ep.evidence.ep.lost_digits import with_all_digits
 from pymc_ep.evidence.ep.op import EPEvidenceOp
+from pymc_ep.evidence.ep.prior_checks import require_covariance
 from pymc_ep.evidence.ep.shape_warning import error_warning
 from pymc_ep.evidence.integration.integral import Integral
 from pymc_ep.evidence.integration.integrate import integrate
@@ -202,7 +203,7 @@ def _fitted(
         evidence.start = highest.sites
         mode, integral = treated(mode.at.theta, highest.sites)
     if call.hyper != "fixed":
-        evidence.require_covariance(mode.at.theta, mode.at.prior)
+        require_covariance(evidence, mode.at.theta, mode.at.prior)
     return Fitted(evidence, mode, integral if integral is not None and integral.points else None, settings)
 
 
