@@ -63,8 +63,8 @@ def left_out_of_all(weights: np.ndarray, log_predictives: np.ndarray) -> LeftOut
 
     1 / p(y_i | y_-i) is the posterior mean of 1 / p(y_i | y_-i, theta) (Gelfand, Dey and Chang 1992).
     """
-    counting = weights > np.finfo(float).tiny
-    return _left_out(weights, [np.log(weights[counting])[:, None] - log_predictives[counting]])
+    counting, log_weights = _counting(weights)
+    return _left_out(weights, [log_weights[:, None] - log_predictives[counting]])
 
 
 def left_out_between(fits: np.ndarray, log_predictives: np.ndarray, thetas: np.ndarray, weights: np.ndarray) -> LeftOut:
@@ -83,11 +83,17 @@ def left_out_between(fits: np.ndarray, log_predictives: np.ndarray, thetas: np.n
     highest = log_predictives.max(axis=0) + 1.0
     residuals = Spline(fits, np.sqrt(highest - log_predictives))
     # 1 / p(y_i | y_-i) = sum_j w_j / p(y_i | y_-i, theta_j), with log p(y_i | y_-i, theta) = highest - residual^2.
-    counting = weights > np.finfo(float).tiny
-    thetas, log_weights = thetas[counting], np.log(weights[counting])
+    counting, log_weights = _counting(weights)
+    thetas = thetas[counting]
     count = -(-len(thetas) // _BATCH_DRAWS)
     batches = zip(np.array_split(thetas, count), np.array_split(log_weights, count))
     return _left_out(weights, [share[:, None] + residuals(batch) ** 2 - highest for batch, share in batches])
+
+
+def _counting(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return which weights, (m,), are not zero to double precision, as bools, and the logs of these."""
+    counting = weights > np.finfo(float).tiny
+    return counting, np.log(weights[counting])
 
 
 def _left_out(weights: np.ndarray, log_ratios: list[np.ndarray]) -> LeftOut:

@@ -1,6 +1,6 @@
 """Solutions from fits of a latent Gaussian form: at a mode, over a design, or at draws of the hyperparameters."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,28 +9,26 @@ from pymc_ep.contracts.evidence import FitState
 from pymc_ep.contracts.posterior import AffinePosterior, JointDraws, Moments
 from pymc_ep.contracts.solution import Solution
 from pymc_ep.engines.base import Status
-from pymc_ep.engines.prior import FactorValues, Prior
+from pymc_ep.engines.prior import Prior
 from pymc_ep.evidence.conditional_fits import ManyFits
 from pymc_ep.evidence.ep.evidence import Evidence
 from pymc_ep.evidence.ep.fit import EvidenceAt, KeptFit, Shape
 from pymc_ep.evidence.ep.shape import wide_sites
-from pymc_ep.evidence.ep.sweep import Problem, group_slices
 from pymc_ep.evidence.integration.corrections import Corrected
 from pymc_ep.evidence.integration.integral import Integral
 from pymc_ep.evidence.mixtures import LeftOut, left_out_between, left_out_of_all
 from pymc_ep.evidence.mode import Hyper
 from pymc_ep.models.latent_gaussian.hyper_moments import weighted_moments
+from pymc_ep.models.latent_gaussian.methods.site_results import coefficient_results, site_results
 from pymc_ep.models.latent_gaussian.posterior import LatentPosterior
 from pymc_ep.models.latent_gaussian.posterior_mixture import PosteriorMixture
 from pymc_ep.models.latent_gaussian.site_functions import SiteFunctions
 from pymc_ep.numerics.gaussian.protocol import GaussianPosterior
 from pymc_ep.sites.compiled import CompiledSite
-from pymc_ep.sites.rows_of_two import ROWS, precision_of, slopes_of
 
 __all__ = [
     "AT_VALUES",
     "at_mode",
-    "coefficient_results",
     "combined_status",
     "conditional_solution",
     "conditional_state",
@@ -274,7 +272,7 @@ def solution_at(
     return Solution(
         moments=moments,
         hyper_modes=form.constrained(at.theta),
-        sites=_site_results(form, evidence, at, left_out),
+        sites=site_results(form, evidence, at, left_out),
         coefficients=coefficient_results(form, at.problem.observed, at.problem, tilted, mean, sd),
         state=state,
         draws=draws,
@@ -328,30 +326,6 @@ def _history(at: EvidenceAt) -> dict[str, tuple[str, np.ndarray]]:
     return {"objective": ("iteration", objective), "max_change": ("iteration", at.run.change)}
 
 
-def coefficient_results(
-    form: SiteFunctions,
-    observed: Sequence[np.ndarray],
-    prior: Prior | FactorValues | Problem,
-    site_report: Callable[..., dict[str, Any]],
-    mean: np.ndarray,
-    sd: np.ndarray | None,
-) -> dict[str, dict[str, Any]]:
-    """Return, by observed variable, the reports of sites that have one, such as states of mixtures.
-
-    Each has the posterior moments of its coefficients, from `mean` and `sd` of all predictors, (n,) each. `site_report`
-    takes a compiled site, its observations, its slice of all sites and its parameters; it returns an empty dict for a
-    site without a report.
-    """
-    out = {}
-    groups = zip(form.form.factors, form.sites, observed, prior.parameters, group_slices(observed))
-    for group, site, y, parameters, rows in groups:
-        if report := site_report(site, y, rows, parameters):
-            out[group.name] = report | {"coefficient_mean": mean[rows]}
-            if sd is not None:
-                out[group.name]["coefficient_sd"] = sd[rows]
-    return out
-
-
 def _left_out_over_draws(integral: Integral[EvidenceAt]) -> LeftOut:
     """Return log p(y_i | y_-i), integrated over the hyperparameters by interpolation between fits."""
     log_predictive = np.array([point.kept.log_predictive for point in integral.points])
@@ -361,42 +335,3 @@ def _left_out_over_draws(integral: Integral[EvidenceAt]) -> LeftOut:
         rows = integral.components if len(integral.components) else fits
         weights = np.full(len(rows), 1.0 / len(rows))
     return left_out_between(fits, log_predictive, rows, weights)
-
-
-def _site_results(
-    form: SiteFunctions, evidence: Evidence, at: EvidenceAt, left_out: Mapping[str, np.ndarray]
-) -> dict[str, dict[str, np.ndarray]]:
-    """Return leave-one-out log densities, sites and any intensities of each observed variable, for the fit `at`."""
-    out = {}
-    mean, variance = at.predictors
-    slices = group_slices(evidence.observed)
-    for group, y, origin, rows in zip(form.form.groups, form.observed(), form.origins(), slices):
-        shift, precision = (array[rows] for array in at.sites)
-        # exp(b f - pi f^2 / 2) of f = eta - o, with o the origin, has the shift b + pi o in eta.
-        fields = {field: values[rows][: y.size] for field, values in left_out.items()}
-        fields |= _sites_of(shift + precision * origin, precision, y.size)
-        out[group.name] = {what: values.reshape(y.shape) for what, values in fields.items()}
-        if group.site.intensity is not None:
-            out[group.name]["intensity"] = group.site.intensity(mean[rows], variance[rows]).reshape(y.shape)
-    return out
-
-
-def _sites_of(shift: np.ndarray, precision: np.ndarray, n: int) -> dict[str, np.ndarray]:
-    """Return shifts and precisions of the sites of n observations, by name of the field, from the sites of their rows.
-
-    A site of one predictor has one row, a site of two has three. Sites of more predictors have no such fields: they are
-    in the saved state alone.
-    """
-    if len(shift) == n:
-        return {"site_precision": precision, "site_shift": shift}
-    if len(shift) > ROWS * n:
-        return {}
-    first_precision, second_precision, cross_precision = precision_of(precision)
-    first_shift, second_shift = slopes_of(shift)
-    return {
-        "site_precision": first_precision,
-        "site_shift": first_shift,
-        "second_site_precision": second_precision,
-        "second_site_shift": second_shift,
-        "site_cross_precision": cross_precision,
-    }

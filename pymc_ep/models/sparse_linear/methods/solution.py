@@ -11,7 +11,8 @@ from pymc_ep.evidence import ManyFits
 from pymc_ep.evidence.bound import BoundAt
 from pymc_ep.evidence.ep.sweep import group_slices
 from pymc_ep.exceptions import at_index, first_index
-from pymc_ep.models.latent_gaussian.methods.solution import coefficient_results, conditional_state, rebuild
+from pymc_ep.models.latent_gaussian.methods.site_results import coefficient_results
+from pymc_ep.models.latent_gaussian.methods.solution import conditional_state, rebuild
 from pymc_ep.models.latent_gaussian.posterior import LatentPosterior
 from pymc_ep.models.latent_gaussian.posterior_mixture import PosteriorMixture
 from pymc_ep.models.sparse_linear.compiled import CompiledSparseLinear
