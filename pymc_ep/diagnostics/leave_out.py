@@ -110,8 +110,8 @@ def loo(
     in_sample = _draws_of_log_likelihood(idata, model, name)
     if groups is None:
         group_index, what = np.arange(pointwise.size), "observation"
-        known = (ess := f"{name}{_LOO}_ess") in fit
-        few = (fit[ess] if known else xr.ones_like(pointwise)).to_numpy().ravel() < _FEW
+        has_ess = (ess := f"{name}{_LOO}_ess") in fit
+        few = (fit[ess] if has_ess else xr.ones_like(pointwise)).to_numpy().ravel() < _FEW
     else:
         labels, group_index, dim = _grouped(idata, pointwise, groups)
         posterior, what = single_posterior_of(idata, model), "group"
@@ -239,13 +239,13 @@ def _group_densities(
         converged &= all_converged
     by_component, draws = np.array(log_densities), posterior.hyper_draws
     out, few = np.full(count, np.nan), np.zeros(count, dtype=bool)
-    known = np.isfinite(by_component).all(axis=0)
+    proper = np.isfinite(by_component).all(axis=0)
     if len(draws):
         even = np.full(len(draws), 1.0 / len(draws))
-        out[known], ess = left_out_between(np.array(thetas), by_component[:, known], draws, even)
+        out[proper], ess = left_out_between(np.array(thetas), by_component[:, proper], draws, even)
     else:
-        out[known], ess = left_out_of_all(np.array(weights), by_component[:, known])
-    few[known] = ess < _FEW
+        out[proper], ess = left_out_of_all(np.array(weights), by_component[:, proper])
+    few[proper] = ess < _FEW
     return out, few, converged
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pymc_ep.exceptions import InvalidDataError
 
-__all__ = ["CHUNK", "require_memory"]
+__all__ = ["CHUNK", "chunks", "require_memory"]
 
 CHUNK = 2**22
 """Elements of an array that is computed a part at a time, 32 MiB of doubles: they bound the memory, and calls of NumPy
@@ -15,6 +15,22 @@ _GROUP = Path("/sys/fs/cgroup")
 """Folder of the control group of this process, as a container sees it."""
 _FREE = 0.8
 """Largest share of the free memory for one computation: the rest is for the model, the draws and other processes."""
+
+
+def chunks(count: int, numbers: int, most: int | None = None) -> list[slice]:
+    """Return slices that divide `count` rows of an array, computed a part at a time, into parts that fit in memory.
+
+    Parameters
+    ----------
+    count : int
+        Number of rows.
+    numbers : int
+        Numbers in memory for each row.
+    most : int, optional
+        Most numbers in memory for a part, of one row at least; `CHUNK` by default.
+    """
+    step = max(1, (CHUNK if most is None else most) // max(1, numbers))
+    return [slice(begin, min(begin + step, count)) for begin in range(0, count, step)]
 
 
 def require_memory(needed: int, what: str, how: str, cure: str, *, on_jax: bool = False) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from scipy.special import expit, logit, ndtr, ndtri
 
 from pymc_ep.exceptions import UnsupportedModelError
-from pymc_ep.numerics.memory import CHUNK
+from pymc_ep.numerics.memory import chunks
 from pymc_ep.numerics.skewed_normal import skewed, unskewed
 from pymc_ep.predict.log_predictive import AtPredictor
 from pymc_ep.sites import check_finite
@@ -80,9 +80,8 @@ def _moments(at: AtPredictor) -> np.ndarray:
     response = at.site.site.response
     assert response is not None, "the caller has looked"
     shape, n = at.mean.shape, at.mean.size
-    out, step = np.empty((3, n)), max(1, CHUNK // _NODES)
-    for start in range(0, n, step):
-        places = slice(start, start + step)
+    out = np.empty((3, n))
+    for places in chunks(n, _NODES):
         chunk = at.rows(places)
         # E over a standard normal: even nodes z, with weights in proportion to exp(-z^2 / 2).
         z = np.linspace(-1.0, 1.0, _NODES)[:, None] * (
@@ -208,9 +207,8 @@ def _continuous_quantiles(
     # Gauss-Legendre nodes, 1 / sqrt(3) of half a width from the middle of each interval.
     nodes = 0.5 * (_EDGES[:-1] + _EDGES[1:]) + 0.5 * np.diff(_EDGES) * np.array([[-1.0], [1.0]]) / np.sqrt(3.0)
     t = np.sort(nodes.ravel())
-    step = max(1, CHUNK // len(t))
-    for start in range(0, n, step):
-        row = np.repeat(rows[start : start + step], len(t))
+    for chunk in chunks(n, len(t)):
+        row = np.repeat(rows[chunk], len(t))
         w = centre[row] + scale[row] * np.tile(t / (1 - t**2), len(row) // len(t))
         # Farther out the inverse of a logarithm or logit overflows.
         used = np.abs(w - centre[row]) < _FAR if predictors[0].site.site.domain != "real" else np.full(len(w), True)
@@ -222,5 +220,5 @@ def _continuous_quantiles(
         below = np.cumsum(mass.reshape(len(mass), -1, 2).sum(axis=2), axis=1)
         below = np.concatenate([np.zeros((len(mass), 1)), below], axis=1) / below[:, -1:]
         at = np.array([np.interp(levels, cdf, _EDGES) for cdf in below])
-        out.append(centre[start : start + step, None] + scale[start : start + step, None] * at / (1 - at**2))
+        out.append(centre[chunk, None] + scale[chunk, None] * at / (1 - at**2))
     return from_line(np.concatenate(out).T)

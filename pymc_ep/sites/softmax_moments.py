@@ -11,7 +11,6 @@ ones the moments of z itself have more digits. The nodes of a standard normal ru
 scaled by the curvature there (Naylor and Smith 1982).
 """
 
-from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
@@ -20,7 +19,7 @@ import numpy as np
 from scipy.special import log_softmax
 from scipy.stats import norm, qmc
 
-from pymc_ep.numerics.memory import CHUNK
+from pymc_ep.numerics.memory import chunks
 from pymc_ep.numerics.quadrature.gauss_hermite import standard_normal_rule
 
 __all__ = ["SoftmaxMoments", "log_probabilities", "rule_errors", "softmax_moments"]
@@ -234,9 +233,9 @@ class _Sites(NamedTuple):
     def moments(self, at: np.ndarray, sd: np.ndarray, level: int, chosen: np.ndarray) -> _Whitened:
         """Return the moments of the chosen sites, by the rule number `level` about the mode."""
         nodes, weights = _rule(at.shape[1], level)
-        step = max(1, CHUNK // (nodes.size + len(weights)))
         index = np.flatnonzero(chosen)
-        moments = [self.among(piece)._moments(at[piece], sd[piece], nodes, weights) for piece in _pieces(index, step)]
+        pieces = (index[chunk] for chunk in chunks(len(index), nodes.size + len(weights)))
+        moments = [self.among(piece)._moments(at[piece], sd[piece], nodes, weights) for piece in pieces]
         return _Whitened(*(np.concatenate(field) for field in zip(*moments)))
 
     def _moments(self, at: np.ndarray, sd: np.ndarray, nodes: np.ndarray, weights: np.ndarray) -> _Whitened:
@@ -270,10 +269,6 @@ def _between(value: np.ndarray, band: tuple[float, float]) -> np.ndarray:
     """Return shares, shaped like `value`, that rise smoothly from 0 at ``band[0]`` and below to 1 at ``band[1]``."""
     inside = np.clip((value - band[0]) / (band[1] - band[0]), 0.0, 1.0)
     return inside**2 * (3.0 - 2.0 * inside)
-
-
-def _pieces(index: np.ndarray, step: int) -> Iterator[np.ndarray]:
-    return (index[start : start + step] for start in range(0, len(index), step))
 
 
 @lru_cache(maxsize=64)

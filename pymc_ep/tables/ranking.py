@@ -11,7 +11,7 @@ from scipy.special import logsumexp
 
 from pymc_ep.compat import Container
 from pymc_ep.engines.options import check_flag, check_whole
-from pymc_ep.numerics.memory import CHUNK
+from pymc_ep.numerics.memory import chunks
 from pymc_ep.results.row_labels import numbered_rows, row_dims, row_labels, side_named
 from pymc_ep.tables.rows import Ranked, RankedBlock, RowPredictions, Rows, best_first
 
@@ -138,21 +138,20 @@ def _similar(predictions: RowPredictions, idata: Container, model: pm.Model, *, 
     factors = fitted.predictions.factors(fitted.posterior, side).astype(float)
     length = np.linalg.norm(factors, axis=1, keepdims=True)
     factors = factors / np.where(length > 0, length, 1.0)
-    step = max(1, CHUNK // size)
-    chunks = []
-    for places in (numbers[begin : begin + step] for begin in range(0, len(numbers), step)):
+    parts = []
+    for places in (numbers[chunk] for chunk in chunks(len(numbers), size)):
         cosine = factors[places] @ factors.T
         cosine[np.arange(len(places)), places] = -np.inf
         best = np.argpartition(-cosine, n - 1, axis=1)[:, :n]
         similarity = np.take_along_axis(cosine, best, axis=1)
-        chunks.append(best_first(best, {"similarity": similarity}, similarity))
+        parts.append(best_first(best, {"similarity": similarity}, similarity))
     return xr.Dataset(
         {
             "neighbour": (
                 (dim, "rank"),
-                row_labels(model, dim, size)[np.concatenate([chunk.others for chunk in chunks])],
+                row_labels(model, dim, size)[np.concatenate([chunk.others for chunk in parts])],
             ),
-            "similarity": ((dim, "rank"), np.concatenate([chunk.values["similarity"] for chunk in chunks])),
+            "similarity": ((dim, "rank"), np.concatenate([chunk.values["similarity"] for chunk in parts])),
         },
         coords={dim: labels, "rank": 1 + np.arange(n)},
     )
@@ -213,8 +212,7 @@ def _wanted(
 
 
 def _chunks(wanted: _Wanted) -> list[slice]:
-    step = max(1, CHUNK // (wanted.rows.n_others * wanted.rows.numbers_per_pair))
-    return [slice(begin, begin + step) for begin in range(0, len(wanted.numbers), step)]
+    return chunks(len(wanted.numbers), wanted.rows.n_others * wanted.rows.numbers_per_pair)
 
 
 def _best(

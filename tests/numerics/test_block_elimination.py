@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from pymc_ep.numerics.gaussian import block_elimination, sparse_coefficient_space
+from pymc_ep.numerics import memory
+from pymc_ep.numerics.gaussian import sparse_coefficient_space
 from pymc_ep.numerics.gaussian.block_elimination import blocks_of
 from pymc_ep.numerics.gaussian.coefficient_space import FactorPrior
 from pymc_ep.numerics.gaussian.sparse_coefficient_space import BlockPosterior, EntryPattern, SparseFactorPrior
@@ -50,8 +51,7 @@ def kind(request):
 
 @pytest.fixture(params=[2**20, 50], ids=["at once", "in slices"])
 def priors(kind, request, monkeypatch):
-    monkeypatch.setattr(block_elimination, "CHUNK", request.param)
-    monkeypatch.setattr(sparse_coefficient_space, "CHUNK", 20 * request.param)
+    monkeypatch.setattr(memory, "CHUNK", request.param)
     matrix, _ = design(kind)
     precision = np.ones(matrix.shape[1])
     # A flat prior within a block and, where there is one, in the border.

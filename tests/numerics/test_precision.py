@@ -80,7 +80,7 @@ def algebra(request, problem, monkeypatch):
         pytest.importorskip("jax").config.update("jax_enable_x64", True)
         return import_module("pymc_ep.numerics.precision.dense_jax").dense_on_device(design)
     monkeypatch.setattr(precision_module, "_DENSE", 0.0 if request.param.endswith("products") else 1.0)
-    monkeypatch.setattr(precision_module, "CHUNK", 5000)
+    monkeypatch.setattr(memory, "CHUNK", 5000)
     return Dense(design)
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
+from pymc_ep.numerics import memory
 from pymc_ep.numerics.gaussian import sparse_coefficient_space as sparse_coefficients
 from pymc_ep.numerics.gaussian.coefficient_space import FactorPrior
 from pymc_ep.numerics.gaussian.sparse_coefficient_space import EntryPattern, SparseFactorPrior
@@ -15,7 +16,7 @@ PRECISION[[2, 5]] = 0.0  # flat
 
 @pytest.fixture(params=[(2**20, 2**20), (5 * P, 0)], ids=["at once", "in parts"])
 def prior(request, monkeypatch):
-    monkeypatch.setattr(sparse_coefficients, "CHUNK", request.param[0])
+    monkeypatch.setattr(memory, "CHUNK", request.param[0])
     monkeypatch.setattr(sparse_coefficients, "_PAIRS", request.param[1])
     rng = np.random.default_rng(3)
     rows = rng.normal(size=(N, P)) * (rng.random((N, P)) < 0.2)

@@ -63,10 +63,10 @@ class Peaks(NamedTuple):
         means, variances = (np.array(moments) for moments in zip(*(fit.predictors for fit in self.fits)))
         mean = shares @ means
         variance = shares @ (variances + (means - mean) ** 2)
-        unknown = variances[0] > 0.0
-        sd = np.sqrt(variances[0][unknown])
-        wider = np.max(np.sqrt(variance[unknown]) / sd, initial=1.0)
-        moved = np.max(np.abs(mean - means[0])[unknown] / sd, initial=0.0)
+        varies = variances[0] > 0.0
+        sd = np.sqrt(variances[0][varies])
+        wider = np.max(np.sqrt(variance[varies]) / sd, initial=1.0)
+        moved = np.max(np.abs(mean - means[0])[varies] / sd, initial=0.0)
         if wider < _WIDER and moved < _MOVED:
             return ""
         return (
@@ -97,7 +97,7 @@ def find_peaks(evidence: "Evidence", at: EvidenceAt) -> Peaks:
                 return peaks
             except NumericalError:
                 continue
-            if other.status.converged and not any(_is_same(other, known) for known in peaks.fits):
+            if other.status.converged and not any(_is_same(other, earlier) for earlier in peaks.fits):
                 peaks.fits.append(other)  # for which the loop goes on
     return peaks
 

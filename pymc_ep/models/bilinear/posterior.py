@@ -12,7 +12,7 @@ from pymc_ep.evidence.mixtures import mixed_moments
 from pymc_ep.models.bilinear.compiled import CompiledBilinear
 from pymc_ep.models.bilinear.engine.values import AnyRows, BilinearPrior, NewCells, places_of_ones, with_ones
 from pymc_ep.models.bilinear.kernel import FactoredRows, Rows, variance
-from pymc_ep.numerics.memory import CHUNK
+from pymc_ep.numerics.memory import chunks
 from pymc_ep.numerics.quadrature.gauss_hermite import standard_normal_rule
 from pymc_ep.sites.cells.base import CellSite
 from pymc_ep.sites.cells.integrals import LEAST_NODES, log_integral
@@ -122,8 +122,7 @@ class BilinearPosterior:
             side if place is None else np.insert(side, place, 1.0, axis=-1) for side, place in zip(sides, self._ones)
         )
         pairs, f = cells.by_left, np.empty_like(density)
-        step = max(1, CHUNK // (left.shape[-1] * len(cells.y)))
-        for chunk in (slice(begin, begin + step) for begin in range(0, size, step)):
+        for chunk in chunks(size, left.shape[-1] * len(cells.y)):
             f[chunk, pairs.order] = np.einsum("scd,scd->sc", left[chunk][:, pairs.own], right[chunk][:, pairs.others])
             density[chunk] = cells.site.log_density(cells.y, f[chunk] + prior.offset, *prior.parameters)
         # log p(y | V, U, b, c) + log p(V, b) + log p(U, c), and log q(V, b) + log q(U, c), (s,) each.
@@ -172,8 +171,7 @@ class BilinearPosterior:
         # Draw the left rows unless the right ones are points: given a point, f is Gaussian without any draw.
         (drawn, drawn_at), (other, other_at) = sides if self.right.variance.any() else sides[::-1]
         size = size if drawn.variance.any() else 1
-        step = max(1, CHUNK // (size * max(LEAST_NODES, drawn.mean.shape[1])))
-        for chunk in (slice(begin, begin + step) for begin in range(0, len(new.y), step)):
+        for chunk in chunks(len(new.y), size * max(LEAST_NODES, drawn.mean.shape[1])):
             rows, partners = drawn.at(drawn_at[chunk]), other.at(other_at[chunk])
             # Antithetic pairs z and -z, in which errors that are odd in z cancel.
             z = rng.standard_normal((-(-size // 2), *rows.mean.shape))

@@ -23,7 +23,7 @@ import scipy.linalg
 from pymc_ep.evidence.ep.directions import direction_map
 from pymc_ep.evidence.ep.fit import Shape
 from pymc_ep.numerics.gaussian.protocol import CoordinatePrior, GaussianPosterior, GaussianPrior, PredictorPrior
-from pymc_ep.numerics.memory import CHUNK
+from pymc_ep.numerics.memory import chunks
 from pymc_ep.numerics.skewed_normal import limited, skewed_moves
 
 __all__ = ["SkewedDraws"]
@@ -133,9 +133,7 @@ class SkewedDraws:
     def log_jacobian(self, slopes: np.ndarray) -> np.ndarray:
         """Return log |I + R diag(a')| = log |I + L^T diag(a') L|, (s,), at slopes, (s, m)."""
         root, out = self._root, np.empty(len(slopes))
-        step = max(1, CHUNK // root.size)
-        for start in range(0, len(out), step):
-            rows = slice(start, start + step)
+        for rows in chunks(len(out), root.size):
             inner = root.T @ (slopes[rows, :, None] * root)
             out[rows] = np.linalg.slogdet(np.eye(root.shape[1]) + inner)[1]
         return out
@@ -150,9 +148,7 @@ class SkewedDraws:
         if d * len(self._own) > _PAIRS:
             return out
         n, c = len(np.asarray(self._posterior.mean)), cross.shape[1]
-        step = max(1, CHUNK // max(n, c))
-        for start in range(0, len(self._own), step):
-            sites = slice(start, start + step)
+        for sites in chunks(len(self._own), max(n, c)):
             # Var(u_j) = 1, so that Corr(x, u_j) = Cov(x, eta) S_j / sd(x); x has the skewness sum_j Corr(x, u_j)^3 g_j.
             weights = self._standard[:, sites].T.toarray()
             with np.errstate(divide="ignore", invalid="ignore"):

@@ -20,7 +20,7 @@ import scipy.sparse
 from scipy.sparse.csgraph import connected_components
 
 from pymc_ep.numerics.backend.cholesky import inverse_factor
-from pymc_ep.numerics.memory import CHUNK
+from pymc_ep.numerics.memory import chunks
 
 __all__ = ["BlockFactor", "Blocks", "Rows", "blocks_of", "factored"]
 
@@ -235,14 +235,12 @@ class BlockFactor(NamedTuple):
         """
         inner_entries, outer = rows.inner(values), rows.outer(values)
         n, t = rows.shape[0], len(self.blocks.border)
-        step = max(1, CHUNK // max(1, t))
-        for start in range(0, n, step):
-            row_slice = slice(start, min(start + step, n))
+        for row_slice in chunks(n, t):
             rest = outer[row_slice] if rows.dense else outer[row_slice].toarray()
             by_size = []
             for (places, m, k), whitener, (at, block, entries) in zip(self.blocks.sizes, self.inner, inner_entries):
                 chosen = slice(*np.searchsorted(at, (row_slice.start, row_slice.stop)))
-                inside, of, entry = at[chosen] - start, block[chosen], entries[chosen]
+                inside, of, entry = at[chosen] - row_slice.start, block[chosen], entries[chosen]
                 # W r = (W_D r_D, W_S (r_S - Y_D^T W_D r_D)), with the rows Y_D of the block.
                 half = entry * whitener[of, 0] if k == 1 else np.einsum("nij,nj->ni", whitener[of], entry)
                 coupled = self.coupling[places].reshape(m, k, t)[of]

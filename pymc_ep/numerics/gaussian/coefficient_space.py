@@ -20,7 +20,7 @@ from pymc_ep.numerics.backend.cholesky import inverse_factor
 from pymc_ep.numerics.backend.namespace import Array, is_jax, namespace
 from pymc_ep.numerics.backend.twofold import twofold_product
 from pymc_ep.numerics.gaussian.protocol import ROUNDING, first_not_finite, signatures_of
-from pymc_ep.numerics.memory import CHUNK
+from pymc_ep.numerics.memory import chunks
 
 __all__ = ["CoefficientPosterior", "FactorPrior", "dependent", "rounding_of_pivots", "shifted_posterior", "widened"]
 
@@ -228,8 +228,7 @@ class FactorPrior(NamedTuple):
     def _blocks(self) -> list[slice]:
         """Return slices that partition the predictors, so that no full copy of R is made."""
         p, n = self.rows.shape
-        step = n if is_jax(self.rows) else max(1, CHUNK // max(p, 1))
-        return [slice(start, start + step) for start in range(0, n, step)]
+        return [slice(n)] if is_jax(self.rows) else chunks(n, p)
 
 
 def shifted_posterior(

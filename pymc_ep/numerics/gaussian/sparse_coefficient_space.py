@@ -24,7 +24,7 @@ from pymc_ep.numerics.gaussian.coefficient_space import (
     shifted_posterior,
     widened,
 )
-from pymc_ep.numerics.memory import CHUNK
+from pymc_ep.numerics.memory import chunks
 from pymc_ep.numerics.sparse.row_pairs import count_row_pairs, row_pairs
 
 __all__ = ["LEAST_BLOCKS", "BlockPosterior", "EntryPattern", "SparseFactorPrior"]
@@ -122,11 +122,10 @@ class BlockPosterior(CoefficientPosterior):
         if sparse and (rows := self.whitener.blocks.rows(cross)).single:
             # c^T B^-1 c = |W c|^2 for each row c of C.
             return self.whitener.squares(rows, cross.data)
-        out, step = np.empty(cross.shape[0]), max(1, CHUNK // max(1, cross.shape[1]))
-        for start in range(0, len(out), step):
-            chunk = cross[start : start + step]
-            half = self.whitener.times((chunk.toarray() if sparse else chunk).T)
-            out[start : start + step] = np.einsum("ij,ij->j", half, half)
+        out = np.empty(cross.shape[0])
+        for chunk in chunks(*cross.shape):
+            half = self.whitener.times((cross[chunk].toarray() if sparse else cross[chunk]).T)
+            out[chunk] = np.einsum("ij,ij->j", half, half)
         return out
 
     def draw_coordinates(self, size: int, rng: np.random.Generator) -> np.ndarray:
@@ -345,11 +344,9 @@ class SparseFactorPrior(NamedTuple):
     def _times(self, matrix: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
         """Yield slices of predictors, and the rows of R^T M for each, where M = `matrix`, (p, p), is dense."""
         transposed, n = self.design, self.pattern.predictors
-        step = max(1, CHUNK // max(1, len(self.precision)))
         matrix = np.ascontiguousarray(matrix)
-        for start in range(0, n, step):
-            predictors = slice(start, min(start + step, n))
-            yield predictors, (transposed if step >= n else transposed[predictors]) @ matrix
+        for predictors in chunks(n, len(self.precision)):
+            yield predictors, (transposed if predictors == slice(0, n) else transposed[predictors]) @ matrix
 
 
 def _block_rows(factor: BlockFactor, transposed: scipy.sparse.csr_array) -> Callable[..., np.ndarray]:

@@ -22,7 +22,7 @@ import scipy.linalg
 import scipy.sparse
 
 from pymc_ep.numerics.backend.cholesky import counts
-from pymc_ep.numerics.memory import CHUNK
+from pymc_ep.numerics.memory import chunks
 from pymc_ep.numerics.precision.nested_dissection import Dissection, pair_count
 
 __all__ = ["Multifrontal", "MultifrontalFactor", "pivots_vanish", "rows_by_length"]
@@ -303,9 +303,8 @@ class MultifrontalFactor:
         pairs = self.algebra.pairs_for(design)
         # Row i: sum over pairs j <= k of C_ij C_ik S_jk, twice off the diagonal.
         out = pairs.products.T @ self._selected_inverse(pairs)
-        step = max(1, CHUNK // design.shape[1])
-        for start in range(0, len(pairs.outside), step):
-            rows = pairs.outside[start : start + step]
+        for chunk in chunks(len(pairs.outside), design.shape[1]):
+            rows = pairs.outside[chunk]
             dense = design[rows].toarray().T
             out[rows] = np.einsum("ij,ij->j", dense, self.solve(dense))
         return out

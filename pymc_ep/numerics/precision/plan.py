@@ -11,7 +11,7 @@ from scipy.sparse.linalg import LinearOperator
 from pymc_ep.numerics import memory
 from pymc_ep.numerics.backend.cholesky import counts, factor_lower, mirror_lower
 from pymc_ep.numerics.backend.namespace import Array
-from pymc_ep.numerics.memory import CHUNK
+from pymc_ep.numerics.memory import CHUNK, chunks
 from pymc_ep.numerics.precision.multifrontal import Multifrontal, pivots_vanish, rows_by_length
 from pymc_ep.numerics.precision.nested_dissection import dissect, pair_count, pattern
 
@@ -190,19 +190,16 @@ class Dense:
         n_rows, n = self.design.shape
         out = np.zeros((n, n), order="F")
         if self._is_dense:
-            step = max(1, CHUNK // n)
             # Sum over blocks of rows R of R^T diag(pi_R) R; transposes of C-ordered arrays need no copy.
-            for start in range(0, n_rows, step):
-                rows = self.design[start : start + step].toarray()
-                scaled = rows * weights[start : start + step, None]
+            for chunk in chunks(n_rows, n):
+                rows = self.design[chunk].toarray()
+                scaled = rows * weights[chunk, None]
                 out = scipy.linalg.blas.dgemm(1.0, rows.T, scaled.T, beta=1.0, c=out, trans_b=1, overwrite_c=1)
             return out
-        step = max(1, CHUNK // max(n_rows, n))
         # Columns b of A from their diagonal down: D_(b:)^T diag(pi) D_b.
-        for start in range(0, n, step):
-            columns = self._transposed[start : start + step]
-            scaled = columns.T.toarray() * weights[:, None]
-            out[start:, start : start + step] = self._transposed[start:] @ scaled
+        for chunk in chunks(n, max(n_rows, n)):
+            scaled = self._transposed[chunk].T.toarray() * weights[:, None]
+            out[chunk.start :, chunk] = self._transposed[chunk.start :] @ scaled
         return out
 
     def factor(self, weights: np.ndarray, ridge: np.ndarray | None = None) -> PrecisionFactor:
@@ -256,9 +253,7 @@ class DenseFactor:
         for rows, columns, values in rows_by_length(design):
             length = columns.shape[1]
             gathered = _GATHER * length < n
-            step = max(1, CHUNK // (length**2 if gathered else n))
-            for start in range(0, len(rows), step):
-                chunk = slice(start, start + step)
+            for chunk in chunks(len(rows), length**2 if gathered else n):
                 if gathered:
                     pairs = covariance[columns[chunk, :, None], columns[chunk, None, :]]
                     out[rows[chunk]] = np.einsum("ri,rij,rj->r", values[chunk], pairs, values[chunk], optimize=True)

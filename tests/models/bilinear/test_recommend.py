@@ -1,7 +1,5 @@
 """Recommendations, against all cells of small models by draws of the posterior."""
 
-import sys
-
 import arviz as az
 import numpy as np
 import pymc as pm
@@ -9,6 +7,7 @@ import pytest
 import scipy.stats
 
 import pymc_ep as pmep
+from pymc_ep.numerics import memory
 
 I, J, D, N = 60, 7, 2, 170  # noqa: E741
 RNG = np.random.default_rng(8)
@@ -103,7 +102,7 @@ def test_among_candidates(fits):
 def test_chunks_change_nothing(fits, monkeypatch):
     model, idata = fits["bits"]
     known = pmep.recommend(idata, model, user=100 + np.arange(J), n=5, by="predictor_mean")
-    monkeypatch.setattr(sys.modules["pymc_ep.tables.ranking"], "CHUNK", 1)
+    monkeypatch.setattr(memory, "CHUNK", 1)
     again = pmep.recommend(idata, model, user=100 + np.arange(J), n=5, by="predictor_mean")
     assert known["item"].equals(again["item"])
     for name in ("predictor_mean", "predictor_sd"):

@@ -11,6 +11,7 @@ from scipy.special import expit
 
 import pymc_ep as pmep
 from pymc_ep.compat import group
+from pymc_ep.numerics import memory
 
 I, J, K = 60, 40, 2  # noqa: E741
 USERS, ITEMS = 100 + np.arange(I), [f"item {k}" for k in range(J)]
@@ -87,7 +88,7 @@ def test_recommendations_are_the_best_unseen_items(fitted, by):
 def test_chunks_change_nothing(fitted, monkeypatch):
     model, idata = fitted
     whole = pmep.recommend(idata, model, user=USERS, n=3)
-    monkeypatch.setattr(sys.modules["pymc_ep.tables.ranking"], "CHUNK", 1)
+    monkeypatch.setattr(memory, "CHUNK", 1)
     xr.testing.assert_allclose(pmep.recommend(idata, model, user=USERS, n=3), whole)
 
 

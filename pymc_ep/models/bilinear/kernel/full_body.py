@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pymc_ep.numerics.memory import chunks
 from pymc_ep.numerics.pairs import Pairs
 
 __all__ = ["FactoredRows", "FullRows", "log_mean_exp", "log_mean_exp_pullback", "variance", "variance_pullback"]
@@ -188,7 +189,5 @@ def _summed(
 
 def _chunks(pairs: Pairs, own: FactoredRows) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
     """Yield the slice of each chunk of pairs, and the indices of the own and of the other rows of its pairs."""
-    rows, step = pairs.own, max(1, _CHUNK // own.mean.shape[1] ** 2)
-    for begin in range(0, len(rows), step):
-        chunk = slice(begin, begin + step)
-        yield chunk, rows[chunk], pairs.others[chunk]
+    for chunk in chunks(len(pairs.own), own.mean.shape[1] ** 2, _CHUNK):
+        yield chunk, pairs.own[chunk], pairs.others[chunk]

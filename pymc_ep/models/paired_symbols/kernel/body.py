@@ -24,6 +24,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import log_expit
 
+from pymc_ep.numerics.memory import chunks
+
 __all__ = [
     "NOTHING",
     "SERIES",
@@ -354,7 +356,6 @@ def _moments(own: Symbols, other: Symbols, i: np.ndarray, j: np.ndarray) -> tupl
 
 def _chunks(cells: Cells, width: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Yield chunks of cells: own symbols, other symbols and counts, (n,) each."""
-    rows, step = np.repeat(np.arange(len(cells.ends) - 1), np.diff(cells.ends)), max(1, _CHUNK // width**2)
-    for begin in range(0, len(rows), step):
-        chunk = slice(begin, begin + step)
+    rows = np.repeat(np.arange(len(cells.ends) - 1), np.diff(cells.ends))
+    for chunk in chunks(len(rows), width**2, _CHUNK):
         yield rows[chunk], cells.others[chunk], cells.counts[chunk].astype(float)

@@ -15,7 +15,7 @@ from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.models.paired_symbols.form import PairedSymbolsForm
 from pymc_ep.models.paired_symbols.posterior import PairedSymbolsPosterior
 from pymc_ep.models.paired_symbols.predict.rebuild import paired_symbols_posterior
-from pymc_ep.numerics.memory import CHUNK
+from pymc_ep.numerics.memory import chunks
 
 __all__ = ["PairPredictions"]
 
@@ -58,15 +58,14 @@ class PairPredictions:
         rows = packed_links(name, data[name], n_users) if alike else packed_pairs(name, data[name], (n_users, n_items))
         users, items, _ = as_counts(rows)
         distinct, place = np.unique(users, return_inverse=True)
-        out, step = np.empty(len(users)), max(1, CHUNK // n_items)
+        out = np.empty(len(users))
         order = np.argsort(place, kind="stable")
         ends = np.searchsorted(place[order], np.arange(len(distinct) + 1))
-        for begin in range(0, len(distinct), step):
-            chunk = distinct[begin : begin + step]
-            pair_indices = order[ends[begin] : ends[begin + len(chunk)]]
-            places = place[pair_indices] - begin, items[pair_indices]
+        for chunk in chunks(len(distinct), n_items):
+            pair_indices = order[ends[chunk.start] : ends[chunk.stop]]
+            places = place[pair_indices] - chunk.start, items[pair_indices]
             log_p = [
-                np.log(weight) + component.log_probabilities(0, chunk)[places]
+                np.log(weight) + component.log_probabilities(0, distinct[chunk])[places]
                 for weight, component in posterior.components()
             ]
             # log sum_k w_k p_k(j | i), over the components k of a mixture.

@@ -11,7 +11,7 @@ from scipy.special import entr
 from pymc_ep.compat import Container
 from pymc_ep.engines.options import check_whole
 from pymc_ep.models.preferences.predict.rebuild import UtilityPosterior, preference_posterior
-from pymc_ep.numerics.memory import CHUNK
+from pymc_ep.numerics.memory import chunks
 from pymc_ep.numerics.quadrature.gauss_hermite import standard_normal_rule
 from pymc_ep.results.container import model_dims
 from pymc_ep.results.row_labels import numbered_rows, row_labels
@@ -109,14 +109,13 @@ def _informative(posterior: UtilityPosterior, user: int, n: int) -> xr.Dataset:
     (Houlsby et al. 2011, eq. 2).
     """
     firsts, seconds = np.triu_indices(posterior.form.n_items, k=1)
-    site, step = compile_site(posterior.form.form.comparisons.site), max(1, CHUNK // _NODES)
+    site = compile_site(posterior.form.form.comparisons.site)
     expected_entropy, probability = np.zeros((2, len(firsts)))
     for weight, component in posterior.components():
         (user_posterior,) = component.each(np.array([user]))
         mean, covariance = component.joint(user_posterior)
         variances = np.diag(covariance)
-        for begin in range(0, len(firsts), step):
-            pairs = slice(begin, begin + step)
+        for pairs in chunks(len(firsts), _NODES):
             i, j = firsts[pairs], seconds[pairs]
             # var(f_i - f_j) = C_ii + C_jj - 2 C_ij.
             spread = np.maximum(variances[i] + variances[j] - 2.0 * covariance[i, j], 0.0)

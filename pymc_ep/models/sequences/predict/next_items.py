@@ -10,7 +10,7 @@ from pymc_ep.compat import Container
 from pymc_ep.engines.options import check_whole
 from pymc_ep.models.sequences.posterior import SequencesPosterior
 from pymc_ep.models.sequences.predict.rebuild import sequences_posterior
-from pymc_ep.numerics.memory import CHUNK
+from pymc_ep.numerics.memory import chunks
 from pymc_ep.results.container import model_dims
 from pymc_ep.results.row_labels import numbered_rows, row_labels
 from pymc_ep.tables import best_first
@@ -51,9 +51,9 @@ def next_items(idata: Container, model: pm.Model, *, n: int, **user: Any) -> xr.
         context = int(numbers[0])
     n = min(n, n_items)
     users, labels = numbered_rows(model, dim, user[dim], posterior.n_users, f"{dim}=")
-    step, rankings = max(1, CHUNK // n_items), []
-    for chunk in (users[begin : begin + step] for begin in range(0, len(users), step)):
-        log_p = posterior.next_log_probabilities(chunk, context)
+    rankings = []
+    for chunk in chunks(len(users), n_items):
+        log_p = posterior.next_log_probabilities(users[chunk], context)
         best = np.argpartition(-log_p, n - 1, axis=1)[:, :n]
         values = np.take_along_axis(log_p, best, axis=1)
         rankings.append(best_first(best, {"probability": np.exp(values)}, values))
