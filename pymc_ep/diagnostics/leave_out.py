@@ -18,7 +18,7 @@ from pymc_ep.engines.prior import Prior
 from pymc_ep.evidence.ep.engine import EP
 from pymc_ep.evidence.ep.repeats import RepeatedGroup, Repeats, repeats_at
 from pymc_ep.evidence.ep.sweep import group_slices
-from pymc_ep.evidence.mixtures import left_out_between, left_out_of_all
+from pymc_ep.evidence.mixtures import FEW, left_out_between, left_out_of_all
 from pymc_ep.exceptions import ConvergenceWarning, at_index, first_index
 from pymc_ep.graphs.context import model_of
 from pymc_ep.numerics.gaussian.observation_space import DensePrior
@@ -34,10 +34,6 @@ _DRAWS = 1000
 """Draws made here if the fit stored no log likelihoods: the default number of draws a chain."""
 _MAX_ITER = 200
 """Most iterations of EP on the observations of one group: the default of ``max_iter``."""
-_FEW = 0.1
-"""Relative effective sample size of the hyperparameters below which a left-out density is in doubt. Of one outlier in
-each of 17 data sets those with 7% and less, twelve, were 0.1 to 10 nats off, those with 17% and more at most 0.02;
-other observations had 70% and more."""
 _DETERMINED = 1e-9
 """Ratio of the variance with a group's sites to the variance without them, in any direction of the predictors, up to
 which the latter counts as infinite: it is then rounding of a difference of precisions."""
@@ -111,7 +107,7 @@ def loo(
     if groups is None:
         group_index, what = np.arange(pointwise.size), "observation"
         has_ess = (ess := f"{name}{_LOO}_ess") in fit
-        few = (fit[ess] if has_ess else xr.ones_like(pointwise)).to_numpy().ravel() < _FEW
+        few = (fit[ess] if has_ess else xr.ones_like(pointwise)).to_numpy().ravel() < FEW
     else:
         labels, group_index, dim = _grouped(idata, pointwise, groups)
         posterior, what = single_posterior_of(idata, model), "group"
@@ -245,7 +241,7 @@ def _group_densities(
         out[proper], ess = left_out_between(np.array(thetas), by_component[:, proper], draws, even)
     else:
         out[proper], ess = left_out_of_all(np.array(weights), by_component[:, proper])
-    few[proper] = ess < _FEW
+    few[proper] = ess < FEW
     return out, few, converged
 
 

@@ -9,8 +9,12 @@ from scipy.special import logsumexp
 from pymc_ep.contracts.posterior import Moments
 from pymc_ep.numerics.interpolation.spline import Spline
 
-__all__ = ["LeftOut", "left_out_between", "left_out_of_all", "mixed_moments", "weighted_mean_and_sd"]
+__all__ = ["FEW", "LeftOut", "left_out_between", "left_out_of_all", "mixed_moments", "weighted_mean_and_sd"]
 
+FEW = 0.1
+"""Relative effective sample size of the hyperparameters below which a left-out density is in doubt. Of one outlier in
+each of 17 data sets those with 7% and less, twelve, were 0.1 to 10 nats off, those with 17% and more at most 0.02;
+other observations had 70% and more."""
 _BATCH_DRAWS = 100
 """Draws of the hyperparameters in one batch of interpolated predictive densities.
 

@@ -226,8 +226,10 @@ def test_an_outlier_that_moves_the_hyperparameters_is_left_out_by_a_refit():
             assert pmep.loo(result, model, groups=groups, refit=False)["warning"]
     with pytest.warns(pmep.ConvergenceWarning, match="Give loo the model"):
         assert pmep.loo(result)["warning"]
-    ess = fit_group(result)["y_loo_ess"].to_numpy()
+    fit = fit_group(result)
+    ess = fit["y_loo_ess"].to_numpy()
     assert ess[12] < 0.1 < 0.9 < ess[:12].min()
+    assert fit["converged"] and "without observation 12 of 'y' the hyperparameters are elsewhere" in fit.attrs["status"]
 
 
 @pytest.mark.parametrize("two_predictors", [False, True])

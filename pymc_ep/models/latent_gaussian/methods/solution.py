@@ -16,7 +16,7 @@ from pymc_ep.evidence.ep.fit import EvidenceAt, KeptFit, Shape
 from pymc_ep.evidence.ep.shape import wide_sites
 from pymc_ep.evidence.integration.corrections import Corrected
 from pymc_ep.evidence.integration.integral import Integral
-from pymc_ep.evidence.mixtures import LeftOut, left_out_between, left_out_of_all
+from pymc_ep.evidence.mixtures import FEW, LeftOut, left_out_between, left_out_of_all
 from pymc_ep.evidence.mode import Hyper
 from pymc_ep.models.latent_gaussian.hyper_moments import weighted_moments
 from pymc_ep.models.latent_gaussian.methods.site_results import coefficient_results, site_results
@@ -129,13 +129,14 @@ def integral_solution(
     shifts, precisions, skewness = shaped
     state = centre_state | _mixture_state(thetas, shifts, precisions, integral.draws, integral.components, skewness)
     values = np.array([point.value for point in points])
+    left_out = _left_out_over_draws(integral)
     return solution_at(
         form,
         evidence,
         at,
         state,
         settings,
-        left_out=_left_out_over_draws(integral)._asdict(),
+        left_out=left_out._asdict(),
         hyper_moments=weighted_moments(form.constrained(integral.thetas), integral.theta_weights),
         scalars={
             "log_evidence": integral.log_evidence,
@@ -151,7 +152,7 @@ def integral_solution(
             "hyper_weight": ("hyper_point", integral.weights),
             "hyper_log_density": ("hyper_point", values),
         },
-        status=combined_status(at, integral),
+        status=_with_outliers(combined_status(at, integral), evidence, left_out),
         design=form.constrained(thetas),
         log_evidence_is=_INTEGRATED,
     )
@@ -319,6 +320,18 @@ def combined_status(at: EvidenceAt, search: Hyper[EvidenceAt] | Integral[Evidenc
     if run.converged and not search.converged:
         sentences = [search.sentence, f"at the values of the result EP itself {run.sentence}"]
     return Status(run.converged and search.converged, "; ".join(filter(None, sentences)))
+
+
+def _with_outliers(status: Status, evidence: Evidence, left_out: LeftOut) -> Status:
+    """Return the status with a remark on the first observation whose left-out density rests on few draws, if any."""
+    few = np.flatnonzero(left_out.loo_ess < FEW)
+    if not few.size:
+        return status
+    remark = (
+        f"without {evidence.observation(int(few[0]))}{' and without others' * (few.size > 1)} the hyperparameters are "
+        f"elsewhere, so that the leave-one-out density may be off: take it from pymc_ep.loo(idata, model)"
+    )
+    return status._replace(sentence=f"{status.sentence}; {remark}")
 
 
 def _history(at: EvidenceAt) -> dict[str, tuple[str, np.ndarray]]:
