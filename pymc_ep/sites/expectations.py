@@ -20,6 +20,7 @@ import pytensor.tensor as pt
 import scipy.special
 
 from pymc_ep.concurrency import compiled_property
+from pymc_ep.numerics.memory import chunks
 from pymc_ep.numerics.quadrature.gauss_hermite import hermite_rule
 from pymc_ep.sites.base import Site
 from pymc_ep.sites.log_density_rows import BLOCK
@@ -154,9 +155,8 @@ class ExpectationFunctions:
         `arrays` are y, mean, sd and the parameters, (n,) each.
         """
         node, weight, last = hermite_rule(_NODES)
-        size = max(1, BLOCK // _NODES)
-        for start in range(0, len(arrays[0]), size):
-            sites = np.arange(start, min(start + size, len(arrays[0])))
+        for block in chunks(len(arrays[0]), _NODES, BLOCK):
+            sites = np.arange(block.start, block.stop)
             rule = self._evaluated(sites, np.arange(len(sites)), node[:, None], weight[:, None], arrays)
             smooth = np.isfinite(rule.log_t).all(axis=0) & np.isfinite(rule.slope).all(axis=0)
             # Hermite coefficients sum_k w_k h_j(x_k) f(x_k) for the last j, of f = log t and d log t / dx = s (log t)'.

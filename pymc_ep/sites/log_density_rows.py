@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from pymc_ep.numerics.backend.namespace import Array
+from pymc_ep.numerics.memory import chunks
 
 __all__ = ["BLOCK", "by_rows"]
 
@@ -37,9 +38,7 @@ def by_rows(
     lengths = tuple((1 if len(a) == 1 else None, 1 if a.shape[1] == 1 else None) for a in arrays)
     evaluate = compiled_for((lengths[0], (None, None), *lengths[2:]))
     out = np.empty(eta.shape)
-    step = max(1, BLOCK // max(1, eta.shape[1]))
-    for start in range(0, rows, step):
-        block = slice(start, start + step)
+    for block in chunks(len(eta), eta.shape[1], BLOCK):
         out[block] = evaluate(*(a if len(a) == 1 else a[block] for a in arrays))[0]
     return out.reshape(shape)
 

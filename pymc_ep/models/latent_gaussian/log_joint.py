@@ -12,6 +12,7 @@ import scipy.linalg
 
 from pymc_ep.models.latent_gaussian.site_functions import SiteFunctions
 from pymc_ep.models.latent_gaussian.values import NoiseDraws, NoiseMoments
+from pymc_ep.numerics.memory import chunks
 
 __all__ = ["BUDGET", "NoisePrior", "log_joint", "log_standard_normal"]
 
@@ -177,9 +178,7 @@ def _at_each_draw(
     density = np.zeros(len(theta))
     exact = [(noise.copy(), *origin) for noise, *origin in draws]
     largest = max(draws[i][0].shape[1] ** (1 if form.independent[i] else 2) for i in varying)
-    step = max(1, _BATCH_SIZE // max(1, largest))
-    for start in range(0, len(theta), step):
-        rows = slice(start, start + step)
+    for rows in chunks(len(theta), largest, _BATCH_SIZE):
         for i, scales in zip(varying, form.rows.scales(theta[rows])):
             noise, *origin = exact[i]
             if origin:

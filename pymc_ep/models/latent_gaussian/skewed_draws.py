@@ -107,9 +107,7 @@ class SkewedDraws:
         size, n = len(coordinates), len(np.asarray(self._posterior.mean))
         out, steep = np.empty_like(coordinates), np.empty((size, len(self._own) if slopes else 0))
         constant, first, second, third = self._cubics
-        step = max(1, _CACHED // n)
-        for start in range(0, size, step):
-            rows = slice(start, start + step)
+        for rows in chunks(size, n, _CACHED):
             if predictors is not None:
                 effect = predictors(rows) - self._posterior.mean
             else:

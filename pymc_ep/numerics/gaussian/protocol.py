@@ -15,6 +15,7 @@ import numpy as np
 
 from pymc_ep.exceptions import first_index
 from pymc_ep.numerics.backend.namespace import Array
+from pymc_ep.numerics.memory import chunks
 
 __all__ = [
     "ROUNDING",
@@ -223,12 +224,12 @@ class CoordinatePrior(GaussianPrior[P], Protocol[P]):
 def signatures_of(rows: np.ndarray) -> np.ndarray:
     """Return two random linear combinations of the elements of each row, (n, 2), identical for equal rows."""
     weights = np.random.default_rng(0).standard_normal((2, rows.shape[1]))
-    out, step = np.empty((len(rows), 2)), max(1, _PART // max(1, rows.shape[1]))
-    for start in range(0, len(rows), step):
-        chunk = np.ascontiguousarray(rows[start : start + step])
+    out = np.empty((len(rows), 2))
+    for chunk in chunks(len(rows), rows.shape[1], _PART):
+        contiguous = np.ascontiguousarray(rows[chunk])
         for column, weight in enumerate(weights):
             # Not a matrix product, whose order of summation depends on the place of the row.
-            out[start : start + step, column] = (chunk * weight).sum(axis=1)
+            out[chunk, column] = (contiguous * weight).sum(axis=1)
     return out
 
 

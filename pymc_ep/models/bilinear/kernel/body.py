@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pymc_ep.numerics.memory import chunks
 from pymc_ep.numerics.pairs import Pairs
 
 __all__ = ["Rows", "log_mean_exp", "log_mean_exp_pullback", "variance", "variance_pullback"]
@@ -132,7 +133,5 @@ def _summed(
 
 def _chunks(pairs: Pairs) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
     """Yield the slice of each chunk of pairs, and the indices of the own and of the other rows of its pairs."""
-    rows = pairs.own
-    for begin in range(0, len(rows), _CHUNK):
-        chunk = slice(begin, begin + _CHUNK)
-        yield chunk, rows[chunk], pairs.others[chunk]
+    for chunk in chunks(len(pairs.own), 1, _CHUNK):
+        yield chunk, pairs.own[chunk], pairs.others[chunk]

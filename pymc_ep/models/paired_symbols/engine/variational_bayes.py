@@ -43,6 +43,7 @@ from pymc_ep.models.paired_symbols.kernel import (
     row_backend,
     solve_rows,
 )
+from pymc_ep.numerics.memory import chunks
 
 __all__ = ["VariationalBayes"]
 
@@ -257,10 +258,9 @@ class VariationalBayes(Sweeps):
         items, priors = state.items.symbols, expected_priors(side, state.gammas)
         n_items, width = items.mean.shape
         per_item = 8 * sum(Statistics.widths(width))
-        step, backend = max(1, self.partitions.term_bytes // per_item), self._chosen_backend(state)
+        backend = self._chosen_backend(state)
         blocks = []
-        for begin in range(0, n_items, step):
-            rows = slice(begin, min(begin + step, n_items))
+        for rows in chunks(n_items, per_item, self.partitions.term_bytes):
             block, block_priors = rows_of(items, rows), rows_of(priors, rows)
             block_censored = censored._replace(own=censored.own[rows])
             arguments = (block, block_censored._replace(background=NOTHING), rows, backend)

@@ -3,7 +3,7 @@
 Cells are processed in chunks of a fixed size, so that no array has as many entries as cells times K x K.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,7 @@ from pymc_ep.models.paired_symbols.kernel.body import (
 )
 from pymc_ep.models.paired_symbols.kernel.op import PairSums, RowStatistics, SolveRows, UpdateInTurn, UpdateRows
 from pymc_ep.numerics.backend.namespace_jax import require_float64
+from pymc_ep.numerics.memory import chunks
 
 __all__ = ["pair_sums", "row_statistics", "solve_rows", "update_in_turn", "update_rows"]
 
@@ -239,7 +240,7 @@ def solve_rows(
     """Return the own symbols after an update, in blocks of rows; see the NumPy body."""
     require_float64()
     out = Symbols(*(np.empty_like(array) for array in own))
-    for rows in _row_blocks(len(own.bias), own.mean.shape[1]):
+    for rows in chunks(len(own.bias), own.mean.shape[1] ** 2, _BLOCK):
         block, block_priors = _padded_block(own, rows), _padded_block(priors, rows, 1.0)
         sums, block_censored = _padded_block(statistics, rows), _seen(censored, rows)._replace(other=np.zeros(0))
         _write(out, rows, _jit_solve(sums, block.mean, block_priors, block_censored, sequential=bool(sequential)))
@@ -288,18 +289,12 @@ def _write(out: Any, rows: slice, block: Any) -> None:
         total[rows] = np.asarray(values)[: rows.stop - rows.start]
 
 
-def _row_blocks(n_rows: int, width: int) -> Iterator[slice]:
-    step = max(1, _BLOCK // width**2)
-    for begin in range(0, n_rows, step):
-        yield slice(begin, min(begin + step, n_rows))
-
-
 def _blocks(cells: Cells, width: int) -> Any:
     """Yield blocks of rows: the slice of rows, others and counts of their cells, and each cell's row in the block.
 
     Arrays of cells are padded to lengths of powers of two, so that few functions are compiled.
     """
-    for rows in _row_blocks(len(cells.ends) - 1, width):
+    for rows in chunks(len(cells.ends) - 1, width**2, _BLOCK):
         size = 1 << max(rows.stop - rows.start - 1, 0).bit_length()
         cell_slice = slice(int(cells.ends[rows.start]), int(cells.ends[rows.stop]))
         i = np.repeat(np.arange(rows.stop - rows.start), np.diff(cells.ends[rows.start : rows.stop + 1]))

@@ -36,6 +36,7 @@ from scipy.special import expit
 
 from pymc_ep.models.sequences.kernel.candidates import Candidates
 from pymc_ep.models.sequences.kernel.past import Past
+from pymc_ep.numerics.memory import chunks
 
 __all__ = [
     "CELLS",
@@ -266,7 +267,7 @@ def log_softmax(
             past = past.among(candidates.places(len(outputs)))
         outputs, items = outputs[candidates.items], candidates.targets
     n_items, table = len(outputs), np.concatenate([outputs, weights.memory[:, :-1]])
-    n, step = len(items), max(1, BLOCK // len(table))
+    n = len(items)
     # Logarithms of the probabilities of what an event may be, the item or one of the memories, times its share there.
     ways = np.empty((n, 1 + len(weights.memory)), dtype=states.dtype)
     values = np.empty(n, dtype=states.dtype)
@@ -274,8 +275,7 @@ def log_softmax(
     if cotangents is not None:
         of_states, of_table, of_constant = map(np.zeros_like, (states, table, weights.memory[:, -1:]))
         of_known = np.zeros_like(weights.known)
-    for begin in range(0, n, step):
-        block = slice(begin, begin + step)
+    for block in chunks(n, len(table), BLOCK):
         h, block_items = states[block], items[block]
         # Logits l_i = v_i^T h of items and l_k = m_k^T h + b_k + log I of memories.
         logits = h @ table.T
