@@ -28,18 +28,17 @@ _PARALLEL = 0.95
 
 
 class Line(NamedTuple):
-    """The posterior along a line, in units of EP's posterior.
+    """Width of the posterior along a line.
 
     Attributes
     ----------
     row : int
         Index of the predictor.
-    moved, wider : float
-        Mean of s, and its standard deviation; 0 and 1 where EP is exact.
+    wider : float
+        Standard deviation of s, 1 where EP is exact.
     """
 
     row: int
-    moved: float
     wider: float
 
 
@@ -77,5 +76,4 @@ def _along(at: EvidenceAt, row: int, slopes: np.ndarray) -> Line:
         log_density += (log_t - state.shift[rows] * eta + 0.5 * state.precision[rows] * eta**2).sum(axis=1)
     weights = np.exp(log_density - log_density.max()) * np.gradient(_PLACES)
     weights /= weights.sum()
-    moved = float(weights @ _PLACES)
-    return Line(row, moved, float(np.sqrt(weights @ (_PLACES - moved) ** 2)))
+    return Line(row, float(np.sqrt(weights @ (_PLACES - weights @ _PLACES) ** 2)))

@@ -23,7 +23,13 @@ from pymc_ep.exceptions import NumericalError
 if TYPE_CHECKING:
     from pymc_ep.evidence.ep.evidence import Evidence
 
-__all__ = ["Peaks", "find_peaks"]
+__all__ = ["CURE", "Peaks", "find_peaks"]
+
+CURE = (
+    "learn the scale of the observations or let it be larger, or compare with pm.sample, started by "
+    "pmep.start_point(idata)"
+)
+"""What to do where observations contradict each other, for messages."""
 
 _IGNORED = 0.1
 """Precision of a site, over the precision of its density at its maximum, below which its observation counts as
@@ -71,8 +77,7 @@ class Peaks(NamedTuple):
             return ""
         return (
             f"observations contradict each other so that the posterior has several peaks, and the result describes the "
-            f"one with {shares[0]:.0%} of its mass: learn the scale of the observations or let it be larger, or "
-            f"compare with pm.sample, started by pmep.start_point(idata) and elsewhere"
+            f"one with {shares[0]:.0%} of its mass: {CURE} and elsewhere"
         )
 
 

@@ -9,6 +9,7 @@ from pymc_ep.evidence.ep.cumulants import inverse_sd
 from pymc_ep.evidence.ep.directions import MOST_ROWS, directions_at
 from pymc_ep.evidence.ep.fit import EvidenceAt
 from pymc_ep.evidence.ep.lines import widest_line
+from pymc_ep.evidence.ep.peaks import CURE
 from pymc_ep.evidence.ep.shape import (
     MOST_PAIRED,
     correlations,
@@ -64,10 +65,6 @@ Up to a difference of 0.06 the evidence errs by 0.03 nats at most. From 0.08 on 
 by up to 0.3 standard deviations."""
 _ROUNDING = 1e-9
 """Relative difference of errors that counts as rounding: observations of one predictor have the same error."""
-_OF_CONTRADICTION = (
-    "observations that contradict each other make it: learn their scale or let it be larger, or compare with "
-    "pm.sample, started by pmep.start_point(idata)"
-)
 _WIDER = 1.1
 """Ratio of the exact standard deviation along a line to EP's from which there is a warning: the size of error from
 which there are other warnings. Of 45 locations with two contradicting groups of 1 to 30 observations and Student-t
@@ -111,7 +108,7 @@ def _warning_of_line(evidence: "Evidence", at: EvidenceAt) -> str:
     return (
         f"EP's own error is large: the posterior standard deviation of the predictor of "
         f"{evidence.observation(int(at.repeats.first[line.row]))} is some {1.0 - 1.0 / line.wider:.0%} too small, as "
-        f"{_OF_CONTRADICTION}"
+        f"observations that contradict each other make it: {CURE}"
     )
 
 
@@ -155,8 +152,7 @@ def _warning_of_one(evidence: "Evidence", at: EvidenceAt) -> str:
     if wide:
         return (
             f"{off} was {1.0 / sd - 1.0:.0%} too large, as observations that contradict each other make it; that is "
-            f"corrected, but the posterior may have several peaks: learn the scale of the observations or let it be "
-            f"larger, or compare with pm.sample, started by pmep.start_point(idata)"
+            f"corrected, but the posterior may have several peaks: {CURE}"
         )
     left = "corrected, but it may still be a tenth too small, and the mean off by as much"
     if not most_removed(np.asarray(at.run.state.precision) * np.asarray(sweep.posterior.variance)).any():
