@@ -1,7 +1,7 @@
 """Log evidence by EP of a form with univariate sites, and its exact gradient in the hyperparameters."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -38,6 +38,9 @@ from pymc_ep.exceptions import ImpossibleDensityError, InvalidDataError, Numeric
 from pymc_ep.sites.rows_of_many import number_of_rows
 
 __all__ = ["Evidence", "evidence_of"]
+
+Value = TypeVar("Value")
+"""Type of what is computed from a fit."""
 
 _MOST_ROUNDING = 1e-6
 """Rounding error of posterior moments, in standard deviations, above which ``solver="auto"`` changes to the
@@ -127,9 +130,7 @@ class Evidence(LogEvidence[EvidenceAt]):
         self.observed = tuple(form.residuals())
         self._repeats: Repeats | None = None
         self._sampled: int | None = None
-        self._last: tuple[EvidenceAt, tuple[np.ndarray, np.ndarray]] | None = None
-        self._directions: tuple[EvidenceAt, Directions] | None = None
-        self._peaks: tuple[EvidenceAt, Peaks] | None = None
+        self._last: dict[Callable[..., Any], tuple[EvidenceAt, Any]] = {}
         self.origins = np.concatenate(form.origins())
         """Origins from which predictors are counted, (n,)."""
         self.spacing = np.spacing(np.abs(self.origins)) * (self.origins != 0.0)
@@ -255,9 +256,13 @@ class Evidence(LogEvidence[EvidenceAt]):
 
         The result for the last fit is cached.
         """
-        if self._last is None or self._last[0] is not at:
-            self._last = at, cumulants_at(at)
-        return self._last[1]
+        return self._kept_for_last(at, cumulants_at, at)
+
+    def _kept_for_last(self, at: EvidenceAt, compute: Callable[..., Value], *arguments: Any) -> Value:
+        """Return ``compute(*arguments)`` for a fit, from before if that was the last one asked for."""
+        if compute not in self._last or self._last[compute][0] is not at:
+            self._last[compute] = at, compute(*arguments)
+        return self._last[compute][1]
 
     def why_no_correction(self, predictors: int) -> str:
         """Return why the evidence has no correction with this number of predictors; empty where it has one."""
@@ -269,15 +274,11 @@ class Evidence(LogEvidence[EvidenceAt]):
 
     def directions(self, at: EvidenceAt) -> Directions:
         """Return `directions_at` a fit, for sites of two predictors; the result for the last fit is cached."""
-        if self._directions is None or self._directions[0] is not at:
-            self._directions = at, directions_at(at)
-        return self._directions[1]
+        return self._kept_for_last(at, directions_at, at)
 
     def peaks(self, at: EvidenceAt) -> Peaks:
         """Return the fixed points at the hyperparameters of a fit; the result for the last fit is cached."""
-        if self._peaks is None or self._peaks[0] is not at:
-            self._peaks = at, find_peaks(self, at)
-        return self._peaks[1]
+        return self._kept_for_last(at, find_peaks, self, at)
 
     def corrected_fits(self, at: EvidenceAt) -> str:
         """Return which fits have a correction by cumulants: ``"all"``, ``"some"`` or ``"none"``."""
