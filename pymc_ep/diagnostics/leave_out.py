@@ -105,12 +105,12 @@ def loo(
         require_fitted_data(idata, model)
     in_sample = _draws_of_log_likelihood(idata, model, name)
     if groups is None:
-        group_index, what = np.arange(pointwise.size), "observation"
+        group_index, what = np.arange(pointwise.size), ("an observation", "observations")
         has_ess = (ess := f"{name}{_LOO}_ess") in fit
         few = (fit[ess] if has_ess else xr.ones_like(pointwise)).to_numpy().ravel() < FEW
     else:
         labels, group_index, dim = _grouped(idata, pointwise, groups)
-        posterior, what = single_posterior_of(idata, model), "group"
+        posterior, what = single_posterior_of(idata, model), ("a group", "groups")
         values, few, reached = _group_densities(posterior, name, group_index, len(labels))
         pointwise = xr.DataArray(values, dims=dim, coords={dim: labels}, name=name)
         in_sample = None if in_sample is None else _group_sums(in_sample, group_index, len(labels))
@@ -118,8 +118,8 @@ def loo(
         pointwise, few = _by_refits(idata, model, pointwise, few, group_index, progressbar=progressbar)
     if few.any():
         places = np.argwhere(few.reshape(pointwise.shape)) if groups is None else labels[few][:, None]
-        _warn_of_few([", ".join(map(str, place)) for place in places], f"{what}s")
-    _require_predicted(pointwise, f"an {what}" if groups is None else f"a {what}")
+        _warn_of_few([", ".join(map(str, place)) for place in places], what[1])
+    _require_predicted(pointwise, what[0])
     draws = 0 if in_sample is None else len(in_sample)
     excess = np.nan
     if in_sample is not None:
